@@ -1,0 +1,189 @@
+"""The head index, and signed tables over it: one row per head, one column per measurement (no torch)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Kind = Literal["enc-self", "dec-self", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LEVELS = ["kind", "layer", "head"]
+_DRAWS = "resamples:"  # prefix of the columns of a file that hold a column's resampled values
+
+
+class Resamples(dict[str, Any]):
+    """Bootstrap resamples of a table's columns: `draws[column]` is [heads, resamples], rows as in `index`.
+
+    It rides in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON, so this is an empty dict
+    to both: never copied, and no obstacle to `DataFrame.to_parquet` (which drops it; `save` keeps it).
+    """
+
+    def __init__(self, index: pd.MultiIndex, draws: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        super().__init__()
+        self.index, self.draws = index, dict(draws)
+
+    def of(self, column: str, index: pd.MultiIndex) -> npt.NDArray[np.float32]:
+        """The resampled values of `column` for the heads of `index`: [heads, resamples]."""
+        return self.draws[column][self.index.get_indexer(index)]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Resamples:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __repr__(self) -> str:
+        return f"<resamples of {len(self.draws)} columns>"
+
+
+def index(sizes: Mapping[tuple[Kind, int], int]) -> pd.MultiIndex:
+    """The head index of a model: `sizes` gives the number of heads of each (kind, layer), in the order of the rows."""
+    rows = [(kind, layer, head) for (kind, layer), heads in sizes.items() for head in range(heads)]
+    return pd.MultiIndex.from_tuples(rows, names=LEVELS)
+
+
+def table(
+    columns: Mapping[str, Any],
+    index: pd.MultiIndex,
+    signatures: str | Mapping[str, str],
+    *,
+    draws: Mapping[str, npt.NDArray[np.float32]] | None = None,
+) -> pd.DataFrame:
+    """A signed table: `columns` over `index`, one signature for all columns or one for each."""
+    frame = pd.DataFrame(dict(columns), index=index)
+    each = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
+    frame.attrs["signatures"] = dict(each)
+    if draws:
+        frame.attrs["resamples"] = Resamples(index, draws)
+    return frame
+
+
+def sign(**fields: object) -> str:
+    """A signature: `key:value` fields joined by bars, as in sacreBLEU's scores."""
+    return "|".join(f"{key}:{value}" for key, value in fields.items())
+
+
+def signature(table: pd.DataFrame, column: str) -> str:
+    """The signature of one column of a table."""
+    found: dict[str, str] = table.attrs.get("signatures", {})
+    if column not in found:
+        raise KeyError(f"column {column!r} has no signature; signed columns: {_listed(found)}")
+    return found[column]
+
+
+def resamples(table: pd.DataFrame) -> Resamples | None:
+    """The bootstrap resamples that ride with a table, or None where it has none."""
+    found = table.attrs.get("resamples")
+    return found if isinstance(found, Resamples) else None
+
+
+def join(*tables: pd.DataFrame) -> pd.DataFrame:
+    """Join tables of the same heads side by side; signatures and resamples are kept (pandas' own join drops them)."""
+    if not tables:
+        raise ValueError("nothing to join: give at least one table")
+    first = tables[0]
+    for other in tables[1:]:
+        if not first.index.sort_values().equals(other.index.sort_values()):
+            raise ValueError(
+                f"the tables are of different heads: {len(first)} and {len(other)} rows, "
+                f"{len(first.index.intersection(other.index))} in common; join tables of one model"
+            )
+    names = [column for one in tables for column in one.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"these columns are in more than one table: {_listed(twice)}; rename or drop one of each")
+    frame = pd.concat([one.loc[first.index].set_axis(one.columns, axis=1) for one in map(_bare, tables)], axis=1)
+    frame.attrs["signatures"] = {name: text for one in tables for name, text in one.attrs.get("signatures", {}).items()}
+    rows = pd.MultiIndex.from_tuples(first.index, names=LEVELS)
+    draws = {name: found.of(name, rows) for one in tables if (found := resamples(one)) for name in found.draws}
+    if draws:
+        frame.attrs["resamples"] = Resamples(rows, draws)
+    return frame
+
+
+def save(table: pd.DataFrame, path: str | Path) -> Path:
+    """Write a table as parquet, signatures and resamples included.
+
+    The file is written beside its place and then moved there, so an interrupted run or a full disk leaves what was there
+    before. Raises OSError with the path and the reason.
+    """
+    path = Path(path)
+    arrow = pa.Table.from_pandas(_bare(table))
+    if found := resamples(table):
+        rows = pd.MultiIndex.from_tuples(table.index, names=LEVELS)
+        for name in found.draws:
+            values = found.of(name, rows)
+            cells = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+            arrow = arrow.append_column(_DRAWS + name, cells)
+    notes = {b"headroles": json.dumps(table.attrs.get("signatures", {})).encode()}
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **notes})
+    with replacing(path) as draft:
+        pq.write_table(arrow, draft, compression="zstd")
+    return path
+
+
+def load(path: str | Path) -> pd.DataFrame:
+    """Read a table that `save` wrote. Raises FileNotFoundError or ValueError with the path."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no table at {path}")
+    try:
+        arrow = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a table of headroles: {error}") from error
+    notes = (arrow.schema.metadata or {}).get(b"headroles")
+    if notes is None:
+        raise ValueError(f"{path} is not a table of headroles: it carries no signatures")
+    names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
+    frame = arrow.drop_columns(names).to_pandas()
+    frame.attrs = {"signatures": json.loads(notes)}
+    if names:
+        rows = pd.MultiIndex.from_tuples(frame.index, names=LEVELS)
+        frame.attrs["resamples"] = Resamples(rows, {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names})
+    return frame
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Any:
+    """A draft beside `path` that takes its place when the block ends well, and is removed when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        yield Path(draft)
+        os.replace(draft, path)
+    except OSError as error:
+        raise OSError(f"could not write {path}: {error}; what was there before is unchanged") from error
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
+    cells = column.combine_chunks()
+    values: npt.NDArray[np.float32] = cells.flatten().to_numpy().reshape(len(cells), -1)
+    return values
+
+
+def _bare(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without attrs, which pandas would compare, copy or write."""
+    bare = table.copy(deep=False)
+    bare.attrs = {}
+    return bare
+
+
+def _listed(names: Sequence[str] | Mapping[str, Any]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,72 @@
+"""A sentence with its words and tree, and a corpus of sentences with its hash: plain data, no torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence: its text, optionally its words and dependency tree, its translation, a label.
+
+    `spans[i]` are the first character of word i in `text` and the one after its last; None for a word that is no stretch
+    of the text (German "zum" = "zu" + "dem"). `heads[i]` is the index of the word that governs word i, -1 for the root.
+    """
+
+    text: str
+    spans: tuple[Span | None, ...] = ()
+    heads: tuple[int, ...] = ()
+    relations: tuple[str, ...] = ()
+    target: Sentence | None = None
+    label: str | None = None
+    second: str | None = None  # the other text of a sentence pair (MRPC, RTE, QNLI, MNLI)
+
+    def __post_init__(self) -> None:
+        if not len(self.heads) == len(self.relations) or (self.heads and len(self.heads) != len(self.spans)):
+            raise ValueError(
+                f"a tree needs one head and one relation per word; "
+                f"got {len(self.spans)} words, {len(self.heads)} heads, {len(self.relations)} relations in {self.text!r}"
+            )
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether the sentence carries a dependency tree."""
+        return bool(self.heads)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A named sequence of sentences."""
+
+    name: str
+    sentences: tuple[Sentence, ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """The first 12 hexadecimal digits of the SHA-256 of everything the sentences hold."""
+        digest = hashlib.sha256()
+        for sentence in self.sentences:
+            digest.update(repr(sentence).encode())
+        return digest.hexdigest()[:12]
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def __iter__(self) -> Iterator[Sentence]:
+        return iter(self.sentences)
+
+    @overload
+    def __getitem__(self, item: int) -> Sentence: ...
+    @overload
+    def __getitem__(self, item: slice) -> Corpus: ...
+    def __getitem__(self, item: int | slice) -> Sentence | Corpus:
+        """A sentence, or a corpus of the same name over a slice of the sentences."""
+        if isinstance(item, slice):
+            return Corpus(self.name, self.sentences[item])
+        return self.sentences[item]
