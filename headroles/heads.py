@@ -25,8 +25,8 @@ _DRAWS = "resamples:"  # prefix of the columns of a file that hold a column's re
 class Resamples(dict[str, Any]):
     """Bootstrap resamples of a table's columns: `draws[column]` is [heads, resamples], rows as in `index`.
 
-    It rides in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON, so this is an empty dict
-    to both: never copied, and no obstacle to `DataFrame.to_parquet` (which drops it; `save` keeps it).
+    It rides in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON, so this is an empty
+    dict to both: never copied, and no obstacle to `DataFrame.to_parquet` (which drops it; `save` keeps it).
     """
 
     def __init__(self, index: pd.MultiIndex, draws: Mapping[str, npt.NDArray[np.float32]]) -> None:
@@ -109,7 +109,9 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
     frame = pd.concat([one.loc[first.index].set_axis(one.columns, axis=1) for one in map(_bare, tables)], axis=1)
     frame.attrs["signatures"] = {name: text for one in tables for name, text in one.attrs.get("signatures", {}).items()}
     rows = pd.MultiIndex.from_tuples(first.index, names=LEVELS)
-    draws = {name: found.of(name, rows) for one in tables if (found := resamples(one)) for name in found.draws}
+    draws = {
+        name: found.of(name, rows) for one in tables if (found := resamples(one)) is not None for name in found.draws
+    }
     if draws:
         frame.attrs["resamples"] = Resamples(rows, draws)
     return frame
@@ -118,12 +120,12 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
 def save(table: pd.DataFrame, path: str | Path) -> Path:
     """Write a table as parquet, signatures and resamples included.
 
-    The file is written beside its place and then moved there, so an interrupted run or a full disk leaves what was there
-    before. Raises OSError with the path and the reason.
+    The file is written beside its place and then moved there, so an interrupted run or a full disk leaves what was
+    there before. Raises OSError with the path and the reason.
     """
     path = Path(path)
     arrow = pa.Table.from_pandas(_bare(table))
-    if found := resamples(table):
+    if (found := resamples(table)) is not None:
         rows = pd.MultiIndex.from_tuples(table.index, names=LEVELS)
         for name in found.draws:
             values = found.of(name, rows)
@@ -149,7 +151,7 @@ def load(path: str | Path) -> pd.DataFrame:
     if notes is None:
         raise ValueError(f"{path} is not a table of headroles: it carries no signatures")
     names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
-    frame = arrow.drop_columns(names).to_pandas()
+    frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
     frame.attrs = {"signatures": json.loads(notes)}
     if names:
         rows = pd.MultiIndex.from_tuples(frame.index, names=LEVELS)

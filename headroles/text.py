@@ -15,8 +15,9 @@ Span = tuple[int, int]
 class Sentence:
     """One sentence: its text, optionally its words and dependency tree, its translation, a label.
 
-    `spans[i]` are the first character of word i in `text` and the one after its last; None for a word that is no stretch
-    of the text (German "zum" = "zu" + "dem"). `heads[i]` is the index of the word that governs word i, -1 for the root.
+    `spans[i]` are the first character of word i in `text` and the one after its last; None for a word that is no
+    stretch of the text (German "zum" = "zu" + "dem"). `heads[i]` is the index of the word that governs word i, -1 for
+    the root.
     """
 
     text: str
@@ -30,8 +31,8 @@ class Sentence:
     def __post_init__(self) -> None:
         if not len(self.heads) == len(self.relations) or (self.heads and len(self.heads) != len(self.spans)):
             raise ValueError(
-                f"a tree needs one head and one relation per word; "
-                f"got {len(self.spans)} words, {len(self.heads)} heads, {len(self.relations)} relations in {self.text!r}"
+                f"a tree needs one head and one relation per word; got {len(self.spans)} words, "
+                f"{len(self.heads)} heads, {len(self.relations)} relations in {self.text!r}"
             )
 
     @property

@@ -1,0 +1,242 @@
+"""What a model reads: a tokenised corpus, and batches of it under a token budget."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.heads import Kind
+from headroles.models import vocabulary
+from headroles.pieces import NO_WORD, Pieces, aligned, pieces
+from headroles.text import Corpus, Sentence
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A tokenised corpus: the sentences that fit the model, their numbers in the corpus, and counts of their tokens."""
+
+    numbers: list[int]
+    source: list[Pieces]
+    target: list[Pieces] | None
+    too_long: int
+    special: frozenset[int]
+    padding: int
+    greedy: bool  # whether an encoder-decoder has to write its own targets
+
+    def counts(self, side: str) -> Counter[int]:
+        """How often each token id that is not special occurs on the side `source` or `target`."""
+        pieces: Iterable[Pieces] = getattr(self, side) or ()
+        return Counter(i for one in pieces for i in one.ids if i not in self.special)
+
+    @property
+    def unaligned(self) -> int:
+        """How many sides with a tree have a word without a piece of its own: syntax leaves them out."""
+        return sum(one.sentence.has_tree and not one.aligned for one in [*self.source, *(self.target or ())])
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of both sides, special ones included."""
+        return sum(map(len, self.source)) + sum(map(len, self.target or ()))
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a batch. Real tokens are neither padding nor special (EOS, CLS, SEP, BOS; unknown words are real)."""
+
+    ids: Tensor  # [batch, token]
+    present: Tensor  # bool [batch, token]: not padding
+    real: Tensor  # bool [batch, token]
+    words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
+    sentences: tuple[Sentence | None, ...]
+
+    @cached_property
+    def parsed(self) -> Tensor:
+        """Which sentences have a tree of whose words each has a piece of its own: bool [batch]."""
+        rows = zip(self.sentences, self.words.tolist(), strict=True)
+        flags = [sentence is not None and sentence.has_tree and aligned(sentence, row) for sentence, row in rows]
+        return torch.tensor(flags, device=self.ids.device)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sentences of a corpus, ready for a model: what it is called with, and what the tokens are."""
+
+    numbers: tuple[int, ...]  # of the sentences in the corpus
+    inputs: dict[str, Tensor]
+    source: Side
+    target: Side | None
+
+    def queries(self, kind: Kind) -> Side:
+        """The side whose tokens look."""
+        return self.source if self.target is None or kind == "enc-self" else self.target
+
+    def keys(self, kind: Kind) -> Side:
+        """The side whose tokens are looked at."""
+        return self.source if self.target is None or kind != "dec-self" else self.target
+
+
+def encode(
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, words: bool = True
+) -> Encoded:
+    """Tokenise `corpus` for `model`; targets become what the decoder should write, its end token included.
+
+    Sentences longer than the model's positions are left out and counted. `words` asks which word each token belongs to.
+    Raises ValueError for an empty corpus and for a tokenizer that does not fit the model.
+    """
+    if not len(corpus):
+        raise ValueError(f"corpus {corpus.name!r} is empty")
+    source = pieces(tokenizer, corpus.sentences, words=words)
+    targets = [sentence.target for sentence in corpus]
+    target = None
+    if model.config.is_encoder_decoder and all(targets):
+        target = pieces(tokenizer, [one for one in targets if one], words=words, target=True)
+    _check_fit(tokenizer, model, source + (target or []))
+    limit = positions(model, tokenizer)
+    kept = [i for i, one in enumerate(source) if max(len(one), len(target[i]) if target else 0) <= limit]
+    if len(kept) < len(corpus):
+        log.warning("%d of %d sentences left out: longer than %d tokens", len(corpus) - len(kept), len(corpus), limit)
+    return Encoded(
+        numbers=kept,
+        source=[source[i] for i in kept],
+        target=[target[i] for i in kept] if target else None,
+        too_long=len(corpus) - len(kept),
+        special=special(tokenizer, model),
+        padding=_padding(tokenizer, model),
+        greedy=model.config.is_encoder_decoder and target is None,
+    )
+
+
+def batches(encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096) -> Iterator[Batch]:
+    """Batches of sentences of like length, the longest first, each of at most `budget` tokens a side, padding included.
+
+    An encoder-decoder without targets is given the model's own greedy output. A sentence longer than the budget is a
+    batch of its own.
+    """
+    for rows in grouped([_length(encoded, i) for i in range(len(encoded.source))], budget):
+        source = _source([encoded.source[i] for i in rows], encoded, model)
+        inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
+        target = None
+        if model.config.is_encoder_decoder:
+            written = [encoded.target[i] for i in rows] if encoded.target else None
+            target = _target(written, inputs, encoded, model)
+            inputs["decoder_input_ids"] = target.ids
+        yield Batch(tuple(encoded.numbers[i] for i in rows), inputs, source, target)
+
+
+def number(encoded: Encoded, budget: int) -> int:
+    """How many batches `batches` will give."""
+    return sum(1 for _ in grouped([_length(encoded, i) for i in range(len(encoded.source))], budget))
+
+
+def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Positions of `lengths`, the longest first, in groups whose padded size is at most `budget`."""
+    group: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if group and lengths[group[0]] * (len(group) + 1) > budget:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+    """Ids of the tokens that stand for no text: EOS, BOS, CLS, SEP, padding and start tokens, but not unknown words."""
+    config: Any = model.config
+    roles: set[Any] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep", "pad")}
+    roles |= {getattr(config, "decoder_start_token_id", None)}
+    return frozenset(({*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | roles) - {None})
+
+
+def positions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many tokens the model has positions for; a very large number where nothing limits them."""
+    config: Any = model.config
+    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
+    offset = getattr(model.base_model, "embeddings", None)
+    padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
+    if padding is not None:  # RoBERTa counts positions from padding_idx + 1
+        limits[1] -= padding + 1
+    return int(min(limits))
+
+
+def _check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, tokenised: list[Pieces]) -> None:
+    size = vocabulary(model)
+    largest = max((i for one in tokenised for i in one.ids), default=0)
+    if largest >= size:
+        raise ValueError(
+            f"the tokenizer does not fit the model: {type(tokenizer).__name__} gives token {largest}, "
+            f"{type(model).__name__} has embeddings for {size}; load both from one checkpoint"
+        )
+
+
+def _padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    config: Any = model.config
+    candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
+    return int(next(i for i in candidates if i is not None))
+
+
+def _length(encoded: Encoded, i: int) -> int:
+    return max(len(encoded.source[i]), len(encoded.target[i]) if encoded.target else 0)
+
+
+def _source(rows: list[Pieces], encoded: Encoded, model: PreTrainedModel) -> Side:
+    ids = _padded([one.ids for one in rows], encoded.padding)
+    present = _padded([[True] * len(one) for one in rows], False)
+    words = _padded([one.words for one in rows], NO_WORD)
+    return _side(ids, present, words, [one.sentence for one in rows], encoded, model)
+
+
+def _target(rows: list[Pieces] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel) -> Side:
+    """The decoder's side as it reads it: its start token, then the reference or its own greedy output."""
+    if rows is None:
+        ids = _greedy(inputs, model)
+        sentences: list[Sentence | None] = [None] * len(ids)
+        return _side(ids, _until_end(ids, model), torch.full_like(ids, NO_WORD), sentences, encoded, model)
+    written = _padded([one.ids for one in rows], encoded.padding)
+    shift: Any = model.prepare_decoder_input_ids_from_labels
+    ids = shift(labels=written)  # shifted: the start token, all but the last
+    present = _padded([[True] * len(one) for one in rows], False)
+    words = _padded([[NO_WORD, *one.words[:-1]] for one in rows], NO_WORD)
+    return _side(ids, present, words, [one.sentence for one in rows], encoded, model)
+
+
+def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel) -> Tensor:
+    with torch.no_grad():
+        written: Tensor = model.generate(**inputs, num_beams=1, do_sample=False).cpu()  # type: ignore[operator]
+    return written
+
+
+def _until_end(ids: Tensor, model: PreTrainedModel) -> Tensor:
+    """Which tokens of greedy output come before its end token (the first token is the start): bool [batch, token]."""
+    config: Any = model.generation_config
+    ends = torch.tensor(config.eos_token_id).flatten()
+    ended = torch.isin(ids[:, 1:], ends).cumsum(-1) > 0
+    return torch.cat([torch.ones_like(ended[:, :1]), ~ended], dim=-1)
+
+
+def _side(
+    ids: Tensor,
+    present: Tensor,
+    words: Tensor,
+    sentences: Sequence[Sentence | None],
+    encoded: Encoded,
+    model: PreTrainedModel,
+) -> Side:
+    real = present & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
+    ids, present, real, words = (each.to(model.device) for each in (ids, present, real, words))
+    return Side(ids, present, real, words, tuple(sentences))
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])

@@ -1,0 +1,257 @@
+"""Where attention lives: every attention site of a model, found by one spy forward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headroles import heads, seam
+from headroles.heads import KINDS, Kind
+from headroles.probe import probe, without_cache
+
+
+class Outside(NamedTuple):
+    """A family outside transformers' attention interface: its attention class returns (output, weights)."""
+
+    out: str  # the output projection, from the attention module; ".." is its parent
+    kv_heads: str | None = None  # the attribute that counts key-value heads
+    time_major: bool = False  # activations are [time, batch, ...]
+
+
+OUTSIDE = {
+    "modeling_bloom.BloomAttention": Outside("dense"),
+    "modeling_falcon.FalconAttention": Outside("dense", kv_heads="num_kv_heads"),
+    "modeling_fsmt.Attention": Outside("out_proj", time_major=True),
+    "modeling_deberta_v2.DisentangledSelfAttention": Outside("..output.dense"),
+    "modeling_gptj.GPTJAttention": Outside("out_proj"),
+    "modeling_gpt_neo.GPTNeoSelfAttention": Outside("out_proj"),
+    "modeling_mpnet.MPNetSelfAttention": Outside("o"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One place where a model attends: `heads` heads of `size` numbers each, side by side at the input of `out`."""
+
+    kind: Kind
+    layer: int
+    heads: int
+    kv_heads: int
+    size: int  # numbers per head
+    name: str  # of the attention module in the model
+    module: nn.Module
+    out_name: str | None
+    out: nn.Module | None  # the output projection; None where something stands between the heads and it
+    turn: int  # which call of `module` in one forward this is (ALBERT calls one module once a layer)
+    outside: Outside | None = None
+
+    @property
+    def key(self) -> tuple[Kind, int]:
+        """(kind, layer)."""
+        return self.kind, self.layer
+
+
+_known: WeakKeyDictionary[PreTrainedModel, tuple[Any, list[Site]]] = WeakKeyDictionary()
+
+
+def sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> list[Site]:
+    """Every attention site of `model`, in the order of its table's rows: by kind, then by layer.
+
+    One spy forward finds them, through the attention interface and without per-model code. `inputs` are its arguments
+    where the model needs others than token ids, pixels or log-mel features; for an encoder-decoder its source and
+    target must differ in length. Raises TypeError for what is no transformers model, ValueError for one without
+    attention.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"expected a transformers model, got {type(model).__name__}; load one with headroles.load(name)"
+        )
+    print_now = _print(model)
+    if inputs is None and model in _known and _known[model][0] == print_now:
+        return _known[model][1]
+    found = _spy(model, dict(inputs or probe(model)))
+    if not found:
+        raise ValueError(
+            f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "
+            f"transformers' attention interface, none is of a class known outside it: {', '.join(sorted(OUTSIDE))}; "
+            f"add the class to headroles.families.OUTSIDE if it has attention"
+        )
+    _known[model] = print_now, found
+    return found
+
+
+def index(model: PreTrainedModel) -> Any:
+    """The head index of `model`: a pandas MultiIndex (kind, layer, head)."""
+    return heads.index({site.key: site.heads for site in sites(model)})
+
+
+def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
+    """Raises ValueError, with what there is, for a (kind, layer, head) that `model` does not have."""
+    if tuple(head) not in index(model):
+        raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites(model))}")
+
+
+def sizes(sites: list[Site]) -> str:
+    """The numbers of layers and heads in words."""
+    counts = {kind: [site.heads for site in sites if site.kind == kind] for kind in KINDS}
+    return ", ".join(f"{kind} {len(each)} layers of {_range(each)} heads" for kind, each in counts.items() if each)
+
+
+def _range(counts: list[int]) -> str:
+    return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+
+
+@contextmanager
+def outside_attending(sites: list[Site], handler: Callable[[nn.Module, Tensor], None]) -> Iterator[None]:
+    """Within the block `handler` sees (attention module, weights) of every call of the sites outside the interface."""
+    with ExitStack() as stack:
+        for module in {site.module: None for site in sites if site.outside}:
+            for hook in _ask_for_weights(module, handler):
+                stack.callback(hook.remove)
+        yield
+
+
+class Turns:
+    """Tells which site a call of an attention module is: its turn among the calls of that module in one forward."""
+
+    def __init__(self, sites: list[Site]) -> None:
+        self.sites: dict[nn.Module, list[Site]] = {}
+        for site in sorted(sites, key=lambda site: site.turn):
+            self.sites.setdefault(site.module, []).append(site)
+        self.calls: Counter[nn.Module] = Counter()
+
+    def next(self, module: nn.Module) -> Site | None:
+        """The site of the call of `module` that is being made, or None where it is none of the sites."""
+        mine = self.sites.get(module)
+        if mine is None:
+            return None
+        self.calls[module] += 1
+        return mine[(self.calls[module] - 1) % len(mine)]
+
+
+@dataclass
+class _Sighting:
+    """What the spy saw of one attention call."""
+
+    module: nn.Module
+    weights: Tensor  # [batch, heads, query, key]
+    flat: Tensor | None  # the heads side by side, to be recognised at the input of the output projection
+    kv_heads: int | None
+    outside: Outside | None
+    out: nn.Module | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Cross-attention looks at another length than its own; a decoder's first query sees no later key."""
+        if self.weights.shape[-2] != self.weights.shape[-1]:
+            return "cross"
+        return "dec-self" if not self.weights[..., 0, 1:].any() else "enc-self"
+
+
+def _spy(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
+    seen: list[_Sighting] = []
+    outside = {module: row for module in model.modules() if (row := OUTSIDE.get(_class_name(module)))}
+
+    def from_interface(call: seam.Call) -> None:
+        seen.append(_Sighting(call.module, call.weights, call.out.flatten(), call.key.shape[1], None))
+
+    def from_outside(module: nn.Module, weights: Tensor) -> None:
+        row = outside[module]
+        kv_heads = getattr(module, row.kv_heads) if row.kv_heads else None
+        seen.append(_Sighting(module, weights, None, kv_heads, row, _relative(model, module, row.out)))
+
+    def at_projection(module: nn.Module, args: tuple[Any, ...]) -> None:
+        last = seen[-1] if seen else None
+        if last and last.flat is not None and args and _same(args[0], last.flat):
+            last.out, last.flat = module, None
+
+    with ExitStack() as stack:
+        for module in outside:
+            for hook in _ask_for_weights(module, from_outside):
+                stack.callback(hook.remove)
+        for module in model.modules():
+            if getattr(getattr(module, "weight", None), "ndim", 0) == 2:
+                stack.callback(module.register_forward_pre_hook(at_projection).remove)
+        stack.enter_context(seam.attending(model, from_interface))
+        stack.callback(model.train, model.training)
+        nn.Module.eval(model)
+        with torch.no_grad():
+            model.base_model(**inputs, **without_cache(model.base_model))
+    return _numbered(model, seen)
+
+
+def _numbered(model: PreTrainedModel, seen: list[_Sighting]) -> list[Site]:
+    names = {module: name for name, module in model.named_modules()}
+    layers: Counter[str] = Counter()
+    turns: Counter[nn.Module] = Counter()
+    found = []
+    for one in seen:
+        heads = one.weights.shape[1]
+        found.append(
+            Site(
+                kind=one.kind,
+                layer=layers[one.kind],
+                heads=heads,
+                kv_heads=one.kv_heads or heads,
+                size=_width(one.out) // heads,
+                name=names[one.module],
+                module=one.module,
+                out_name=names.get(one.out) if one.out is not None else None,
+                out=one.out,
+                turn=turns[one.module],
+                outside=one.outside,
+            )
+        )
+        layers[one.kind] += 1
+        turns[one.module] += 1
+    return sorted(found, key=lambda site: (KINDS.index(site.kind), site.layer))
+
+
+def _ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> list[Any]:
+    """Hooks that make an attention module outside the interface give its weights to `handler` and to nobody else."""
+
+    def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        bound = seam.arguments(module, args, kwargs)
+        bound.arguments["output_attentions"] = True
+        return bound.args, bound.kwargs
+
+    def take(module: nn.Module, _: Any, output: tuple[Any, ...]) -> tuple[Any, ...]:
+        handler(module, output[1])
+        return output[0], None, *output[2:]
+
+    return [module.register_forward_pre_hook(ask, with_kwargs=True), module.register_forward_hook(take)]
+
+
+def _same(given: Any, flat: Tensor) -> bool:
+    return isinstance(given, Tensor) and given.numel() == flat.numel() and torch.equal(given.flatten(), flat)
+
+
+def _width(projection: Any) -> int:
+    """How many numbers a projection takes in: the weight's axis 1 in nn.Linear, 0 in GPT-2's Conv1D."""
+    if projection is None:
+        return 0
+    return int(projection.weight.shape[0 if type(projection).__name__ == "Conv1D" else 1])
+
+
+def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:
+    name = next(name for name, each in model.named_modules() if each is module)
+    if path.startswith(".."):
+        return model.get_submodule(f"{name.rpartition('.')[0]}.{path[2:]}")
+    return module.get_submodule(path)
+
+
+def _class_name(module: nn.Module) -> str:
+    return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"
+
+
+def _print(model: PreTrainedModel) -> tuple[Any, ...]:
+    """What changes when heads are cut out: the shapes of the weights."""
+    return tuple(p.shape for p in model.parameters())

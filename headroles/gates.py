@@ -1,0 +1,162 @@
+"""Gates: one number per head that multiplies its output, z -> g z + (1 - g) fill, in the model's own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headroles import families, seam
+from headroles.batches import Batch
+from headroles.families import Site
+from headroles.heads import KINDS, Kind
+
+Fill = Literal["zero", "other", "uniform"]
+FILLS: tuple[Fill, ...] = ("zero", "other", "uniform")
+Head = tuple[Kind, int, int]  # kind, layer, head
+
+
+@contextmanager
+def gated(
+    model: PreTrainedModel, gates: Tensor, fill: Fill | Mapping[tuple[Kind, int], Tensor] | None = None
+) -> Iterator[None]:
+    """Within the block every head's output z is `g z + (1 - g) fill`; other models are not touched.
+
+    `gates` has one number per head in the order of the table's rows (`families.index`): [heads], or [batch, heads] to
+    give each example its own; a batch widened by beams takes each example's gates for all its beams. `fill` is what a
+    closed head puts in its place: None or "zero"; "other", the output for the next example of the batch; "uniform",
+    the mean of the values it may attend to; or a mapping (kind, layer) -> [heads, size] such as `mean` makes. Gates may
+    require gradients. Raises ValueError for a wrong number of gates or heads that cannot be gated.
+    """
+    found = families.sites(model)
+    _check(model, found, gates, fill)
+    parts = torch.split(gates, [site.heads for site in found], dim=-1)
+    own = {site.key: part for site, part in zip(found, parts, strict=True)}
+    uniform: dict[nn.Module, Tensor] = {}
+
+    def gate(site: Site, z: Tensor) -> Tensor:
+        return _mix(z, own[site.key], instead(site, z))
+
+    def instead(site: Site, z: Tensor) -> Tensor | None:
+        if fill is None or fill == "zero":
+            return None
+        if fill == "other":
+            return _next_example(z)
+        return uniform.pop(site.module) if fill == "uniform" else fill[site.key].to(z)
+
+    with ExitStack() as stack:
+        stack.enter_context(seam.no_head_masks(model))
+        if fill == "uniform":
+            stack.enter_context(seam.attending(model, lambda call: uniform.update({call.module: _uniform(call)})))
+        for out, mine in _by_projection(model, found).items():
+            stack.callback(out.register_forward_pre_hook(_Reader(mine, gate)).remove)
+        yield
+
+
+def closed(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
+    """Gates of one, and of zero at `heads`: [heads]. Raises ValueError for a head the model does not have."""
+    index = families.index(model)
+    gates = torch.ones(len(index), device=model.device)
+    for head in heads:
+        families.check_head(model, head)
+        gates[index.get_loc(tuple(head))] = 0.0
+    return gates
+
+
+def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, int], Tensor]:
+    """The mean output of every head over all tokens of `batches`, padding left out: (kind, layer) -> [heads, size]."""
+    found = families.sites(model)
+    sums = {site.key: torch.zeros(site.heads, site.size, dtype=torch.float64) for site in found}
+    counts = dict.fromkeys(sums, 0)
+    present: dict[Kind, Tensor] = {}
+
+    def add(site: Site, z: Tensor) -> None:
+        here = present[site.kind].to(z.device)
+        sums[site.key] += z[here].double().sum(0).cpu()  # z[here]: [present tokens, heads, size]
+        counts[site.key] += int(here.sum())
+
+    with torch.no_grad(), ExitStack() as stack:
+        for out, mine in _by_projection(model, found).items():
+            stack.callback(out.register_forward_pre_hook(_Reader(mine, add)).remove)
+        for batch in batches:
+            present.update({kind: batch.queries(kind).present for kind in KINDS})
+            model(**batch.inputs)
+    return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
+
+
+class _Reader:
+    """The hook on one output projection that shows the heads' outputs, [batch, query, heads, size], at each call.
+
+    A projection that is called several times in a forward (ALBERT's, once a layer) is one site after the other.
+    """
+
+    def __init__(self, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]) -> None:
+        self.sites, self.read, self.calls = sites, read, 0
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        site = self.sites[self.calls % len(self.sites)]
+        self.calls += 1
+        z = args[0].unflatten(-1, (site.heads, site.size))
+        swap = site.outside is not None and site.outside.time_major
+        new = self.read(site, z.transpose(0, 1) if swap else z)
+        if new is None:
+            return None
+        return (new.transpose(0, 1) if swap else new).flatten(-2), *args[1:]
+
+
+def _mix(z: Tensor, g: Tensor, instead: Tensor | None) -> Tensor:
+    """g z + (1 - g) instead, for z [batch, query, heads, size] and g [heads] or [batch, heads]."""
+    if g.ndim == 2:
+        if z.shape[0] % g.shape[0]:
+            raise ValueError(f"gates for {g.shape[0]} examples do not fit a batch of {z.shape[0]}")
+        g = g.repeat_interleave(z.shape[0] // g.shape[0], dim=0)[:, None]  # beams of an example stand side by side
+    g = g[..., None].to(z)
+    return g * z if instead is None else g * z + (1 - g) * instead
+
+
+def _next_example(z: Tensor) -> Tensor:
+    if z.shape[0] < 2:
+        raise ValueError("fill 'other' takes the output for the next example of the batch; this batch has only one")
+    return z.roll(-1, 0)
+
+
+def _uniform(call: seam.Call) -> Tensor:
+    """What a head puts out that attends equally to all it may see: [batch, query, heads, size]."""
+    groups = call.query.shape[1] // call.value.shape[1]
+    value = call.value.repeat_interleave(groups, dim=1)  # [batch, heads, key, size]
+    seen = torch.ones_like(call.weights[:, :1]) if call.mask is None else (call.mask == 0).to(value.dtype)
+    seen = seen / seen.sum(-1, keepdim=True).clamp(min=1)
+    return (seen @ value).transpose(1, 2)
+
+
+def _by_projection(model: PreTrainedModel, found: list[Site]) -> dict[nn.Module, list[Site]]:
+    """The sites of each output projection, in the order of their calls."""
+    by: dict[nn.Module, list[Site]] = {}
+    for site in sorted(found, key=lambda site: site.turn):
+        if site.out is None:
+            raise ValueError(
+                f"the heads of {site.name} in {type(model).__name__} cannot be gated: something stands between them "
+                f"and the output projection"
+            )
+        by.setdefault(site.out, []).append(site)
+    return by
+
+
+def _check(model: PreTrainedModel, found: list[Site], gates: Tensor, fill: Any) -> None:
+    heads = sum(site.heads for site in found)
+    if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
+        raise ValueError(
+            f"expected gates of shape [{heads}] or [batch, {heads}] for {type(model).__name__}, which has "
+            f"{families.sizes(found)}; got {list(gates.shape)}"
+        )
+    if isinstance(fill, str) and fill not in FILLS:
+        raise ValueError(
+            f"unknown fill {fill!r}; known: {', '.join(FILLS)}, or a mapping (kind, layer) -> [heads, size]"
+        )
+    outside = next((site.name for site in found if site.outside), None)
+    if fill == "uniform" and outside:
+        raise ValueError(f"fill 'uniform' needs the values of {outside}, which is outside transformers' interface")

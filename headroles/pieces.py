@@ -1,0 +1,99 @@
+"""Words and pieces: the token ids of a sentence and, for each token, the word it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from headroles.text import Sentence, Span
+
+NO_WORD = -1  # the word of a token that belongs to none
+MARKS = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers write word boundaries into pieces
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One sentence as one side of a model reads it: token ids and, for each, the index of its word."""
+
+    ids: list[int]
+    words: list[int]
+    sentence: Sentence
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether each word of the sentence has a piece of its own."""
+        return aligned(self.sentence, self.words)
+
+
+def aligned(sentence: Sentence, words: Sequence[int]) -> bool:
+    """Whether each word of `sentence` is among `words`, the words of its pieces."""
+    return set(range(len(sentence.spans))) <= set(words)
+
+
+def pieces(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence], *, words: bool = True, target: bool = False
+) -> list[Pieces]:
+    """Tokenise sentences (as translations where `target`); `words` asks which word each token belongs to.
+
+    A fast tokenizer tells by its offsets; the pieces of a slow one are looked for in the text. Raises ValueError where
+    they are not found in it.
+    """
+    texts = [sentence.text for sentence in sentences]
+    seconds = [sentence.second for sentence in sentences]
+    given: dict[str, Any] = {"text_target" if target else "text": texts, "add_special_tokens": True}
+    if all(seconds) and not target:
+        given["text_pair"] = seconds
+    words = words and any(sentence.spans for sentence in sentences)
+    with_offsets = words and tokenizer.is_fast
+    encoding = tokenizer(**given, return_offsets_mapping=with_offsets, return_attention_mask=False, verbose=False)
+    found = []
+    for i, (sentence, ids) in enumerate(zip(sentences, encoding["input_ids"], strict=True)):
+        owners = [NO_WORD] * len(ids)
+        if with_offsets:
+            first = [owner == 0 for owner in encoding.sequence_ids(i)]
+            offsets = [span if mine else None for span, mine in zip(encoding["offset_mapping"][i], first, strict=True)]
+            owners = word_of(sentence, offsets)
+        elif words:
+            owners = word_of(sentence, _walked(tokenizer, sentence.text, ids))
+        found.append(Pieces(list(ids), owners, sentence))
+    return found
+
+
+def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
+    """For each token the index of the word that holds its first character that is not a space, NO_WORD for none."""
+    owner = {c: i for i, span in enumerate(sentence.spans) if span for c in range(*span)}
+    return [_owner(sentence.text, span, owner) for span in offsets]
+
+
+def _owner(text: str, span: Span | None, owner: dict[int, int]) -> int:
+    if span is None:
+        return NO_WORD
+    solid = (c for c in range(*span) if not text[c].isspace())
+    return owner.get(next(solid, -1), NO_WORD)
+
+
+def _walked(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None]:
+    """Offsets for a slow tokenizer, by finding its pieces one after the other in the text."""
+    spans: list[Span | None] = []
+    at = 0
+    for token in tokenizer.convert_ids_to_tokens(list(ids)):
+        piece = token
+        for mark in MARKS:
+            piece = piece.replace(mark, "")
+        if token in tokenizer.all_special_tokens or not piece:
+            spans.append(None)
+            continue
+        start = text.find(piece, at)
+        if start < 0 or text[at:start].strip():
+            raise ValueError(
+                f"{type(tokenizer).__name__} gives no character offsets, and its piece {token!r} was not found in "
+                f"{text!r} from character {at} on; load a fast tokenizer (use_fast=True) to align words with tokens"
+            )
+        spans.append((start, at := start + len(piece)))
+    return spans

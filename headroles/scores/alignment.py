@@ -1,0 +1,54 @@
+"""Alignment: does a cross-attention head walk through the source as the target is written?"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headroles.scores.base import Score, Seen, Sums
+
+
+@dataclass(frozen=True)
+class Alignment(Score):
+    """Agreement of cross-attention with a monotone path, and with the diagonal.
+
+    `alignment[monotone]` is Kendall's tau-a between the place of a target token and the place of the source token its
+    largest weight falls on, mean over sentences of two target tokens or more: 1 for a strictly forward walk, -1 for a
+    backward one, 0 for a head that stands still or jumps about. `alignment[diagonal]` is the share of target tokens
+    whose largest weight falls within one token of the diagonal; in short sentences chance helps it. A target token is
+    the one the decoder has read, not the one it writes next.
+    """
+
+    kinds = ("cross",)
+
+    def tally(self, seen: Seen) -> dict[str, Tensor]:
+        """The sum of the sentences' taus, and the hits of the diagonal: each [batch, heads]."""
+        places = seen.top[1]  # [batch, heads, query]
+        pairs = _pairs(seen.queries.real)
+        order = (places[:, :, None, :] - places[:, :, :, None]).sign().double()  # [batch, heads, earlier, later]
+        agreement = (order * pairs[:, None].double()).sum((-1, -2))
+        near = (places - _diagonal(seen)[:, None]).abs() <= 1
+        return {"tau": agreement / pairs.sum((-1, -2)).clamp(min=1)[:, None], "near": seen.over_queries(near)}
+
+    def ground(self, seen: Seen) -> dict[str, Tensor]:
+        """Target tokens, and sentences that have two or more: each [batch, 1]."""
+        queries = seen.queries.real.sum(-1, keepdim=True)
+        return {"queries": queries, "sentences": queries > 1}
+
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """`alignment[monotone]` and `alignment[diagonal]`."""
+        monotone, diagonal = sums["tau"] / sums["sentences"], sums["near"] / sums["queries"]
+        return {"alignment[monotone]": monotone, "alignment[diagonal]": diagonal}
+
+
+def _pairs(real: Tensor) -> Tensor:
+    """Which two tokens are both real, the first before the second: bool [batch, earlier, later]."""
+    return (real[:, :, None] & real[:, None, :]).triu(1)
+
+
+def _diagonal(seen: Seen) -> Tensor:
+    """The place in the source that stands as far on as the target token does in the target: [batch, query]."""
+    step = seen.queries.real.cumsum(-1) - 1.0  # the number of real tokens before
+    ends = (seen.queries.real.sum(-1, keepdim=True) - 1).clamp(min=1)
+    length = seen.keys.real.sum(-1, keepdim=True) - 1
+    start = seen.keys.real.int().argmax(-1, keepdim=True)
+    return start + step / ends * length

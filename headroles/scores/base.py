@@ -1,0 +1,125 @@
+"""What a score sees, and what a score is: two pure functions over sums that add."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from headroles.batches import Side
+from headroles.heads import KINDS, Kind
+
+SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
+Sums = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The attention of one site on one batch, and the tokens it is between."""
+
+    kind: Kind
+    weights: Tensor  # [batch, heads, query, key]
+    queries: Side
+    keys: Side
+    counts: Tensor  # [vocabulary]: how often each token occurs in the reference for the key side
+    ranks: Tensor  # [vocabulary]: 0 for its most frequent token
+
+    @property
+    def causal(self) -> bool:
+        """Whether queries see only keys that are not after them."""
+        return self.kind == "dec-self"
+
+    @cached_property
+    def on_real(self) -> Tensor:
+        """The weights, 0 on keys that are not real: [batch, heads, query, key]. Not renormalised."""
+        return self.weights * self.keys.real[:, None, None].to(self.weights.dtype)
+
+    @cached_property
+    def top(self) -> tuple[Tensor, Tensor]:
+        """The largest weight on a real key, and the (first) key it falls on: each [batch, heads, query]."""
+        values, places = self.on_real.max(-1)
+        return values, places
+
+    @cached_property
+    def mass(self) -> Tensor:
+        """The weight on all real keys together: [batch, heads, query]."""
+        return self.on_keys(self.keys.real)
+
+    def on_keys(self, chosen: Tensor) -> Tensor:
+        """The weight on the keys chosen in [batch, key]: [batch, heads, query]."""
+        flat = self.weights.flatten(1, 2) @ chosen[:, :, None].to(self.weights.dtype)  # [batch, heads * query, 1]
+        return flat.reshape(self.weights.shape[:3])
+
+    def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
+        """Sum [batch, heads, query] over the real queries (those of `where`, [batch, query], if given): float64."""
+        chosen = self.queries.real if where is None else self.queries.real & where
+        return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
+
+
+class Score(ABC):
+    """One thing to know of every head. A subclass is a frozen dataclass in a file of its own; its fields are options.
+
+    `tally` and `ground` give sums per sentence, `finish` divides them once at the end: sums over sentences, batches,
+    processes and bootstrap resamples are then all the same addition.
+    """
+
+    kinds: ClassVar[tuple[Kind, ...]] = KINDS
+    needs_trees: ClassVar[bool] = False
+
+    @classmethod
+    def name(cls) -> str:
+        """What the score is called: its class in lower case."""
+        return cls.__name__.lower()
+
+    @abstractmethod
+    def tally(self, seen: Seen) -> dict[str, Tensor]:
+        """What each head did in each sentence: {name: [batch, heads] or [batch, heads, detail]}."""
+
+    def ground(self, seen: Seen) -> dict[str, Tensor]:
+        """What there was to do in each sentence, whatever a head did: {name: [batch, 1] or [batch, 1, detail]}."""
+        return {"queries": seen.queries.real.sum(-1, keepdim=True)}
+
+    @abstractmethod
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """Columns from the sums of `tally` and `ground`, which bear leading dimensions: {column: [..., heads]}."""
+
+
+def known() -> dict[str, type[Score]]:
+    """Every score by name: the subclasses of Score in the files beside this one."""
+    import headroles.scores as room
+
+    for module in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"{room.__name__}.{module.name}")
+    return {cls.name(): cls for cls in sorted(Score.__subclasses__(), key=lambda cls: cls.name())}
+
+
+def named(scores: Iterable[str | Score]) -> list[Score]:
+    """Scores from names and instances. Raises ValueError for an unknown or repeated name."""
+    found: list[Score] = []
+    for one in [scores] if isinstance(scores, str) else scores:
+        if isinstance(one, str) and one not in known():
+            raise ValueError(f"unknown score {one!r}; known: {', '.join(known())}")
+        new = known()[one]() if isinstance(one, str) else one
+        if any(new.name() == other.name() for other in found):
+            raise ValueError(f"score {new.name()!r} is asked for twice")
+        found.append(new)
+    if not found:
+        raise ValueError(f"no score given; known: {', '.join(known())}")
+    return found
+
+
+def shifted(real: Tensor, offset: int) -> Tensor:
+    """Whether the token `offset` places on is real: bool [batch, token] from [batch, token]."""
+    moved = torch.zeros_like(real)
+    if abs(offset) < real.shape[-1]:
+        moved[:, max(-offset, 0) : real.shape[-1] - max(offset, 0)] = real[
+            :, max(offset, 0) : real.shape[-1] + min(offset, 0)
+        ]
+    return moved

@@ -1,0 +1,81 @@
+"""Where a pass adds up its sums: for the corpus as it is, and for every bootstrap resample of its sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from torch import Tensor
+
+from headroles.heads import Kind
+from headroles.scores.base import Score, Seen
+
+LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
+Array = npt.NDArray[np.floating[Any]]
+Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus as it is
+
+
+class Book:
+    """The sums of some scores over the sentences read so far, of every (kind, layer)."""
+
+    def __init__(self, scores: Sequence[Score], *, resamples: int, seed: int) -> None:
+        self.scores, self.resamples, self.seed = scores, resamples, seed
+        self.tallies: dict[tuple[Kind, int], dict[str, Totals]] = {}
+        self.grounds: dict[Kind, dict[str, Totals]] = {}
+
+    def add(self, seen: Seen, layer: int, weights: Tensor) -> None:
+        """Add what one site did on one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
+        for score in self.scores:
+            if seen.kind in score.kinds:
+                mine = self.tallies.setdefault((seen.kind, layer), {}).setdefault(score.name(), {})
+                _add(mine, score.tally(seen), weights)
+
+    def add_ground(self, seen: Seen, weights: Tensor) -> None:
+        """Add what there was to do on one batch, the same for every layer of the kind."""
+        for score in self.scores:
+            if seen.kind in score.kinds:
+                mine = self.grounds.setdefault(seen.kind, {}).setdefault(score.name(), {})
+                _add(mine, score.ground(seen), weights)
+
+    def close(self, index: pd.MultiIndex) -> dict[str, tuple[Score, Array]]:
+        """The columns over the heads of `index`, each with its score and resamples: [heads, 1 + resamples]."""
+        columns: dict[str, tuple[Score, Array]] = {}
+        for (kind, layer), name, score in self._parts():
+            rows = index.get_locs([[kind], [layer]])
+            sums = self.grounds[kind][name] | self.tallies[kind, layer][name]
+            for column, values in score.finish(sums).items():
+                empty = np.full((len(index), 1 + self.resamples), np.nan)
+                columns.setdefault(column, (score, empty))[1][rows] = values.T.cpu().numpy()
+        return columns
+
+    def _parts(self) -> Iterator[tuple[tuple[Kind, int], str, Score]]:
+        """Column by column as the scores were asked for, then layer by layer."""
+        for score in self.scores:
+            yield from ((key, score.name(), score) for key, tallies in self.tallies.items() if score.name() in tallies)
+
+
+def counting(numbers: Sequence[int], resamples: int, seed: int) -> Tensor:
+    """How often sentences count in the corpus itself (once) and in each resample: float64 [1 + resamples, sentence].
+
+    Resamples draw from Poisson(1) by the sentence's number alone (Hanley & MacGibbon 2006), so they are the same in
+    whatever batches, order or process the sentences are read.
+    """
+    rows = [np.random.Generator(np.random.Philox(key=[seed, n])).poisson(1.0, resamples) for n in numbers]
+    drawn = torch.tensor(np.stack(rows, axis=1), dtype=torch.float64)
+    return torch.cat([torch.ones(1, len(numbers), dtype=torch.float64), drawn])
+
+
+def bounds(draws: Array) -> tuple[Array, Array]:
+    """The 95 % percentile interval of resampled values [heads, resamples], NaN ones left out: two of [heads]."""
+    quantiles = pd.DataFrame(draws.T).quantile([LOW, HIGH])
+    return quantiles.loc[LOW].to_numpy(), quantiles.loc[HIGH].to_numpy()
+
+
+def _add(totals: Totals, sums: Mapping[str, Tensor], weights: Tensor) -> None:
+    for name, values in sums.items():
+        weighted = torch.tensordot(weights, values.double(), dims=1)
+        totals[name] = totals[name].add_(weighted) if name in totals else weighted

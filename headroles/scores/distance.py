@@ -1,0 +1,25 @@
+"""Distance: how far away a head looks."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headroles.scores.base import SELF, Score, Seen, Sums
+
+
+@dataclass(frozen=True)
+class Distance(Score):
+    """Mean distance in tokens from query to key, weighted by attention on real keys (Vig & Belinkov 2019)."""
+
+    kinds = SELF
+
+    def tally(self, seen: Seen) -> dict[str, Tensor]:
+        """The sum of weight times distance, and the sum of the weights."""
+        place = torch.arange(seen.weights.shape[-1], device=seen.weights.device)
+        apart = (place[:, None] - place).abs().to(seen.weights.dtype)  # [query, key]
+        return {"far": seen.over_queries((seen.on_real * apart).sum(-1)), "mass": seen.over_queries(seen.mass)}
+
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """`distance`, in tokens."""
+        return {"distance": sums["far"] / sums["mass"]}

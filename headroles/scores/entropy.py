@@ -1,0 +1,24 @@
+"""Entropy: how widely a head spreads its attention."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headroles.scores.base import Score, Seen, Sums
+
+
+@dataclass(frozen=True)
+class Entropy(Score):
+    """Mean over real queries of the entropy of the attention distribution, in nats (Clark et al. 2019, section 3.3).
+
+    Over all keys that are not padding, special tokens included: a distribution's entropy needs the whole distribution.
+    """
+
+    def tally(self, seen: Seen) -> dict[str, Tensor]:
+        """The sum of the entropies."""
+        return {"entropy": seen.over_queries(torch.special.entr(seen.weights).sum(-1))}
+
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """`entropy`, in nats."""
+        return {"entropy": sums["entropy"] / sums["queries"]}

@@ -1,0 +1,213 @@
+"""One pass over a corpus that measures every score of every head, with bootstrap intervals over sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles import batches, families, heads, models
+from headroles.batches import Batch, Encoded
+from headroles.families import Site
+from headroles.gates import Head
+from headroles.heads import Kind
+from headroles.models import vocabulary
+from headroles.probe import without_cache
+from headroles.progress import track
+from headroles.scores.base import SELF, Score, Seen, named
+from headroles.scores.book import Array, Book, bounds, counting
+from headroles.text import Corpus, Sentence
+from headroles.watch import watched
+
+DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
+
+
+def score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    scores: Iterable[str | Score] | None = None,
+    *,
+    budget: int = 4096,
+    resamples: int = 1000,
+    seed: int = 0,
+    reference: Corpus | None = None,
+) -> pd.DataFrame:
+    """Measure `scores` of every head of `model` on `corpus`, in one pass that holds one layer's attention at a time.
+
+    `scores` are names or instances, by default all that the model and the corpus allow. Beside a column `c` stand the
+    bounds of its 95 % interval, `c.low` and `c.high`: percentiles over `resamples` Poisson bootstrap resamples of the
+    sentences, which ride in the table for `roles`. A decoder is teacher-forced on the corpus's targets, without any on
+    the model's own greedy output. `budget` bounds a batch in tokens, padding included; how frequent a token is, is
+    counted in `reference`, by default in the corpus itself.
+
+    Raises ValueError where a score cannot be had (syntax without trees), for attention that is not finite, for an empty
+    corpus and for a tokenizer that does not fit the model.
+    """
+    sites = families.sites(model)
+    encoded = batches.encode(corpus, tokenizer, model)
+    chosen = _possible(DEFAULT if scores is None else scores, sites, encoded, corpus, strict=scores is not None)
+    counted = encoded if reference is None else batches.encode(reference, tokenizer, model, words=False)
+    frequencies = {side: _frequencies(counted.counts(side), model) for side in ("source", "target")}
+    book = Book(chosen, resamples=resamples, seed=seed)
+    with _measuring(model):
+        groups = batches.batches(encoded, model, budget=budget)
+        for batch in track(groups, "scoring heads", total=batches.number(encoded, budget)):
+            _read(batch, model, book, frequencies)
+    fields = _fields(model, corpus, encoded, reference) | {"resamples": resamples, "seed": seed}
+    return _table(book, families.index(model), fields)
+
+
+def attention(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
+) -> pd.DataFrame:
+    """The attention of one head on one sentence: rows are query tokens, columns key tokens, special ones included.
+
+    Raises ValueError for a head the model does not have or a sentence longer than it reads.
+    """
+    one = Sentence(sentence) if isinstance(sentence, str) else sentence
+    families.check_head(model, head)
+    encoded = batches.encode(Corpus("one sentence", (one,)), tokenizer, model, words=False)
+    if not encoded.source:
+        raise ValueError(
+            f"the sentence is longer than the {batches.positions(model, tokenizer)} tokens the model reads"
+        )
+    kept: list[Tensor] = []
+
+    def keep(site: Site, weights: Tensor) -> None:
+        if site.key == head[:2]:
+            kept.append(weights[0, head[2]].float().cpu())
+
+    with _measuring(model):
+        batch = next(batches.batches(encoded, model))
+        with watched(model, keep):
+            model.base_model(**batch.inputs, **without_cache(model.base_model))
+    sides = batch.queries(head[0]), batch.keys(head[0])
+    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(side.ids[0].tolist())) for side in sides)
+    return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
+
+
+def _possible(
+    asked: Iterable[str | Score], sites: list[Site], encoded: Encoded, corpus: Corpus, *, strict: bool
+) -> list[Score]:
+    """The scores that can be had; where `strict`, one that cannot is an error."""
+    kinds: set[Kind] = {site.kind for site in sites}
+    trees = _tree_kinds(encoded) & kinds
+    chosen = []
+    for one in named(asked):
+        lacking = not kinds & set(one.kinds)
+        treeless = one.needs_trees and not trees
+        if strict and lacking:
+            raise ValueError(f"score {one.name()!r} is for {_or(one.kinds)} heads; the model has {_or(sorted(kinds))}")
+        if strict and treeless:
+            raise ValueError(
+                f"score {one.name()!r} needs dependency trees, and corpus {corpus.name!r} has none on the side of its "
+                f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
+            )
+        if not lacking and not treeless:
+            chosen.append(one)
+    return chosen
+
+
+def _tree_kinds(encoded: Encoded) -> set[Kind]:
+    """The kinds of heads whose tokens have trees."""
+    source: set[Kind] = {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}
+    found = source if any(one.sentence.has_tree for one in encoded.source) else set()
+    return found | ({"dec-self"} if any(one.sentence.has_tree for one in encoded.target or ()) else set())
+
+
+def _read(batch: Batch, model: PreTrainedModel, book: Book, frequencies: dict[str, tuple[Tensor, Tensor]]) -> None:
+    weights = counting(batch.numbers, book.resamples, book.seed).to(model.device)
+    grounded: set[Kind] = set()
+
+    def look(site: Site, attention: Tensor) -> None:
+        queries, keys = batch.queries(site.kind), batch.keys(site.kind)
+        counts, ranks = frequencies["source" if keys is batch.source else "target"]
+        seen = Seen(site.kind, attention.float(), queries, keys, counts, ranks)
+        _check_finite(seen, site, batch, model)
+        book.add(seen, site.layer, weights)
+        if site.kind not in grounded:
+            book.add_ground(seen, weights)
+            grounded.add(site.kind)
+
+    with watched(model, look):
+        model.base_model(**batch.inputs, **without_cache(model.base_model))
+
+
+def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) -> None:
+    finite = seen.top[0].isfinite().all(-1).all(-1)  # [batch]
+    if not finite.all():
+        number = batch.numbers[int(finite.int().argmin())]
+        raise ValueError(
+            f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number} of the corpus; "
+            f"look for NaN or infinite weights in {type(model).__name__}"
+        )
+
+
+def _table(book: Book, index: pd.MultiIndex, fields: dict[str, object]) -> pd.DataFrame:
+    columns: dict[str, Array] = {}
+    draws: dict[str, Array] = {}
+    signatures: dict[str, str] = {}
+    for name, (score, values) in book.close(index).items():
+        columns[name] = values[:, 0]
+        if book.resamples:
+            draws[name] = values[:, 1:].astype(np.float32)
+            columns[f"{name}.low"], columns[f"{name}.high"] = bounds(values[:, 1:])
+        text = heads.sign(**fields | {"score": score})
+        signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
+    return heads.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
+
+
+def _fields(model: PreTrainedModel, corpus: Corpus, encoded: Encoded, reference: Corpus | None) -> dict[str, object]:
+    """What a signature says of a run."""
+    decoder = (
+        {}
+        if not encoded.greedy and encoded.target is None
+        else {"decoder": "greedy" if encoded.greedy else "reference"}
+    )
+    return {
+        "model": models.name(model),
+        "weights": models.revision(model),
+        "corpus": corpus.name,
+        "text": corpus.hash,
+        "sentences": len(encoded.source),
+        "too_long": encoded.too_long,
+        "unaligned": encoded.unaligned,
+        "tokens": encoded.tokens,
+        **decoder,
+        "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
+        "headroles": version("headroles"),
+    }
+
+
+def _frequencies(counts: Counter[int], model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """How often each token occurs, and its rank (0: the most frequent; ties by id): each [vocabulary]."""
+    table = torch.zeros(vocabulary(model), dtype=torch.long)
+    for token, count in counts.items():
+        table[token] = count
+    ranks = torch.empty_like(table)
+    ranks[table.argsort(descending=True, stable=True)] = torch.arange(len(table))
+    return table.to(model.device), ranks.to(model.device)
+
+
+@contextmanager
+def _measuring(model: PreTrainedModel) -> Iterator[None]:
+    """Eval mode without gradients, the mode restored afterwards."""
+    training = model.training
+    nn.Module.eval(model)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+def _or(names: Iterable[str]) -> str:
+    return " or ".join(names)

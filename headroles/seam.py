@@ -1,0 +1,102 @@
+"""The seam: a model's own eager attention, seen from outside through transformers' attention interface."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+NAME = "headroles"
+HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+
+
+class Call(NamedTuple):
+    """One attention call: its tensors as the model's own eager function saw and made them."""
+
+    module: nn.Module
+    query: Tensor  # [batch, heads, query, size]
+    key: Tensor  # [batch, key-value heads, key, size]
+    value: Tensor  # [batch, key-value heads, key, size]
+    mask: Tensor | None  # additive, [batch, 1, query, key]
+    out: Tensor  # [batch, query, heads, size]
+    weights: Tensor  # [batch, heads, query, key]
+
+
+Handler = Callable[[Call], None]
+_handlers: WeakKeyDictionary[nn.Module, list[Handler]] = WeakKeyDictionary()
+
+
+@contextmanager
+def attending(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
+    """Within the block `model` attends by its own eager function and `handler` sees every call; masks are kept.
+
+    Weights are dropped after `handler` returns, so `output_attentions` gives none. Blocks nest; on leaving, also by an
+    exception, the attention implementation of every (sub-)config is what it was. Other models are not touched.
+    """
+    modules = list(model.modules())
+    configs: list[Any] = list({id(m.config): m.config for m in modules if hasattr(m, "config")}.values())
+    before = [config._attn_implementation for config in configs]
+    for module in modules:
+        _handlers.setdefault(module, []).append(handler)
+    try:
+        for config in configs:
+            config._attn_implementation_internal = NAME
+        yield
+    finally:
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation_internal = name
+        for module in modules:
+            _handlers[module].remove(handler)
+
+
+@contextmanager
+def no_head_masks(model: PreTrainedModel) -> Iterator[None]:
+    """Within the block a forward of `model` that is given a head mask raises TypeError: transformers 5 ignores them."""
+    hook = model.register_forward_pre_hook(_refuse, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The eager attention function of the file that defines `module` (families differ: T5's bias, Gemma's softcap)."""
+    for cls in type(module).__mro__:
+        function = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
+        if function is not None:
+            return function  # type: ignore[no-any-return]
+    raise ValueError(f"{type(module).__name__} has no eager attention function in {type(module).__module__}")
+
+
+def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """What a call of `module` passes, by name."""
+    return inspect.signature(module.forward).bind(*args, **kwargs)
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    out, weights = eager(module)(module, query, key, value, mask, **kwargs)
+    for handler in tuple(_handlers.get(module, ())):
+        handler(Call(module, query, key, value, mask, out, weights))
+    return out, None
+
+
+def _refuse(model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    given = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
+    if given:
+        raise TypeError(
+            f"{type(model).__name__} was called with {', '.join(given)}: transformers 5 accepts head masks and ignores "
+            f"them, so no head would be masked; use headroles.gated(model, gates) instead"
+        )
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, eager_mask)  # an attention name without a mask function gets no mask at all
