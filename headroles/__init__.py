@@ -1,24 +1,70 @@
 """What does each attention head of a Hugging Face model do, and does it matter?"""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headroles.corpus import read
+    from headroles.families import sites
+    from headroles.gates import gated
+    from headroles.heads import join
+    from headroles.models import load
+    from headroles.parsing import parse
+    from headroles.role import Role, roles
+    from headroles.scores import Score, attention, score
+    from headroles.study import Study
+    from headroles.text import Corpus, Sentence
+    from headroles.watch import watched
 
 _ROOMS = {  # public name: its module, imported when first asked for, so that `import headroles` is quick
-    "load": "models",
-    "read": "corpus",
-    "parse": "parse",
-    "sites": "families",
-    "gated": "gates",
-    "watched": "watch",
-    "score": "scores",
-    "attention": "scores",
-    "join": "heads",
-    "Sentence": "text",
     "Corpus": "text",
+    "Role": "role",
+    "Score": "scores",
+    "Sentence": "text",
+    "Study": "study",
+    "attention": "scores",
+    "gated": "gates",
+    "join": "heads",
+    "load": "models",
+    "parse": "parsing",
+    "read": "corpus",
+    "roles": "role",
+    "score": "scores",
+    "sites": "families",
+    "watched": "watch",
 }
+_MODULES = ("corpus", "families", "gates", "heads", "plots", "scores", "survey", "toy")  # public ones, reached as attributes
+
+__all__ = [
+    "Corpus",
+    "Role",
+    "Score",
+    "Sentence",
+    "Study",
+    "attention",
+    "corpus",
+    "families",
+    "gated",
+    "gates",
+    "heads",
+    "join",
+    "load",
+    "parse",
+    "plots",
+    "read",
+    "roles",
+    "score",
+    "scores",
+    "sites",
+    "survey",
+    "toy",
+    "watched",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return getattr(import_module(f"headroles.{_ROOMS[name]}"), name)
-    raise AttributeError(f"module 'headroles' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"headroles.{name}")
+    raise AttributeError(f"module 'headroles' has no attribute {name!r}; known: {', '.join(__all__)}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -131,10 +130,10 @@ def save(table: pd.DataFrame, path: str | Path) -> Path:
             values = found.of(name, rows)
             cells = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
             arrow = arrow.append_column(_DRAWS + name, cells)
-    notes = {b"headroles": json.dumps(table.attrs.get("signatures", {})).encode()}
+    notes = {b"headroles": json.dumps({name: table.attrs.get(name) for name in ("signatures", "recipe")}).encode()}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **notes})
     with replacing(path) as draft:
-        pq.write_table(arrow, draft, compression="zstd")
+        pq.write_table(arrow, draft, compression="zstd", use_dictionary=False, use_byte_stream_split=True)
     return path
 
 
@@ -152,7 +151,7 @@ def load(path: str | Path) -> pd.DataFrame:
         raise ValueError(f"{path} is not a table of headroles: it carries no signatures")
     names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
     frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
-    frame.attrs = {"signatures": json.loads(notes)}
+    frame.attrs = {name: value for name, value in json.loads(notes).items() if value is not None}
     if names:
         rows = pd.MultiIndex.from_tuples(frame.index, names=LEVELS)
         frame.attrs["resamples"] = Resamples(rows, {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names})
@@ -160,18 +159,18 @@ def load(path: str | Path) -> pd.DataFrame:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Any:
+def replacing(path: Path) -> Iterator[Path]:
     """A draft beside `path` that takes its place when the block ends well, and is removed when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield Path(draft)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
         os.replace(draft, path)
     except OSError as error:
         raise OSError(f"could not write {path}: {error}; what was there before is unchanged") from error
     finally:
-        Path(draft).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def _matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:

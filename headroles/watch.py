@@ -19,7 +19,8 @@ def watched(model: PreTrainedModel, look: Look) -> Iterator[None]:
     """Within the block `look(site, weights)` is called at every attention of `model`.
 
     The weights, [batch, heads, query, key], are those of the model's own eager attention and are dropped when `look`
-    returns: no more than one layer's are in memory. Rows of padded queries are there too. Measure in eval mode: dropout acts on the weights.
+    returns: no more than one layer's are in memory. Rows of padded queries are there too. Measure in eval mode:
+    dropout acts on the weights.
     """
     found = families.sites(model)
     turns = families.Turns(found)

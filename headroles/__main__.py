@@ -1,0 +1,5 @@
+"""`python -m headroles`: the command line."""
+
+from headroles.cli import main
+
+main()

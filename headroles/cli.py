@@ -1,0 +1,177 @@
+"""The command line: each subcommand parses its arguments, makes one public call and says what it wrote."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="What does each attention head of a Hugging Face model do, and does it matter?",
+)
+Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
+Folder = Annotated[Path, typer.Argument(help="Study folder: its tables are read and the results put beside them.")]
+
+
+@app.command()
+def parse(
+    text: Annotated[Path, typer.Argument(help="Text file (.gz too), one sentence per line.")],
+    output: Annotated[Path | None, typer.Option(help="Also write the trees here, as CoNLL-U.")] = None,
+    language: Annotated[str, typer.Option(help="Language of the text, as Stanza calls it.")] = "en",
+    models: Annotated[Path | None, typer.Option(help="Folder of Stanza models; by default Stanza's own.")] = None,
+    download: Annotated[Literal["missing", "never"] | None, typer.Option(help="Fetch models that are not there?")] = None,
+) -> None:
+    """Give every sentence of a text a dependency tree by Stanza, kept as CoNLL-U beside the text."""
+    from headroles.parsing import parse as run
+
+    corpus = run(text, language=language, models=models, download=download, output=output)
+    _say(f"{len(corpus)} sentences parsed; headroles score reads the CoNLL-U {'in ' + str(output) if output else f'beside {text}'}")
+
+
+@app.command()
+def score(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus: CoNLL-U (trees), text, parallel or labelled TSV; .gz too.")],
+    target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
+    study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
+    scores: Annotated[str | None, typer.Option(help="Scores, separated by commas; by default all that apply.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)] = None,
+    reference: Annotated[Path | None, typer.Option(help="Corpus to count token frequencies in; by default itself.")] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
+    budget: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
+    device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
+) -> None:
+    """Score every attention head of a model on a corpus, tell the roles and draw the figures."""
+    from headroles.corpus import read
+    from headroles.models import load, place
+    from headroles.study import Study
+    from headroles.survey import draw, measure, tell
+
+    sentences = read(corpus, target, limit=limit)
+    counted = None if reference is None else read(reference)
+    loaded, tokenizer = load(model)
+    asked = None if scores is None else [name.strip() for name in scores.split(",")]
+    options: dict[str, Any] = {"resamples": resamples, "seed": seed, "budget": budget, "reference": counted}
+    folder = Study(study)
+    measure(folder, place(loaded, device), tokenizer, sentences, asked, **options)
+    _show(tell(folder))
+    _list(draw(folder), study)
+
+
+@app.command()
+def roles(
+    study: Folder,
+    threshold: Annotated[list[str] | None, typer.Option(help="A role's threshold, as positional=0.8; repeatable.")] = None,
+) -> None:
+    """Tell the roles of the heads of a study from its scores, and print those that have any."""
+    from headroles.study import Study
+    from headroles.survey import tell
+
+    folder = Study(study)
+    _show(tell(folder, thresholds=dict(map(_assignment, threshold or []))))
+    _say(f"written: {folder.path('roles')}")
+
+
+@app.command()
+def plot(study: Folder) -> None:
+    """Draw every figure that the tables of a study allow, beside them."""
+    from headroles.study import Study
+    from headroles.survey import draw
+
+    _list(draw(Study(study)), study)
+
+
+@app.command()
+def attention(
+    model: Model,
+    sentence: Annotated[str, typer.Argument(help="The sentence.")],
+    head: Annotated[str, typer.Argument(help="The head, as kind:layer:head, such as enc-self:0:2.")],
+    output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("attention.png"),
+) -> None:
+    """Draw the attention of one head on one sentence."""
+    from headroles import models, plots, scores
+
+    loaded, tokenizer = models.load(model)
+    axes = plots.attention(scores.attention(loaded, tokenizer, sentence, _head(head)))
+    axes.set_title(head)
+    axes.figure.savefig(output, dpi=150, bbox_inches="tight")
+    _say(f"written: {output}")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Study folder for the tables and figures.")] = Path("headroles-demo"),
+    translation: Annotated[bool, typer.Option("--translation", help="A toy translator instead of MiniLM.")] = False,
+) -> None:
+    """Score a real pretrained encoder on the embedded corpus: roles, heatmaps and the role map, without any network."""
+    from headroles.demo import demo as run
+
+    told, files = run(folder, translation=translation)
+    _show(told)
+    _list(files, folder)
+
+
+def main() -> None:
+    """Run the command line; bad input ends it with one line on standard error and exit code 2."""
+    logging.basicConfig(level=logging.WARNING, format="headroles: %(message)s")
+    try:
+        app(prog_name="headroles")
+    except KeyboardInterrupt:
+        sys.exit(_fail("interrupted; finished tables are kept", 130))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if logging.getLogger().isEnabledFor(logging.DEBUG):
+            raise
+        sys.exit(_fail(" ".join(str(error.args[0] if isinstance(error, KeyError) else error).split()), 2))
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"headroles: {message}\n")
+    return code
+
+
+def _say(text: str) -> None:
+    Console(soft_wrap=True, highlight=False).print(text, markup=False)
+
+
+def _list(files: list[Path], folder: Path) -> None:
+    _say(f"tables and figures are in {folder}: {', '.join(file.name for file in files)}")
+
+
+def _show(told: Any) -> None:
+    """Print the heads that have roles, a line each: the role, the score it rests on, its stability."""
+    from headroles.role import held
+
+    rows = held(told)
+    rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
+    lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join)
+    shown = Table(title=f"{len(lines)} of {len(told)} heads have a role", caption="role, its score, its stability")
+    for column in ("kind", "layer", "head", "roles"):
+        shown.add_column(column, justify="right" if column in ("layer", "head") else "left")
+    for (kind, layer, head), text in lines.items():
+        shown.add_row(kind, str(layer), str(head), escape(text))
+    Console().print(shown)
+
+
+def _assignment(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8") from None
+
+
+def _head(text: str) -> Any:
+    parts = text.split(":")
+    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+        raise ValueError(f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2")
+    return parts[0], int(parts[1]), int(parts[2])

@@ -1,0 +1,121 @@
+"""Roles: named predicates over the columns of a score table, and how stable they are (no torch)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from headroles import heads
+
+Values = npt.NDArray[np.floating[Any]]
+ROUNDING = 1e-9  # so that .594 over a baseline of .494 is .10
+
+
+@dataclass(frozen=True)
+class Role:
+    """A head has the role if a column reaches a threshold; with `over`, what counts is the column minus `column + over`.
+
+    `column` is a regular expression; its group, if it has one, tells the role's variants apart: `positional[-1]`.
+    """
+
+    name: str
+    column: str
+    threshold: float
+    over: str | None = None
+    strictly: bool = False  # whether the threshold itself is not enough
+
+    def variants(self, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """The role's variants among `columns`: (variant, column)."""
+        for column in columns:
+            if (found := re.fullmatch(self.column, column)) is not None:
+                yield (f"{self.name}[{found[1]}]" if found.groups() else self.name), column
+
+    def holds(self, values: Values, baseline: Values | float) -> npt.NDArray[np.bool_]:
+        """Whether values reach the threshold (over a baseline, if the role has one); NaN does not."""
+        margin = values - baseline - self.threshold
+        held: npt.NDArray[np.bool_] = margin > ROUNDING if self.strictly else margin >= -ROUNDING
+        return held
+
+
+ROLES = (
+    Role("positional", r"position\[([+-]1)\]", 0.90),  # Voita et al. 2019, section 5.1
+    Role("syntactic", r"syntax\[([^\]]+)\]", 0.10, over=".baseline"),  # section 5.2
+    Role("rare", r"rarity", 0.50, strictly=True),  # section 5.3; "more than 50 %" is the authors' slides'
+    Role("sink", r"sink\[(special|first)\]", 0.50, strictly=True),  # Clark et al. 2019: "over half"
+    Role("alignment", r"alignment\[(monotone)\]", 0.50),  # our choice
+)
+
+
+def roles(
+    table: pd.DataFrame, roles: Iterable[Role] = ROLES, *, thresholds: Mapping[str, float] | None = None
+) -> pd.DataFrame:
+    """Which heads have which roles: for each variant of a role a bool column, its `.value` and its `.stability`.
+
+    `value` is the score the role rests on; `stability` is the share of the table's bootstrap resamples in which the head
+    has the role (NaN without resamples). `thresholds` replaces those of the roles it names. Raises ValueError for a
+    threshold of an unknown role and where no role can be told from the table's columns.
+    """
+    chosen = _with_thresholds(list(roles), thresholds or {})
+    columns: dict[str, Any] = {}
+    signatures: dict[str, str] = {}
+    for role in chosen:
+        for variant, column in role.variants(table.columns):
+            new = {variant: _held(table, role, column)}
+            new |= {f"{variant}.value": table[column], f"{variant}.stability": _stability(table, role, column)}
+            signatures |= dict.fromkeys(new, f"{heads.signature(table, column)}|role:{role}")
+            columns |= new
+    if not columns:
+        raise ValueError(
+            f"no role can be told from the columns {', '.join(table.columns)}; "
+            f"roles rest on: {', '.join(role.column for role in chosen)}"
+        )
+    return heads.table(columns, table.index, signatures)
+
+
+def held(roles: pd.DataFrame) -> pd.DataFrame:
+    """The roles that heads have, one row for each: kind, layer, head, role, value, stability."""
+    rows = [
+        {**dict(zip(heads.LEVELS, head, strict=True)), "role": name}
+        | {part: roles.loc[head, f"{name}.{part}"] for part in ("value", "stability")}
+        for name in names(roles)
+        for head in roles.index[roles[name].to_numpy(dtype=bool)]
+    ]
+    return pd.DataFrame(rows, columns=[*heads.LEVELS, "role", "value", "stability"]).sort_values(
+        heads.LEVELS, kind="stable", ignore_index=True
+    )
+
+
+def names(roles: pd.DataFrame) -> list[str]:
+    """The variants of roles a role table tells about."""
+    return [column.removesuffix(".stability") for column in roles.columns if column.endswith(".stability")]
+
+
+def _with_thresholds(chosen: list[Role], thresholds: Mapping[str, float]) -> list[Role]:
+    known = {role.name for role in chosen}
+    for name in thresholds:
+        if name not in known:
+            raise ValueError(f"unknown role {name!r}; known: {', '.join(sorted(known))}")
+    return [replace(role, threshold=thresholds.get(role.name, role.threshold)) for role in chosen]
+
+
+def _held(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_]:
+    baseline = table[column + role.over].to_numpy() if role.over else 0.0
+    return role.holds(table[column].to_numpy(), baseline)
+
+
+def _stability(table: pd.DataFrame, role: Role, column: str) -> Values:
+    """The share of resamples in which heads have the role; NaN for heads it is not for."""
+    resampled = heads.resamples(table)
+    unknown = table[column].isna().to_numpy()
+    if resampled is None or column not in resampled.draws:
+        return np.full(len(table), np.nan)
+    index = pd.MultiIndex.from_tuples(table.index, names=heads.LEVELS)
+    baseline = resampled.of(column + role.over, index) if role.over else 0.0
+    share = role.holds(resampled.of(column, index), baseline).mean(1)
+    return np.where(unknown, np.nan, share)

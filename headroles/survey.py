@@ -1,0 +1,125 @@
+"""The main job: score the heads of a model on a corpus, tell their roles and draw the figures, all in one study folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from headroles import heads, role
+from headroles.heads import KINDS
+from headroles.study import Study
+from headroles.text import Corpus
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from headroles.scores import Score
+
+MAPS = (  # columns worth a heatmap each, where a study has them
+    "confidence",
+    "position[best]",
+    "rarity",
+    "entropy",
+    "distance",
+    "sink[special]",
+    "sink[first]",
+    "alignment[monotone]",
+    "alignment[diagonal]",
+)
+
+
+def measure(
+    study: Study,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    scores: Iterable[str | Score] | None = None,
+    *,
+    budget: int = 4096,
+    resamples: int = 1000,
+    seed: int = 0,
+    reference: Corpus | None = None,
+) -> pd.DataFrame:
+    """The score table of a study: kept if it is there and made from the same model, corpus and options.
+
+    Arguments and errors are those of `score`. Where the corpus has trees, the distances between heads and dependents
+    are kept too, as the table `offsets`.
+    """
+    from headroles import models, scores as room
+
+    chosen = None if scores is None else room.named(scores)
+    recipe = heads.sign(
+        weights=models.revision(model),
+        text=corpus.hash,
+        scores="default" if chosen is None else ",".join(map(repr, chosen)),
+        resamples=resamples,
+        seed=seed,
+        reference="self" if reference is None else reference.hash,
+        headroles=version("headroles"),
+    )
+    options: dict[str, Any] = {"budget": budget, "resamples": resamples, "seed": seed, "reference": reference}
+    table = study.keep("heads", recipe, lambda: room.score(model, tokenizer, corpus, chosen, **options))
+    if any(sentence.has_tree for sentence in corpus):
+        from headroles.corpus import offsets
+
+        study.keep("offsets", heads.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(corpus))
+    return table
+
+
+def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.DataFrame:
+    """The role table of a study, from its score table; saved as `roles`."""
+    table = role.roles(study.load("heads"), thresholds=thresholds)
+    heads.save(table, study.path("roles"))
+    return table
+
+
+def draw(study: Study) -> list[Path]:
+    """Draw every figure that the study's tables allow, as PNG beside them; returns the files.
+
+    Raises FileNotFoundError if the study has no tables.
+    """
+    import matplotlib.pyplot as plt
+
+    if not study.names():
+        raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
+    files = []
+    for name, axes in _figures(study):
+        files.append(study.folder / f"{name}.png")
+        figure = axes.figure
+        with heads.replacing(files[-1]) as draft:
+            figure.savefig(draft, dpi=150, bbox_inches="tight", format="png")
+        plt.close(figure)
+    return files
+
+
+def _figures(study: Study) -> Iterator[tuple[str, Any]]:
+    from headroles import plots
+
+    if study.has("heads"):
+        table = study.load("heads")
+        for column in MAPS:
+            if column in table:
+                yield _slug(f"heatmap {column}"), plots.heatmaps(table[column])[0]
+        for kind in _kinds(table.filter(like="syntax[")):
+            yield f"dependency-{kind}", plots.dependency(table, kind=kind)
+    if study.has("roles"):
+        told = study.load("roles")
+        for kind in _kinds(told[role.names(told)].where(lambda held: held.astype(bool))):
+            yield f"roles-{kind}", plots.roles(told, kind=kind)
+    if study.has("offsets"):
+        yield "offsets", plots.offsets(study.load("offsets"))[0]
+
+
+def _kinds(table: pd.DataFrame) -> list[Any]:
+    """The kinds for which a table has any value."""
+    present = table.dropna(how="all").index.unique("kind")
+    return [kind for kind in KINDS if kind in present]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9+]+", "-", text.lower()).strip("-")
