@@ -33,7 +33,16 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "sites": "families",
     "watched": "watch",
 }
-_MODULES = ("corpus", "families", "gates", "heads", "plots", "scores", "survey", "toy")  # public ones, reached as attributes
+_MODULES = (
+    "corpus",
+    "families",
+    "gates",
+    "heads",
+    "plots",
+    "scores",
+    "survey",
+    "toy",
+)  # public ones, reached as attributes
 
 __all__ = [
     "Corpus",

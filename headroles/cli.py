@@ -28,13 +28,16 @@ def parse(
     output: Annotated[Path | None, typer.Option(help="Also write the trees here, as CoNLL-U.")] = None,
     language: Annotated[str, typer.Option(help="Language of the text, as Stanza calls it.")] = "en",
     models: Annotated[Path | None, typer.Option(help="Folder of Stanza models; by default Stanza's own.")] = None,
-    download: Annotated[Literal["missing", "never"] | None, typer.Option(help="Fetch models that are not there?")] = None,
+    download: Annotated[
+        Literal["missing", "never"] | None, typer.Option(help="Fetch models that are not there?")
+    ] = None,
 ) -> None:
     """Give every sentence of a text a dependency tree by Stanza, kept as CoNLL-U beside the text."""
     from headroles.parsing import parse as run
 
     corpus = run(text, language=language, models=models, download=download, output=output)
-    _say(f"{len(corpus)} sentences parsed; headroles score reads the CoNLL-U {'in ' + str(output) if output else f'beside {text}'}")
+    where = f"in {output}" if output else f"beside {text}"
+    _say(f"{len(corpus)} sentences parsed; their CoNLL-U is {where}")
 
 
 @app.command()
@@ -45,7 +48,9 @@ def score(
     study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
     scores: Annotated[str | None, typer.Option(help="Scores, separated by commas; by default all that apply.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)] = None,
-    reference: Annotated[Path | None, typer.Option(help="Corpus to count token frequencies in; by default itself.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Corpus to count token frequencies in; by default itself.")
+    ] = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     budget: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
@@ -71,7 +76,9 @@ def score(
 @app.command()
 def roles(
     study: Folder,
-    threshold: Annotated[list[str] | None, typer.Option(help="A role's threshold, as positional=0.8; repeatable.")] = None,
+    threshold: Annotated[
+        list[str] | None, typer.Option(help="A role's threshold, as positional=0.8; repeatable.")
+    ] = None,
 ) -> None:
     """Tell the roles of the heads of a study from its scores, and print those that have any."""
     from headroles.study import Study
@@ -99,12 +106,12 @@ def attention(
     output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("attention.png"),
 ) -> None:
     """Draw the attention of one head on one sentence."""
-    from headroles import models, plots, scores
+    from headroles import models, plots, scores, survey
 
     loaded, tokenizer = models.load(model)
     axes = plots.attention(scores.attention(loaded, tokenizer, sentence, _head(head)))
     axes.set_title(head)
-    axes.figure.savefig(output, dpi=150, bbox_inches="tight")
+    survey.save(axes, output)
     _say(f"written: {output}")
 
 
@@ -153,12 +160,12 @@ def _show(told: Any) -> None:
 
     rows = held(told)
     rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
-    lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join)
+    lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
     shown = Table(title=f"{len(lines)} of {len(told)} heads have a role", caption="role, its score, its stability")
     for column in ("kind", "layer", "head", "roles"):
         shown.add_column(column, justify="right" if column in ("layer", "head") else "left")
-    for (kind, layer, head), text in lines.items():
-        shown.add_row(kind, str(layer), str(head), escape(text))
+    for row in lines.astype(str).to_dict("records"):
+        shown.add_row(row["kind"], row["layer"], row["head"], escape(row["text"]))
     Console().print(shown)
 
 

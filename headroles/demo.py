@@ -21,7 +21,7 @@ SENTENCES = 1000
 
 
 def demo(folder: str | Path, *, translation: bool = False) -> tuple[pd.DataFrame, list[Path]]:
-    """Score MiniLM (or, for `translation`, the toy translator) on the embedded corpus; its roles, and the figures drawn.
+    """Score MiniLM (for `translation`, the toy translator) on the embedded corpus; its roles, and the figures drawn.
 
     Raises OSError where MiniLM is neither installed nor to be had from its hub.
     """

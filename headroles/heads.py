@@ -90,6 +90,11 @@ def resamples(table: pd.DataFrame) -> Resamples | None:
     return found if isinstance(found, Resamples) else None
 
 
+def rows(table: pd.DataFrame) -> pd.MultiIndex:
+    """The heads of a table's rows."""
+    return pd.MultiIndex.from_tuples(table.index, names=LEVELS)
+
+
 def join(*tables: pd.DataFrame) -> pd.DataFrame:
     """Join tables of the same heads side by side; signatures and resamples are kept (pandas' own join drops them)."""
     if not tables:
@@ -107,12 +112,12 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"these columns are in more than one table: {_listed(twice)}; rename or drop one of each")
     frame = pd.concat([one.loc[first.index].set_axis(one.columns, axis=1) for one in map(_bare, tables)], axis=1)
     frame.attrs["signatures"] = {name: text for one in tables for name, text in one.attrs.get("signatures", {}).items()}
-    rows = pd.MultiIndex.from_tuples(first.index, names=LEVELS)
+    index = rows(first)
     draws = {
-        name: found.of(name, rows) for one in tables if (found := resamples(one)) is not None for name in found.draws
+        name: found.of(name, index) for one in tables if (found := resamples(one)) is not None for name in found.draws
     }
     if draws:
-        frame.attrs["resamples"] = Resamples(rows, draws)
+        frame.attrs["resamples"] = Resamples(index, draws)
     return frame
 
 
@@ -125,9 +130,9 @@ def save(table: pd.DataFrame, path: str | Path) -> Path:
     path = Path(path)
     arrow = pa.Table.from_pandas(_bare(table))
     if (found := resamples(table)) is not None:
-        rows = pd.MultiIndex.from_tuples(table.index, names=LEVELS)
+        index = rows(table)
         for name in found.draws:
-            values = found.of(name, rows)
+            values = found.of(name, index)
             cells = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
             arrow = arrow.append_column(_DRAWS + name, cells)
     notes = {b"headroles": json.dumps({name: table.attrs.get(name) for name in ("signatures", "recipe")}).encode()}
@@ -153,8 +158,9 @@ def load(path: str | Path) -> pd.DataFrame:
     frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
     frame.attrs = {name: value for name, value in json.loads(notes).items() if value is not None}
     if names:
-        rows = pd.MultiIndex.from_tuples(frame.index, names=LEVELS)
-        frame.attrs["resamples"] = Resamples(rows, {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names})
+        frame.attrs["resamples"] = Resamples(
+            rows(frame), {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names}
+        )
     return frame
 
 

@@ -52,7 +52,8 @@ def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
     """The model on `device`, by default on a GPU if there is one. Raises ValueError for a device torch cannot use."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return model.to(torch.device(device))  # type: ignore[arg-type]
+        model.to(torch.device(device))  # type: ignore[arg-type]
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {device!r} cannot be used: {reason}") from error
+    return model

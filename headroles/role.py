@@ -19,7 +19,7 @@ ROUNDING = 1e-9  # so that .594 over a baseline of .494 is .10
 
 @dataclass(frozen=True)
 class Role:
-    """A head has the role if a column reaches a threshold; with `over`, what counts is the column minus `column + over`.
+    """A head has the role if a column reaches a threshold; with `over`, the column minus `column + over` does.
 
     `column` is a regular expression; its group, if it has one, tells the role's variants apart: `positional[-1]`.
     """
@@ -57,16 +57,16 @@ def roles(
 ) -> pd.DataFrame:
     """Which heads have which roles: for each variant of a role a bool column, its `.value` and its `.stability`.
 
-    `value` is the score the role rests on; `stability` is the share of the table's bootstrap resamples in which the head
-    has the role (NaN without resamples). `thresholds` replaces those of the roles it names. Raises ValueError for a
-    threshold of an unknown role and where no role can be told from the table's columns.
+    `value` is the score the role rests on; `stability` is the share of the table's bootstrap resamples in which the
+    head has the role (NaN without resamples). `thresholds` replaces those of the roles it names. Raises ValueError for
+    a threshold of an unknown role and where no role can be told from the table's columns.
     """
     chosen = _with_thresholds(list(roles), thresholds or {})
     columns: dict[str, Any] = {}
     signatures: dict[str, str] = {}
     for role in chosen:
         for variant, column in role.variants(table.columns):
-            new = {variant: _held(table, role, column)}
+            new: dict[str, Any] = {variant: _held(table, role, column)}
             new |= {f"{variant}.value": table[column], f"{variant}.stability": _stability(table, role, column)}
             signatures |= dict.fromkeys(new, f"{heads.signature(table, column)}|role:{role}")
             columns |= new
@@ -75,7 +75,7 @@ def roles(
             f"no role can be told from the columns {', '.join(table.columns)}; "
             f"roles rest on: {', '.join(role.column for role in chosen)}"
         )
-    return heads.table(columns, table.index, signatures)
+    return heads.table(columns, heads.rows(table), signatures)
 
 
 def held(roles: pd.DataFrame) -> pd.DataFrame:
@@ -115,7 +115,7 @@ def _stability(table: pd.DataFrame, role: Role, column: str) -> Values:
     unknown = table[column].isna().to_numpy()
     if resampled is None or column not in resampled.draws:
         return np.full(len(table), np.nan)
-    index = pd.MultiIndex.from_tuples(table.index, names=heads.LEVELS)
+    index = heads.rows(table)
     baseline = resampled.of(column + role.over, index) if role.over else 0.0
     share = role.holds(resampled.of(column, index), baseline).mean(1)
     return np.where(unknown, np.nan, share)

@@ -41,7 +41,9 @@ class Study:
     def load(self, name: str) -> pd.DataFrame:
         """The table `name`. Raises FileNotFoundError, with the tables there are, if it is not in the folder."""
         if not self.has(name):
-            raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {', '.join(self.names()) or 'none'}")
+            raise FileNotFoundError(
+                f"no table {name!r} in {self.folder}; there are: {', '.join(self.names()) or 'none'}"
+            )
         return heads.load(self.path(name))
 
     def has(self, name: str) -> bool:

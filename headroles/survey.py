@@ -1,4 +1,4 @@
-"""The main job: score the heads of a model on a corpus, tell their roles and draw the figures, all in one study folder."""
+"""The main job in one study folder: score the heads of a model on a corpus, tell their roles, draw the figures."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headroles.study import Study
 from headroles.text import Corpus
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from headroles.scores import Score
@@ -50,7 +51,8 @@ def measure(
     Arguments and errors are those of `score`. Where the corpus has trees, the distances between heads and dependents
     are kept too, as the table `offsets`.
     """
-    from headroles import models, scores as room
+    from headroles import models
+    from headroles import scores as room
 
     chosen = None if scores is None else room.named(scores)
     recipe = heads.sign(
@@ -83,18 +85,23 @@ def draw(study: Study) -> list[Path]:
 
     Raises FileNotFoundError if the study has no tables.
     """
-    import matplotlib.pyplot as plt
-
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     files = []
     for name, axes in _figures(study):
-        files.append(study.folder / f"{name}.png")
-        figure = axes.figure
-        with heads.replacing(files[-1]) as draft:
-            figure.savefig(draft, dpi=150, bbox_inches="tight", format="png")
-        plt.close(figure)
+        files.append(save(axes, study.folder / f"{name}.png"))
     return files
+
+
+def save(axes: Axes, path: Path) -> Path:
+    """Save the figure of `axes` in the format of the path's suffix, and close it."""
+    import matplotlib.pyplot as plt
+
+    figure: Any = axes.get_figure(root=True)
+    with heads.replacing(path) as draft:
+        figure.savefig(draft, dpi=150, bbox_inches="tight", format=path.suffix.lstrip(".") or "png")
+    plt.close(figure)
+    return path
 
 
 def _figures(study: Study) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What several tests share: where the shared folder is, and tiny random models."""
+"""What several tests share: where the shared folder is, and one thread for each test process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 SHARED = Path(os.environ.get("HEADROLES_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+torch.set_num_threads(1)  # tests run in several processes; threads of tiny matrices only fight
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,236 @@
+"""Gates of one change nothing, closed heads contribute nothing, and the same gates act in a batch and under beams."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import zoo
+from test_families import NAMES, _traces
+
+import headroles as hr
+from headroles import batches, families, gates
+
+GENERATING = ["marian", "marian-asymmetric", "bart", "t5", "m2m100", "gpt2", "llama-grouped", "bloom"]
+
+
+def outputs(model, given):
+    torch.manual_seed(0)  # of dropout, which is off, and of experts' routing noise
+    with torch.no_grad():
+        return model(**given)[0]
+
+
+def number(model):
+    return len(families.index(model))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gates_of_one_give_the_same_bits(name):
+    model = zoo.tiny(name)
+    given = zoo.inputs(model)
+    plain = outputs(model, given)
+    for ones in (torch.ones(number(model)), torch.ones(2, number(model))):
+        with hr.gated(model, ones):
+            assert torch.equal(outputs(model, given), plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_closed_head_has_no_influence_and_an_open_one_has(name):
+    """Noise in one head's slice of the output projection's weights is seen only while the head is open."""
+    model = zoo.tiny(name)
+    given, site = zoo.inputs(model), families.sites(model)[-1]
+    closed = gates.closed(model, [(*site.key, 1)])
+    with hr.gated(model, closed):
+        before = outputs(model, given)
+    plain = outputs(model, given)
+    weight = site.out.weight.data if type(site.out).__name__ != "Conv1D" else site.out.weight.data.T
+    weight[:, site.size : 2 * site.size] += torch.randn(
+        len(weight), site.size, generator=torch.Generator().manual_seed(0)
+    )
+    if site.turn == 0 and len({s.out for s in families.sites(model)}) == len(families.sites(model)):
+        with hr.gated(model, closed):
+            assert torch.equal(outputs(model, given), before)
+    assert not torch.allclose(outputs(model, given), plain, atol=1e-4)
+    assert not torch.allclose(before, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_example_can_have_its_own_gates(name):
+    model = zoo.tiny(name)
+    given = zoo.inputs(model)
+    torch.manual_seed(1)
+    both = (torch.rand(2, number(model)) > 0.5).float()
+    with hr.gated(model, both):
+        batched = outputs(model, given)
+    for row in range(2):
+        with hr.gated(model, both[row]):
+            torch.testing.assert_close(outputs(model, given)[row], batched[row], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_each_example_can_have_its_own_gates_in_generation(name, beams):
+    model = zoo.tiny(name)
+    given = {k: v for k, v in zoo.inputs(model, padded=False).items() if not k.startswith("decoder")}
+    options = {"num_beams": beams, "do_sample": False, "max_new_tokens": 6, "pad_token_id": zoo.PAD}
+    torch.manual_seed(1)
+    both = (torch.rand(2, number(model)) > 0.5).float()
+    with hr.gated(model, both):
+        batched = model.generate(**given, **options)
+    for row in range(2):
+        with hr.gated(model, both[row]):
+            alone = model.generate(**given, **options)[row]
+        shared = min(len(alone), batched.shape[1])
+        assert torch.equal(alone[:shared], batched[row, :shared])
+    plain = model.generate(**given, **options)
+    assert plain.shape != batched.shape or not torch.equal(plain, batched)
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "t5", "gpt2", "llama-grouped", "fsmt", "bloom", "albert", "opt"])
+def test_closing_every_head_onto_its_own_output_changes_nothing(name):
+    model = zoo.tiny(name)
+    given = zoo.inputs(model, padded=False)
+    alone = {key: value[:1] for key, value in given.items()}
+    seen = {}
+    with torch.no_grad(), _reading(model, seen):
+        model(**alone)
+    plain = outputs(model, alone)
+    with hr.gated(model, torch.zeros(number(model)), fill=seen):
+        torch.testing.assert_close(outputs(model, alone), plain, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "llama-grouped", "fsmt"])
+def test_another_example_fills_in(name):
+    """Two equal examples fill in for each other without any change; different ones do change each other."""
+    model = zoo.tiny(name)
+    given = zoo.inputs(model, padded=False)
+    twice = {key: value[:1].repeat(2, *[1] * (value.ndim - 1)) for key, value in given.items()}
+    shut = torch.zeros(number(model))
+    with hr.gated(model, shut, fill="other"):
+        torch.testing.assert_close(outputs(model, twice), outputs_plain(model, twice), atol=1e-5, rtol=1e-4)
+        assert not torch.allclose(outputs(model, given), outputs_plain(model, given), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "llama-grouped", "t5"])
+def test_uniform_attention_fills_in(name):
+    """A head that attends uniformly by itself (queries of zero) is not changed by the uniform fill."""
+    model = zoo.tiny(name)
+    given = zoo.inputs(model)
+    shut = torch.zeros(number(model))
+    with hr.gated(model, shut, fill="uniform"):
+        filled = outputs(model, given)
+    assert not torch.allclose(filled, outputs(model, given), atol=1e-3)
+    _silence_queries(model)
+    torch.testing.assert_close(outputs(model, given), filled, atol=1e-5, rtol=1e-4)
+
+
+def test_the_mean_is_the_mean_over_tokens_that_are_there():
+    model = zoo.tiny("marian")
+    given = zoo.inputs(model)
+    sides = [
+        batches.Side(ids, mask.bool(), mask.bool(), ids, (None, None))
+        for ids, mask in (
+            (given["input_ids"], given["attention_mask"]),
+            (given["decoder_input_ids"], given["decoder_attention_mask"]),
+        )
+    ]
+    found = gates.mean(model, [batches.Batch((0, 1), given, *sides)])
+    seen = {}
+    with torch.no_grad(), _reading(model, seen):
+        model(**given)
+    for site in families.sites(model):
+        present = sides[site.kind != "enc-self"].present
+        torch.testing.assert_close(found[site.key], seen[site.key][present].mean(0))
+
+
+def test_gates_carry_gradients():
+    model = zoo.tiny("marian")
+    ones = torch.ones(number(model), requires_grad=True)
+    with hr.gated(model, ones):
+        model(**zoo.inputs(model))[0].square().sum().backward()
+    assert ones.grad is not None
+    assert (ones.grad != 0).all()
+
+
+def test_blocks_leave_no_trace_even_by_an_exception_and_touch_no_other_model():
+    model, other = zoo.tiny("bert"), zoo.tiny("bert", seed=1)
+    given = zoo.inputs(model)
+    before, plain = _traces(model), outputs(other, given)
+
+    def fail():
+        with hr.gated(model, torch.zeros(number(model)), fill="uniform"):
+            assert torch.equal(outputs(other, given), plain)
+            raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="on purpose"):
+        fail()
+    assert _traces(model) == before
+
+
+@pytest.mark.parametrize("mask", ["head_mask", "decoder_head_mask", "cross_attn_head_mask"])
+def test_head_masks_are_refused(mask):
+    model = zoo.tiny("marian")
+    message = (
+        f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
+        f"be masked; use headroles.gated(model, gates) instead"
+    )
+    with hr.gated(model, torch.ones(number(model))), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        model(**zoo.inputs(model), **{mask: torch.zeros(2, 4)})
+
+
+def test_errors():
+    model = zoo.tiny("bert")
+    for given, fill, message in [
+        (torch.ones(7), None, "expected gates of shape [8] or [batch, 8] for BertForMaskedLM, which has enc-self 2 "
+         "layers of 4 heads; got [7]"),
+        (torch.ones(8), "none", "unknown fill 'none'; known: zero, other, uniform, or a mapping (kind, layer) -> "
+         "[heads, size]"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), hr.gated(model, given, fill=fill):
+            pass
+    with (
+        pytest.raises(ValueError, match="^gates for 3 examples do not fit a batch of 2$"),
+        hr.gated(model, torch.ones(3, 8)),
+    ):
+        outputs(model, zoo.inputs(model))
+    with pytest.raises(ValueError, match="this batch has only one$"), hr.gated(model, torch.ones(8), fill="other"):
+        outputs(model, zoo.inputs(model, batch=1))
+    bloom = zoo.tiny("bloom")
+    with (
+        pytest.raises(ValueError, match="^fill 'uniform' needs the values of"),
+        hr.gated(bloom, torch.ones(8), fill="uniform"),
+    ):
+        pass
+
+
+def outputs_plain(model, given):
+    """The outputs of a copy of `model` that nothing is attached to."""
+    import copy
+
+    bare = copy.deepcopy(model)
+    for module in bare.modules():
+        module._forward_pre_hooks.clear()
+    return outputs(bare, given)
+
+
+def _reading(model, seen):
+    from contextlib import ExitStack
+
+    stack = ExitStack()
+    for out, mine in gates._by_projection(model, families.sites(model)).items():
+        reader = gates._Reader(mine, lambda site, z: seen.update({site.key: z.clone()}))
+        stack.callback(out.register_forward_pre_hook(reader).remove)
+    return stack
+
+
+def _silence_queries(model):
+    """Set queries (and position biases) to zero, so that every head attends uniformly."""
+    for name, parameter in model.named_parameters():
+        if any(
+            part in name
+            for part in ("q_proj", ".query.", "SelfAttention.q.", "EncDecAttention.q.", "relative_attention")
+        ):
+            parameter.data.zero_()
+        if "c_attn" in name:
+            parameter.data[..., : parameter.shape[-1] // 3].zero_()
