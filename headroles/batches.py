@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,8 @@ from headroles.heads import Kind
 from headroles.models import vocabulary
 from headroles.pieces import NO_WORD, Pieces, aligned, pieces
 from headroles.text import Corpus, Sentence
+
+LONGEST = 256  # tokens of a model's own output, where neither its positions nor its generation config say
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ class Encoded:
     too_long: int
     special: frozenset[int]
     padding: int
-    greedy: bool  # whether an encoder-decoder has to write its own targets
+    greedy: int  # how long the targets an encoder-decoder has to write itself may be; 0 if it has them
 
     def counts(self, side: str) -> Counter[int]:
         """How often each token id that is not special occurs on the side `source` or `target`."""
@@ -58,6 +60,13 @@ class Side:
     real: Tensor  # bool [batch, token]
     words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
     sentences: tuple[Sentence | None, ...]
+    kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives, made once for all layers: for what a score needs of the tokens, not of the attention."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
     @cached_property
     def parsed(self) -> Tensor:
@@ -91,7 +100,8 @@ def encode(
     """Tokenise `corpus` for `model`; targets become what the decoder should write, its end token included.
 
     Sentences longer than the model's positions are left out and counted. `words` asks which word each token belongs to.
-    Raises ValueError for an empty corpus and for a tokenizer that does not fit the model.
+    Raises ValueError for an empty corpus, for one of which every sentence is too long, and for a tokenizer that does
+    not fit the model.
     """
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
@@ -103,6 +113,10 @@ def encode(
     _check_fit(tokenizer, model, source + (target or []))
     limit = positions(model, tokenizer)
     kept = [i for i, one in enumerate(source) if max(len(one), len(target[i]) if target else 0) <= limit]
+    if not kept:
+        raise ValueError(
+            f"corpus {corpus.name!r} has no sentence of at most {limit} tokens, as many as the model reads; split them"
+        )
     if len(kept) < len(corpus):
         log.warning("%d of %d sentences left out: longer than %d tokens", len(corpus) - len(kept), len(corpus), limit)
     return Encoded(
@@ -112,7 +126,7 @@ def encode(
         too_long=len(corpus) - len(kept),
         special=special(tokenizer, model),
         padding=_padding(tokenizer, model),
-        greedy=model.config.is_encoder_decoder and target is None,
+        greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
     )
 
 
@@ -199,7 +213,7 @@ def _source(rows: list[Pieces], encoded: Encoded, model: PreTrainedModel) -> Sid
 def _target(rows: list[Pieces] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel) -> Side:
     """The decoder's side as it reads it: its start token, then the reference or its own greedy output."""
     if rows is None:
-        ids = _greedy(inputs, model)
+        ids = _greedy(inputs, model, encoded.greedy)
         sentences: list[Sentence | None] = [None] * len(ids)
         return _side(ids, _until_end(ids, model), torch.full_like(ids, NO_WORD), sentences, encoded, model)
     written = _padded([one.ids for one in rows], encoded.padding)
@@ -210,9 +224,12 @@ def _target(rows: list[Pieces] | None, inputs: dict[str, Tensor], encoded: Encod
     return _side(ids, present, words, [one.sentence for one in rows], encoded, model)
 
 
-def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel) -> Tensor:
+def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, longest: int) -> Tensor:
+    """The model's own output, as long as its generation config allows, otherwise `longest` (generate's own is 20)."""
+    config: Any = model.generation_config
+    given = {} if config.max_length or config.max_new_tokens else {"max_length": longest}
     with torch.no_grad():
-        written: Tensor = model.generate(**inputs, num_beams=1, do_sample=False).cpu()  # type: ignore[operator]
+        written: Tensor = model.generate(**inputs, num_beams=1, do_sample=False, **given).cpu()  # type: ignore[operator]
     return written
 
 

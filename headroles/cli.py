@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -108,8 +111,9 @@ def attention(
     """Draw the attention of one head on one sentence."""
     from headroles import models, plots, scores, survey
 
+    asked = _head(head)
     loaded, tokenizer = models.load(model)
-    axes = plots.attention(scores.attention(loaded, tokenizer, sentence, _head(head)))
+    axes = plots.attention(scores.attention(loaded, tokenizer, sentence, asked))
     axes.set_title(head)
     survey.save(axes, output)
     _say(f"written: {output}")
@@ -131,10 +135,12 @@ def demo(
 def main() -> None:
     """Run the command line; bad input ends it with one line on standard error and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="headroles: %(message)s")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         app(prog_name="headroles")
-    except KeyboardInterrupt:
-        sys.exit(_fail("interrupted; finished tables are kept", 130))
+    except SystemExit as end:  # typer makes a Ctrl-C an exit without a word
+        sys.exit(_fail("interrupted; finished tables are kept", 130) if end.code == 130 else end.code)
     except (OSError, ValueError, TypeError, KeyError) as error:
         if logging.getLogger().isEnabledFor(logging.DEBUG):
             raise
@@ -171,10 +177,10 @@ def _show(told: Any) -> None:
 
 def _assignment(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8") from None
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(value)):
+            return name, number
+    raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
 
 
 def _head(text: str) -> Any:

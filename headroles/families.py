@@ -217,17 +217,19 @@ def _numbered(model: PreTrainedModel, seen: list[_Sighting]) -> list[Site]:
 
 def _ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> list[Any]:
     """Hooks that make an attention module outside the interface give its weights to `handler` and to nobody else."""
+    first: list[bool] = []  # blocks nest: the outermost is the first to ask for the weights and the last to take them
 
     def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         bound = seam.arguments(module, args, kwargs)
+        first.append(not bound.arguments.get("output_attentions"))
         bound.arguments["output_attentions"] = True
         return bound.args, bound.kwargs
 
-    def take(module: nn.Module, _: Any, output: tuple[Any, ...]) -> tuple[Any, ...]:
+    def take(module: nn.Module, _: Any, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
         handler(module, output[1])
-        return output[0], None, *output[2:]
+        return (output[0], None, *output[2:]) if first.pop() else None
 
-    return [module.register_forward_pre_hook(ask, with_kwargs=True), module.register_forward_hook(take)]
+    return [module.register_forward_pre_hook(ask, with_kwargs=True), module.register_forward_hook(take, prepend=True)]
 
 
 def _same(given: Any, flat: Tensor) -> bool:

@@ -19,6 +19,7 @@ Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
 _DRAWS = "resamples:"  # prefix of the columns of a file that hold a column's resampled values
+_DAMAGE = (pa.ArrowException, ValueError, LookupError, TypeError, AttributeError)  # what reading a damaged file raises
 
 
 class Resamples(dict[str, Any]):
@@ -51,8 +52,7 @@ class Resamples(dict[str, Any]):
 
 def index(sizes: Mapping[tuple[Kind, int], int]) -> pd.MultiIndex:
     """The head index of a model: `sizes` gives the number of heads of each (kind, layer), in the order of the rows."""
-    rows = [(kind, layer, head) for (kind, layer), heads in sizes.items() for head in range(heads)]
-    return pd.MultiIndex.from_tuples(rows, names=LEVELS)
+    return _index([(kind, layer, head) for (kind, layer), heads in sizes.items() for head in range(heads)])
 
 
 def table(
@@ -92,7 +92,7 @@ def resamples(table: pd.DataFrame) -> Resamples | None:
 
 def rows(table: pd.DataFrame) -> pd.MultiIndex:
     """The heads of a table's rows."""
-    return pd.MultiIndex.from_tuples(table.index, names=LEVELS)
+    return _index(list(table.index))
 
 
 def join(*tables: pd.DataFrame) -> pd.DataFrame:
@@ -138,7 +138,9 @@ def save(table: pd.DataFrame, path: str | Path) -> Path:
     notes = {b"headroles": json.dumps({name: table.attrs.get(name) for name in ("signatures", "recipe")}).encode()}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **notes})
     with replacing(path) as draft:
-        pq.write_table(arrow, draft, compression="zstd", use_dictionary=False, use_byte_stream_split=True)
+        # bytes of numbers split into streams take half the room
+        split = [f"{name}.list.element" for name in arrow.column_names if name.startswith(_DRAWS)]
+        pq.write_table(arrow, draft, compression="zstd", use_dictionary=not split, use_byte_stream_split=split)
     return path
 
 
@@ -148,20 +150,11 @@ def load(path: str | Path) -> pd.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"no table at {path}")
     try:
-        arrow = pq.read_table(path)
-    except pa.ArrowInvalid as error:
+        return _unpacked(pq.read_table(path))
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         raise ValueError(f"{path} is not a table of headroles: {error}") from error
-    notes = (arrow.schema.metadata or {}).get(b"headroles")
-    if notes is None:
-        raise ValueError(f"{path} is not a table of headroles: it carries no signatures")
-    names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
-    frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
-    frame.attrs = {name: value for name, value in json.loads(notes).items() if value is not None}
-    if names:
-        frame.attrs["resamples"] = Resamples(
-            rows(frame), {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names}
-        )
-    return frame
 
 
 @contextlib.contextmanager
@@ -179,9 +172,33 @@ def replacing(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def _unpacked(arrow: pa.Table) -> pd.DataFrame:
+    notes = (arrow.schema.metadata or {}).get(b"headroles")
+    if notes is None:
+        raise ValueError("it carries no signatures")
+    names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
+    frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
+    if list(frame.index.names) == LEVELS:
+        frame.index = rows(frame)
+    frame.attrs = {name: value for name, value in json.loads(notes).items() if value is not None}
+    if names:
+        frame.attrs["resamples"] = Resamples(
+            rows(frame), {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names}
+        )
+    return frame
+
+
+def _index(heads: list[tuple[Any, ...]]) -> pd.MultiIndex:
+    """An index that pandas knows to be sorted, kinds in our order: else it warns at every look-up of a head."""
+    columns = list(zip(*heads, strict=True)) or [(), (), ()]
+    levels = [sorted(set(columns[0]), key=(*KINDS, *columns[0]).index), *(sorted(set(each)) for each in columns[1:])]
+    codes = [[level.index(value) for value in column] for level, column in zip(levels, columns, strict=True)]
+    return pd.MultiIndex(levels=levels, codes=codes, names=LEVELS)
+
+
 def _matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
     cells = column.combine_chunks()
-    values: npt.NDArray[np.float32] = cells.flatten().to_numpy().reshape(len(cells), -1)
+    values: npt.NDArray[np.float32] = cells.flatten().to_numpy().reshape(len(cells), cells.type.list_size)
     return values
 
 

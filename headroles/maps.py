@@ -22,7 +22,7 @@ FAMILIES = {  # family of roles -> where such a head looks; their colours are fi
     "syntactic": "along a dependency;\ns subject, o object, v verb, a adjective,\nn noun, adv adverb",
     "rare": "at the rarest token",
     "sink": "at a special or the first token",
-    "alignment": "at the translated word",
+    "alignment": "onward through the source",
 }
 _HUES = {"positional": 0, "syntactic": 2, "rare": 3, "sink": 4, "alignment": 8}  # places in seaborn's "colorblind"
 _ENDS = {"nsubj": ("s", "v"), "obj": ("o", "v"), "amod": ("a", "n"), "advmod": ("adv", "v")}  # (dependent, its head)
@@ -90,7 +90,8 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
     from seaborn.utils import relative_luminance
 
     shown, kind = of_kind(table, kind)
-    bands, colours = _bands(table, kind), _colours(names(table))
+    possible = [name for name in names(table) if shown[f"{name}.value"].notna().any()]
+    bands, colours = _bands(table, kind), _colours(possible)
     grid = _grid(pd.Series(0.0, index=shown.index))
     tall = 0.22 * len(colours) + 1.6  # inches of the legend
     ax = new_axes(grid.shape, beside=3.2 * legend, tall=tall * legend)[0] if ax is None else ax

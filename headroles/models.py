@@ -14,18 +14,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 def load(name: str | Path, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and tokenizer of a hub id or a local folder, of the class the checkpoint was saved from, in eval mode.
 
-    `options` go to the model's `from_pretrained`. Raises OSError with the name and what was missing.
+    `options` go to the model's `from_pretrained`. Weights the checkpoint lacks, such as a pooler's, are drawn the same
+    at every load. Raises OSError with the name and what was missing.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         cls = getattr(transformers, (config.architectures or ["AutoModel"])[0])
-        model = cls.from_pretrained(name, **options)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the revision is of all weights
+            model = cls.from_pretrained(name, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, AttributeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise OSError(
-            f"could not load {str(name)!r}: {reason} (a local folder needs config.json, weights, tokenizer)"
-        ) from error
+    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
+        raise _unloadable(name, _reason(error)) from error
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
+        raise _unloadable(name, "no vocabulary in its tokenizer, or no tokenizer")
     return model.eval(), tokenizer
 
 
@@ -35,8 +37,8 @@ def vocabulary(model: PreTrainedModel) -> int:
 
 
 def name(model: PreTrainedModel) -> str:
-    """What a signature calls a model: the last part of the name it was loaded by, or its class."""
-    return Path(model.config.name_or_path or "").name or type(model).__name__
+    """What a signature calls a model: the last two parts of the name or folder it was loaded by, or its class."""
+    return "/".join(Path(model.config.name_or_path or "").parts[-2:]) or type(model).__name__
 
 
 def revision(model: PreTrainedModel) -> str:
@@ -52,8 +54,21 @@ def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
     """The model on `device`, by default on a GPU if there is one. Raises ValueError for a device torch cannot use."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        torch.zeros(1).to(device).cpu()  # `meta` would take the weights and give nothing back
         model.to(torch.device(device))  # type: ignore[arg-type]
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {device!r} cannot be used: {reason}") from error
     return model
+
+
+def _unloadable(name: str | Path, reason: str) -> OSError:
+    there = "a local folder needs config.json, weights, tokenizer"
+    hint = there if Path(name).is_dir() else "no such folder here; a hub id is owner/name"
+    return OSError(f"could not load {str(name)!r}: {reason} ({hint})")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what the error says, with its kind where that alone says little."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return first if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {first}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +43,8 @@ def pieces(
 ) -> list[Pieces]:
     """Tokenise sentences (as translations where `target`); `words` asks which word each token belongs to.
 
-    A fast tokenizer tells by its offsets; the pieces of a slow one are looked for in the text. Raises ValueError where
-    they are not found in it.
+    A fast tokenizer tells by its offsets; the pieces of a slow one are looked for in the text, where an unknown one
+    stands for what is between its neighbours. Raises ValueError where they are not found in it.
     """
     texts = [sentence.text for sentence in sentences]
     seconds = [sentence.second for sentence in sentences]
@@ -60,7 +62,8 @@ def pieces(
             offsets = [span if mine else None for span, mine in zip(encoding["offset_mapping"][i], first, strict=True)]
             owners = word_of(sentence, offsets)
         elif words:
-            owners = word_of(sentence, _walked(tokenizer, sentence.text, ids))
+            both = f"{sentence.text} {sentence.second}" if "text_pair" in given else sentence.text
+            owners = word_of(sentence, _walked(tokenizer, both, ids))
         found.append(Pieces(list(ids), owners, sentence))
     return found
 
@@ -74,26 +77,55 @@ def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
 def _owner(text: str, span: Span | None, owner: dict[int, int]) -> int:
     if span is None:
         return NO_WORD
-    solid = (c for c in range(*span) if not text[c].isspace())
+    solid = (c for c in range(*span) if not text[c : c + 1].isspace())
     return owner.get(next(solid, -1), NO_WORD)
 
 
 def _walked(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None]:
     """Offsets for a slow tokenizer, by finding its pieces one after the other in the text."""
-    spans: list[Span | None] = []
+    folded, origin = _folded(text)
+    places: list[Span | None] = []  # in the folded text
+    unknown: list[int] = []  # the unknown pieces since the last one found
     at = 0
     for token in tokenizer.convert_ids_to_tokens(list(ids)):
-        piece = token
-        for mark in MARKS:
-            piece = piece.replace(mark, "")
-        if token in tokenizer.all_special_tokens or not piece:
-            spans.append(None)
-            continue
-        start = text.find(piece, at)
-        if start < 0 or text[at:start].strip():
-            raise ValueError(
-                f"{type(tokenizer).__name__} gives no character offsets, and its piece {token!r} was not found in "
-                f"{text!r} from character {at} on; load a fast tokenizer (use_fast=True) to align words with tokens"
-            )
-        spans.append((start, at := start + len(piece)))
-    return spans
+        piece, _ = _folded(_unmarked(token))
+        places.append(None)
+        if token == tokenizer.unk_token:
+            unknown.append(len(places) - 1)
+        elif token not in tokenizer.all_special_tokens and piece:
+            start = folded.find(piece, at + len(unknown))  # an unknown piece is a character or more
+            between = _stretches(folded, at, start)
+            if start < 0 or len(between) > len(unknown):
+                raise ValueError(
+                    f"{type(tokenizer).__name__} gives no character offsets, and its piece {token!r} was not found in "
+                    f"{text!r} from character {[*origin, len(text)][at]} on; "
+                    "load a fast tokenizer (use_fast=True) to align words with tokens"
+                )
+            _share(between, unknown, places)
+            at, unknown = start + len(piece), []
+            places[-1] = start, at
+    _share(_stretches(folded, at, len(folded)), unknown, places)
+    return [place and (origin[place[0]], origin[place[1] - 1] + 1) for place in places]
+
+
+def _folded(text: str) -> tuple[str, list[int]]:
+    """The text with nothing left that tokenizers normalise, and for each of its characters the one it was."""
+    parts = [unicodedata.normalize("NFKD", character).casefold() for character in text]
+    return "".join(parts), [number for number, part in enumerate(parts) for _ in part]
+
+
+def _unmarked(token: str) -> str:
+    for mark in MARKS:
+        token = token.replace(mark, "")
+    return token
+
+
+def _stretches(text: str, start: int, end: int) -> list[Span]:
+    """What is not white space in a part of the text."""
+    return [found.span() for found in re.compile(r"\S+").finditer(text, start, end)]
+
+
+def _share(stretches: list[Span], unknown: list[int], places: list[Span | None]) -> None:
+    """Give each unknown piece its stretch of the text; those left over stand in the last."""
+    for number, piece in enumerate(unknown if stretches else ()):
+        places[piece] = stretches[min(number, len(stretches) - 1)]

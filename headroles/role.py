@@ -15,6 +15,7 @@ from headroles import heads
 
 Values = npt.NDArray[np.floating[Any]]
 ROUNDING = 1e-9  # so that .594 over a baseline of .494 is .10
+COARSE = 2**-13  # the same for resamples, which are kept to 13 significant bits
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class Role:
             if (found := re.fullmatch(self.column, column)) is not None:
                 yield (f"{self.name}[{found[1]}]" if found.groups() else self.name), column
 
-    def holds(self, values: Values, baseline: Values | float) -> npt.NDArray[np.bool_]:
+    def holds(self, values: Values, baseline: Values | float, *, rounding: float = ROUNDING) -> npt.NDArray[np.bool_]:
         """Whether values reach the threshold (over a baseline, if the role has one); NaN does not."""
         margin = values - baseline - self.threshold
-        held: npt.NDArray[np.bool_] = margin > ROUNDING if self.strictly else margin >= -ROUNDING
+        held: npt.NDArray[np.bool_] = margin > rounding if self.strictly else margin >= -rounding
         return held
 
 
@@ -59,13 +60,17 @@ def roles(
 
     `value` is the score the role rests on; `stability` is the share of the table's bootstrap resamples in which the
     head has the role (NaN without resamples). `thresholds` replaces those of the roles it names. Raises ValueError for
-    a threshold of an unknown role and where no role can be told from the table's columns.
+    a threshold of an unknown role, where a baseline is missing and where no role can be told from the table's columns.
     """
     chosen = _with_thresholds(list(roles), thresholds or {})
     columns: dict[str, Any] = {}
     signatures: dict[str, str] = {}
     for role in chosen:
         for variant, column in role.variants(table.columns):
+            if role.over and column + role.over not in table:
+                raise ValueError(
+                    f"role {role.name!r} compares {column!r} with {column + role.over!r}, not in the table"
+                )
             new: dict[str, Any] = {variant: _held(table, role, column)}
             new |= {f"{variant}.value": table[column], f"{variant}.stability": _stability(table, role, column)}
             signatures |= dict.fromkeys(new, f"{heads.signature(table, column)}|role:{role}")
@@ -117,5 +122,5 @@ def _stability(table: pd.DataFrame, role: Role, column: str) -> Values:
         return np.full(len(table), np.nan)
     index = heads.rows(table)
     baseline = resampled.of(column + role.over, index) if role.over else 0.0
-    share = role.holds(resampled.of(column, index), baseline).mean(1)
+    share = role.holds(resampled.of(column, index), baseline, rounding=COARSE).mean(1)
     return np.where(unknown, np.nan, share)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -65,7 +66,12 @@ def measure(
         headroles=version("headroles"),
     )
     options: dict[str, Any] = {"budget": budget, "resamples": resamples, "seed": seed, "reference": reference}
-    table = study.keep("heads", recipe, lambda: room.score(model, tokenizer, corpus, chosen, **options))
+
+    def compute() -> pd.DataFrame:
+        _check_writable(study.folder)
+        return room.score(model, tokenizer, corpus, chosen, **options)
+
+    table = study.keep("heads", recipe, compute)
     if any(sentence.has_tree for sentence in corpus):
         from headroles.corpus import offsets
 
@@ -74,7 +80,12 @@ def measure(
 
 
 def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.DataFrame:
-    """The role table of a study, from its score table; saved as `roles`."""
+    """The role table of a study, from its score table; saved as `roles`.
+
+    Raises FileNotFoundError if the study has no score table.
+    """
+    if not study.has("heads"):
+        raise FileNotFoundError(f"no score table in {study.folder}; make it with headroles score")
     table = role.roles(study.load("heads"), thresholds=thresholds)
     heads.save(table, study.path("roles"))
     return table
@@ -104,15 +115,25 @@ def save(axes: Axes, path: Path) -> Path:
     return path
 
 
+def _check_writable(folder: Path) -> None:
+    """Raise now what would otherwise be found out after the scoring."""
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise OSError(f"cannot write into study folder {folder}: {error.strerror}; name another") from error
+
+
 def _figures(study: Study) -> Iterator[tuple[str, Any]]:
     from headroles import plots
 
     if study.has("heads"):
         table = study.load("heads")
         for column in MAPS:
-            if column in table:
+            if column in table and table[column].notna().any():
                 yield _slug(f"heatmap {column}"), plots.heatmaps(table[column])[0]
-        for kind in _kinds(table.filter(like="syntax[")):
+        for kind in _kinds(table.filter(regex=r"^syntax\[[^.]*$")):
             yield f"dependency-{kind}", plots.dependency(table, kind=kind)
     if study.has("roles"):
         told = study.load("roles")

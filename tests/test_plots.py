@@ -325,7 +325,7 @@ def test_the_legend_explains_and_counts() -> None:
         "syntactic (3): along a dependency;\ns subject, o object, v verb, a adjective,\nn noun, adv adverb",
         "rare (2): at the rarest token",
         "sink (1): at a special or the first token",
-        "alignment (0): at the translated word",
+        "alignment (0): onward through the source",
         "induction (1)",
         "no role (1)",
         "score 0, ½, 1",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from headroles.scores.base import Score, Seen, Sums
@@ -24,8 +25,9 @@ class Alignment(Score):
         """The sum of the sentences' taus, and the hits of the diagonal: each [batch, heads]."""
         places = seen.top[1]  # [batch, heads, query]
         pairs = _pairs(seen.queries.real)
-        order = (places[:, :, None, :] - places[:, :, :, None]).sign().double()  # [batch, heads, earlier, later]
-        agreement = (order * pairs[:, None].double()).sum((-1, -2))
+        short = places.to(torch.int16)
+        order = (short[:, :, None, :] - short[:, :, :, None]).sign_()  # [batch, heads, earlier, later]
+        agreement = order.mul_(pairs[:, None]).sum((-1, -2)).double()
         near = (places - _diagonal(seen)[:, None]).abs() <= 1
         return {"tau": agreement / pairs.sum((-1, -2)).clamp(min=1)[:, None], "near": seen.over_queries(near)}
 

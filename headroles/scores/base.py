@@ -39,7 +39,7 @@ class Seen:
     @cached_property
     def on_real(self) -> Tensor:
         """The weights, 0 on keys that are not real: [batch, heads, query, key]. Not renormalised."""
-        return self.weights * self.keys.real[:, None, None].to(self.weights.dtype)
+        return self.weights * self.keys.real[:, None, None]
 
     @cached_property
     def top(self) -> tuple[Tensor, Tensor]:
@@ -100,10 +100,10 @@ def known() -> dict[str, type[Score]]:
     return {cls.name(): cls for cls in sorted(Score.__subclasses__(), key=lambda cls: cls.name())}
 
 
-def named(scores: Iterable[str | Score]) -> list[Score]:
-    """Scores from names and instances. Raises ValueError for an unknown or repeated name."""
+def named(scores: str | Score | Iterable[str | Score]) -> list[Score]:
+    """Scores from names and instances, or from a single one. Raises ValueError for an unknown or repeated name."""
     found: list[Score] = []
-    for one in [scores] if isinstance(scores, str) else scores:
+    for one in [scores] if isinstance(scores, str | Score) else scores:
         if isinstance(one, str) and one not in known():
             raise ValueError(f"unknown score {one!r}; known: {', '.join(known())}")
         new = known()[one]() if isinstance(one, str) else one

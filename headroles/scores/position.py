@@ -34,8 +34,12 @@ class Position(Score):
         shares = sums["hits"] / sums["exists"]  # [..., heads, offset]; NaN where an offset never exists
         columns = {f"position[{_signed(d)}]": shares[..., i] for i, d in enumerate(self.offsets)}
         best, which = shares.nan_to_num(-1.0).max(-1)
-        offsets = torch.tensor(self.offsets, dtype=shares.dtype, device=shares.device)
-        return columns | {"position[best]": best, "position[offset]": offsets[which]}
+        offsets = torch.tensor(self.offsets, dtype=shares.dtype, device=shares.device)[which]
+        never = best < 0  # no offset ever exists
+        return columns | {
+            "position[best]": best.masked_fill(never, torch.nan),
+            "position[offset]": offsets.masked_fill(never, torch.nan),
+        }
 
     @staticmethod
     def _exists(seen: Seen, d: int) -> Tensor:

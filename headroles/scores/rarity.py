@@ -36,7 +36,8 @@ class Rarity(Score):
         never = torch.iinfo(seen.counts.dtype).max
         place = seen.counts[seen.keys.ids].masked_fill(~seen.keys.real, never).argmin(-1)  # [batch]
         rarest = seen.keys.ids.gather(-1, place[:, None])  # [batch, 1]
-        counted = (seen.ranks[rarest] >= self.frequent).expand_as(seen.queries.real)
+        counted = (seen.ranks[rarest] >= self.frequent) & seen.keys.real.any(-1, keepdim=True)  # [batch, 1]
+        counted = counted.expand_as(seen.queries.real)
         if seen.causal:
             counted = counted & (torch.arange(counted.shape[-1], device=place.device) >= place[:, None])
         return place, counted

@@ -22,7 +22,7 @@ from headroles.models import vocabulary
 from headroles.probe import without_cache
 from headroles.progress import track
 from headroles.scores.base import SELF, Score, Seen, named
-from headroles.scores.book import Array, Book, bounds, counting
+from headroles.scores.book import Array, Book, bounds, counting, rounded
 from headroles.text import Corpus, Sentence
 from headroles.watch import watched
 
@@ -33,7 +33,7 @@ def score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    scores: Iterable[str | Score] | None = None,
+    scores: Score | Iterable[str | Score] | None = None,
     *,
     budget: int = 4096,
     resamples: int = 1000,
@@ -95,7 +95,7 @@ def attention(
 
 
 def _possible(
-    asked: Iterable[str | Score], sites: list[Site], encoded: Encoded, corpus: Corpus, *, strict: bool
+    asked: Score | Iterable[str | Score], sites: list[Site], encoded: Encoded, corpus: Corpus, *, strict: bool
 ) -> list[Score]:
     """The scores that can be had; where `strict`, one that cannot is an error."""
     kinds: set[Kind] = {site.kind for site in sites}
@@ -158,7 +158,7 @@ def _table(book: Book, index: pd.MultiIndex, fields: dict[str, object]) -> pd.Da
     for name, (score, values) in book.close(index).items():
         columns[name] = values[:, 0]
         if book.resamples:
-            draws[name] = values[:, 1:].astype(np.float32)
+            draws[name] = rounded(values[:, 1:])
             columns[f"{name}.low"], columns[f"{name}.high"] = bounds(values[:, 1:])
         text = heads.sign(**fields | {"score": score})
         signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from headroles.batches import Side
+from headroles.pieces import NO_WORD
 from headroles.scores.base import SELF, Score, Seen, Sums
 
 WAYS = ("dep>head", "head>dep")
@@ -31,11 +33,10 @@ class Syntax(Score):
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """How often the largest weight of a query word is right: [batch, heads, relation and way]."""
         pairs = self._pairs(seen)  # [batch, relation and way, query word, key word]
-        pieces = _membership(seen.queries, pairs.shape[-1]).to(seen.weights.dtype)[:, None]  # [batch, 1, token, word]
-        places = (pieces.mT @ (seen.weights @ pieces)).argmax(-1)  # [batch, heads, query word]
+        weights, places = _between_words(seen, pairs.shape[-1]).max(-1)  # each [batch, heads, query word]
         rows = pairs[:, :, None].expand(-1, -1, places.shape[1], -1, -1)
-        right = rows.gather(-1, places[:, None, ..., None].expand(*rows.shape[:-1], 1))
-        return {"right": right.sum((-1, -2)).mT}
+        right = rows.gather(-1, places[:, None, ..., None].expand(*rows.shape[:-1], 1)).squeeze(-1)
+        return {"right": (right & (weights > 0)[:, None]).sum(-1).mT}  # no weight on any word is no look at the first
 
     def ground(self, seen: Seen) -> dict[str, Tensor]:
         """How many query words there are, [batch, 1, pair], and are right at each offset, [batch, 1, pair, offset]."""
@@ -44,19 +45,22 @@ class Syntax(Score):
         return {"words": pairs.any(-1).sum(-1)[:, None], "offsets": torch.stack(by_offset, -1)[:, None]}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
-        """`syntax[relation way]`, and its baseline `syntax[relation way].baseline`."""
+        """`syntax[relation way]`, its baseline `….baseline`, and over how many query words: `….words`."""
         accuracy = sums["right"] / sums["words"]
         baseline = (sums["offsets"].amax(-1) / sums["words"]).expand_as(accuracy)
         columns = {}
         for i, (relation, way) in enumerate((relation, way) for relation in self.relations for way in WAYS):
             columns[f"syntax[{relation} {way}]"] = accuracy[..., i]
             columns[f"syntax[{relation} {way}].baseline"] = baseline[..., i]
+            columns[f"syntax[{relation} {way}].words"] = sums["words"][..., i].expand_as(accuracy[..., i])
         return columns
 
     def _pairs(self, seen: Seen) -> Tensor:
         """Which key words are right for which query words: bool [batch, relation and way, query word, key word]."""
-        side = seen.queries
-        longest = max((len(sentence.heads) for sentence in side.sentences if sentence), default=0) or 1
+        return seen.queries.keep((self, seen.causal), lambda: self._right(seen.queries, seen.causal))
+
+    def _right(self, side: Side, causal: bool) -> Tensor:
+        longest = max((len(sentence.spans) for sentence in side.sentences if sentence), default=0) or 1
         pairs = torch.zeros(len(side.sentences), 2 * len(self.relations), longest, longest, dtype=torch.bool)
         for row, (sentence, parsed) in enumerate(zip(side.sentences, side.parsed.tolist(), strict=True)):
             if sentence is None or not parsed:
@@ -66,9 +70,15 @@ class Syntax(Score):
                 if label in self.relations and head >= 0:
                     i = 2 * self.relations.index(label)
                     pairs[row, i, word, head] = pairs[row, i + 1, head, word] = True
-        return (pairs.tril(-1) if seen.causal else pairs).to(side.ids.device)
+        return (pairs.tril(-1) if causal else pairs).to(side.ids.device)
 
 
-def _membership(side: Side, words: int) -> Tensor:
-    """Which token belongs to which word: bool [batch, token, word]."""
-    return side.words[..., None] == torch.arange(words, device=side.words.device)
+def _between_words(seen: Seen, words: int) -> Tensor:
+    """Attention summed over the pieces of both words (for argmax as good as a mean): [batch, heads, word, word]."""
+    batch, heads, tokens, _ = seen.weights.shape
+    owners = seen.queries.words.masked_fill(seen.queries.words == NO_WORD, words)  # a row beyond the words
+    owned = seen.queries.keep("owned", lambda: one_hot(owners, words + 1)[..., :words].float())  # [batch, token, word]
+    on_words = (seen.weights.flatten(1, 2) @ owned).view(batch, heads, tokens, words)  # [batch, heads, token, word]
+    rows = owners[:, None, :, None].expand_as(on_words)
+    between = on_words.new_zeros(batch, heads, words + 1, words).scatter_add_(2, rows, on_words)
+    return between[:, :, :words]
