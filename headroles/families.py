@@ -181,8 +181,7 @@ def _spy(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
             if getattr(getattr(module, "weight", None), "ndim", 0) == 2:
                 stack.callback(module.register_forward_pre_hook(at_projection).remove)
         stack.enter_context(seam.attending(model, from_interface))
-        stack.callback(model.train, model.training)
-        nn.Module.eval(model)
+        stack.enter_context(seam.evaluating(model))
         with torch.no_grad():
             model.base_model(**inputs, **without_cache(model.base_model))
     return _numbered(model, seen)

@@ -57,6 +57,18 @@ def attending(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within the block `model` is in eval mode; on leaving, each of its modules is in the mode it was in."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
 def no_head_masks(model: PreTrainedModel) -> Iterator[None]:
     """Within the block a forward of `model` that is given a head mask raises TypeError: transformers 5 ignores them."""
     hook = model.register_forward_pre_hook(_refuse, with_kwargs=True)

@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -365,15 +364,17 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=[signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
-def cut_off(request, study: Path, model: Path, long: Path) -> Iterator[tuple[signal.Signals, Run, dict[str, Any]]]:
+def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signals, Run, dict[str, Any]]:
     """A run of `score` on another corpus that was cut off while it scored, and the tables there were before."""
     before = _contents(study)
-    process = started("score", model, long, "--study", study)
-    said = process.stderr.readline()  # type: ignore[union-attr]
-    assert said.startswith("headroles: ") and "computed anew" in said  # noqa: PT018
-    time.sleep(0.3)
-    process.send_signal(request.param)
-    return request.param, ended(process), before
+    with started("score", model, long, "--study", study) as process:
+        said = process.stderr.readline()  # type: ignore[union-attr]
+        time.sleep(0.3)
+        process.send_signal(request.param)
+        end = ended(process)
+    path = study / "heads.parquet"
+    assert said == f"headroles: {path} was made from another model, corpus or options: computed anew\n"
+    return request.param, end, before
 
 
 def test_a_run_that_is_cut_off_leaves_the_tables_and_the_next_one_completes(cut_off, study, model):

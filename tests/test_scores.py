@@ -411,7 +411,8 @@ def test_numbers_of_cross_attention(places, keys, special, monotone, diagonal):
         ([899, 900, 901], (), [0, 0, 0], "enc-self", 1),  # equally rare: the first
         ([899, 900, 901], (), [1, 1, 1], "enc-self", 0),
         ([0, 10, 900, 0], (0, 3), [2, 2, 2, 2], "enc-self", 1),  # special tokens neither look nor are looked at
-        ([10, 900, 11], (), [0, 1, 1], "dec-self", 1),  # the first query cannot see it
+        ([10, 900, 11], (), [0, 1, 1], "dec-self", 1),  # the first query cannot see it ...
+        ([10, 900, 11], (), [0, 0, 1], "dec-self", 1 / 2),  # ... but it can see itself
         ([10, 900, 11], (), [1, 1], "cross", 1),
         ([0, 0], (0, 1), [0, 0, 0], "cross", nan),  # a source without a real token has no rarest one
     ],
@@ -664,6 +665,80 @@ def writing(name):
     return model
 
 
+@pytest.fixture
+def noticed():
+    """What a score is shown of each kind, over all batches of a translation model."""
+    before, shown = list(known()), noticing()
+    gc.collect()
+    assert list(known()) == before
+    return shown
+
+
+def noticing():
+    shown = {}
+
+    @dataclass(frozen=True)
+    class Noticing(Score):
+        def tally(self, seen):
+            shown.setdefault(seen.kind, []).append(seen)
+            return {"nothing": seen.over_queries(0 * seen.top[0])}
+
+        def finish(self, sums):
+            return {"noticing": sums["nothing"]}
+
+    hr.score(zoo.tiny("marian"), tokenizer(), corpus(), Noticing(), resamples=0, budget=64)
+    return shown
+
+
+def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(noticed):
+    texts = {"enc-self": [one.text for one in corpus()], "dec-self": [one.target.text for one in corpus()]}
+    for kind, side in (("enc-self", "keys"), ("dec-self", "queries"), ("cross", "queries"), ("cross", "keys")):
+        read = sorted(
+            ids[present].tolist()
+            for seen in noticed[kind][::2]  # of the two layers the first
+            for ids, present in zip(getattr(seen, side).ids, getattr(seen, side).present, strict=True)
+        )
+        of_source = side == "keys"
+        written = [tokenizer()(text)["input_ids"] for text in texts["enc-self" if of_source else "dec-self"]]
+        assert read == sorted(ids if of_source else [zoo.EOS, *ids[:-1]] for ids in written), (kind, side)
+
+
+def test_every_token_is_known_by_its_word(noticed):
+    for seen in (seen for kind in noticed for seen in noticed[kind]):
+        for side in (seen.queries, seen.keys):
+            for i, sentence in enumerate(side.sentences):
+                owned = ["" for _ in sentence.spans]
+                for token, word in zip(side.ids[i].tolist(), side.words[i].tolist(), strict=True):
+                    if word != NO_WORD:
+                        owned[word] += PIECES[token].removeprefix("##")
+                assert owned == sentence.text.split()
+
+
+def test_tokens_are_counted_on_the_side_that_is_looked_at(noticed):
+    for kind in noticed:
+        texts = [(one.target if kind == "dec-self" else one).text for one in corpus()]
+        ids = [i for text in texts for i in tokenizer()(text)["input_ids"] if i >= zoo.FIRST_WORD]
+        counts = torch.bincount(torch.tensor(ids), minlength=zoo.VOCABULARY)
+        for seen in noticed[kind]:
+            assert torch.equal(seen.counts, counts)
+            assert seen.counts[seen.ranks.argsort()].diff().le(0).all()
+            assert sorted(seen.ranks.tolist()) == list(range(zoo.VOCABULARY))
+
+
+def test_what_a_model_writes_ends_at_its_end():
+    """Nothing after the end token was written; other sentences of the batch may go on."""
+    model = writing("marian")
+    model.final_logits_bias[0, zoo.EOS] = 1.5
+    encoded = batches.encode(corpus(translated=False), tokenizer(), model)
+    lengths = []
+    for batch in batches.batches(encoded, model):
+        for ids, present in zip(batch.target.ids.tolist(), batch.target.present.tolist(), strict=True):
+            end = ids.index(zoo.EOS, 1) if zoo.EOS in ids[1:] else len(ids)
+            assert present == [True] * end + [False] * (len(ids) - end)
+            lengths.append(end)
+    assert len(set(lengths)) > 2
+
+
 def test_two_calls_of_one_module_are_two_layers():
     table = scored("albert")
     assert table.index.unique("layer").tolist() == [0, 1]
@@ -755,6 +830,7 @@ def test_the_signature_says_what_was_measured():
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(name, training):
     model = zoo.tiny(name).train(training)
+    next(model.base_model.children()).train(not training)  # each part has a mode of its own
     before = _traces(model)
     measured = hr.score(model, tokens_of(name), corpus(), "confidence", resamples=0)
     assert _traces(model) == before

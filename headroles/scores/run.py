@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
-import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, families, heads, models
+from headroles import batches, families, heads, models, seam
 from headroles.batches import Batch, Encoded
 from headroles.families import Site
 from headroles.gates import Head
@@ -200,13 +199,8 @@ def _frequencies(counts: Counter[int], model: PreTrainedModel) -> tuple[Tensor, 
 @contextmanager
 def _measuring(model: PreTrainedModel) -> Iterator[None]:
     """Eval mode without gradients, the mode restored afterwards."""
-    training = model.training
-    nn.Module.eval(model)
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(training)
+    with seam.evaluating(model), torch.inference_mode():
+        yield
 
 
 def _or(names: Iterable[str]) -> str:
