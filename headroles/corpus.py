@@ -17,7 +17,7 @@ import pandas as pd
 
 from headroles.conllu import block, columns, split, trees
 from headroles.heads import replacing
-from headroles.text import Corpus, Sentence
+from headroles.text import RELATIONS, Corpus, Sentence
 
 Form = Literal["conllu", "text", "parallel", "labelled"]
 Column = str | int
@@ -88,9 +88,7 @@ def write(corpus: Corpus, path: str | Path) -> Path:
     return path
 
 
-def offsets(
-    corpus: Corpus, relations: Sequence[str] = ("nsubj", "obj", "amod", "advmod"), *, subtypes: bool = False
-) -> pd.DataFrame:
+def offsets(corpus: Corpus, relations: Sequence[str] = RELATIONS, *, subtypes: bool = False) -> pd.DataFrame:
     """How far heads are from their dependents: the histogram of Voita et al. 2019, Figure 3, on the source side.
 
     One row per relation and offset (position of the head minus position of the dependent, in words): `count`, and

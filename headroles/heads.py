@@ -128,6 +128,8 @@ def save(table: pd.DataFrame, path: str | Path) -> Path:
     there before. Raises OSError with the path and the reason.
     """
     path = Path(path)
+    if taken := [name for name in map(str, table.columns) if name.startswith(_DRAWS)]:
+        raise ValueError(f"columns may not begin with {_DRAWS!r}, where resamples are kept: {_listed(taken)}")
     arrow = pa.Table.from_pandas(_bare(table))
     if (found := resamples(table)) is not None:
         index = rows(table)

@@ -50,6 +50,12 @@ def revision(model: PreTrainedModel) -> str:
     return digest.hexdigest()[:12]
 
 
+def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The class of a tokenizer and the first 12 hexadecimal digits of the SHA-256 of its vocabulary."""
+    pairs = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
+    return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:12]}"
+
+
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
     """The model on `device`, by default on a GPU if there is one. Raises ValueError for a device torch cannot use."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")

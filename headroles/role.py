@@ -84,16 +84,16 @@ def roles(
 
 
 def held(roles: pd.DataFrame) -> pd.DataFrame:
-    """The roles that heads have, one row for each: kind, layer, head, role, value, stability."""
+    """The roles that heads have, a row for each, heads as in the table: kind, layer, head, role, value, stability."""
     rows = [
         {**dict(zip(heads.LEVELS, head, strict=True)), "role": name}
         | {part: roles.loc[head, f"{name}.{part}"] for part in ("value", "stability")}
         for name in names(roles)
         for head in roles.index[roles[name].to_numpy(dtype=bool)]
     ]
-    return pd.DataFrame(rows, columns=[*heads.LEVELS, "role", "value", "stability"]).sort_values(
-        heads.LEVELS, kind="stable", ignore_index=True
-    )
+    found = pd.DataFrame(rows, columns=[*heads.LEVELS, "role", "value", "stability"])
+    places = [roles.index.get_loc(head) for head in found[heads.LEVELS].itertuples(index=False, name=None)]
+    return found.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 
 def names(roles: pd.DataFrame) -> list[str]:

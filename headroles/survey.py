@@ -14,7 +14,7 @@ import pandas as pd
 from headroles import heads, role
 from headroles.heads import KINDS
 from headroles.study import Study
-from headroles.text import Corpus
+from headroles.text import RELATIONS, Corpus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,6 +58,7 @@ def measure(
     chosen = None if scores is None else room.named(scores)
     recipe = heads.sign(
         weights=models.revision(model),
+        tokenizer=models.tokens(tokenizer),
         text=corpus.hash,
         scores="default" if chosen is None else ",".join(map(repr, chosen)),
         resamples=resamples,
@@ -72,7 +73,7 @@ def measure(
         return room.score(model, tokenizer, corpus, chosen, **options)
 
     table = study.keep("heads", recipe, compute)
-    if any(sentence.has_tree for sentence in corpus):
+    if any(set(RELATIONS) & set(sentence.relations) for sentence in corpus):
         from headroles.corpus import offsets
 
         study.keep("offsets", heads.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(corpus))

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import overload
 
 Span = tuple[int, int]
+RELATIONS = ("nsubj", "obj", "amod", "advmod")  # Voita et al. 2019, in Universal Dependencies' names
 
 
 @dataclass(frozen=True, slots=True)

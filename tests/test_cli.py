@@ -395,4 +395,4 @@ def test_a_run_that_is_cut_off_leaves_the_tables_and_the_next_one_completes(cut_
 
 def test_a_kept_table_says_what_it_was_made_from(study):
     fields = [field.partition(":")[0] for field in Study(study).load("heads").attrs["recipe"].split("|")]
-    assert fields == ["weights", "text", "scores", "resamples", "seed", "reference", "headroles"]
+    assert {"weights", "text", "scores", "resamples", "seed", "reference", "headroles"} <= set(fields)

@@ -171,8 +171,8 @@ def test_the_roles_a_head_has_are_listed():
     columns = {"position[-1]": [0.2, 0.95, nan], "rarity": [0.6, 0.7, 0.8]}
     told = roles(table(columns, {"rarity": [[1], [0], [1]]}, index=index))
     listed = role.held(told)
-    rows = [("cross", 0, 0, "rare", 0.8, 1.0), ("enc-self", 0, 0, "rare", 0.6, 1.0),
-            ("enc-self", 0, 1, "positional[-1]", 0.95, nan), ("enc-self", 0, 1, "rare", 0.7, 0.0)]  # fmt: skip
+    rows = [("enc-self", 0, 0, "rare", 0.6, 1.0), ("enc-self", 0, 1, "positional[-1]", 0.95, nan),
+            ("enc-self", 0, 1, "rare", 0.7, 0.0), ("cross", 0, 0, "rare", 0.8, 1.0)]  # fmt: skip
     expected = pd.DataFrame(rows, columns=["kind", "layer", "head", "role", "value", "stability"])
     pd.testing.assert_frame_equal(listed, expected, check_dtype=False)
 

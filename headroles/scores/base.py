@@ -92,12 +92,14 @@ class Score(ABC):
 
 
 def known() -> dict[str, type[Score]]:
-    """Every score by name: the subclasses of Score in the files beside this one."""
+    """Every score by name: those in the files beside this one, and your own classes where no name of ours is taken."""
     import headroles.scores as room
 
     for module in pkgutil.iter_modules(room.__path__):
         importlib.import_module(f"{room.__name__}.{module.name}")
-    return {cls.name(): cls for cls in sorted(Score.__subclasses__(), key=lambda cls: cls.name())}
+    ours_last = sorted(Score.__subclasses__(), key=lambda cls: cls.__module__.startswith(f"{room.__name__}."))
+    found = {cls.name(): cls for cls in ours_last}
+    return {name: found[name] for name in sorted(found)}
 
 
 def named(scores: str | Score | Iterable[str | Score]) -> list[Score]:
@@ -106,6 +108,8 @@ def named(scores: str | Score | Iterable[str | Score]) -> list[Score]:
     for one in [scores] if isinstance(scores, str | Score) else scores:
         if isinstance(one, str) and one not in known():
             raise ValueError(f"unknown score {one!r}; known: {', '.join(known())}")
+        if not isinstance(one, str | Score):
+            raise ValueError(f"expected the name of a score or an instance such as Position(), got {one!r}")
         new = known()[one]() if isinstance(one, str) else one
         if any(new.name() == other.name() for other in found):
             raise ValueError(f"score {new.name()!r} is asked for twice")

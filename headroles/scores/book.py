@@ -23,6 +23,8 @@ class Book:
     """The sums of some scores over the sentences read so far, of every (kind, layer)."""
 
     def __init__(self, scores: Sequence[Score], *, resamples: int, seed: int) -> None:
+        if resamples < 0 or not 0 <= seed < 2**64:
+            raise ValueError(f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={resamples}, seed={seed}")
         self.scores, self.resamples, self.seed = scores, resamples, seed
         self.tallies: dict[tuple[Kind, int], dict[str, Totals]] = {}
         self.grounds: dict[Kind, dict[str, Totals]] = {}
@@ -41,21 +43,22 @@ class Book:
                 mine = self.grounds.setdefault(seen.kind, {}).setdefault(score.name(), {})
                 _add(mine, score.ground(seen), weights)
 
-    def close(self, index: pd.MultiIndex) -> dict[str, tuple[Score, Array]]:
-        """The columns over the heads of `index`, each with its score and resamples: [heads, 1 + resamples]."""
-        columns: dict[str, tuple[Score, Array]] = {}
-        for (kind, layer), name, score in self._parts():
-            rows = index.get_locs([[kind], [layer]])
-            sums = self.grounds[kind][name] | self.tallies[kind, layer][name]
-            for column, values in score.finish(sums).items():
-                empty = np.full((len(index), 1 + self.resamples), np.nan)
-                columns.setdefault(column, (score, empty))[1][rows] = values.T.cpu().numpy()
-        return columns
+    def close(self, index: pd.MultiIndex) -> Iterator[tuple[Score, str, Array]]:
+        """Each column over the heads of `index`, with its score and resamples: [heads, 1 + resamples].
 
-    def _parts(self) -> Iterator[tuple[tuple[Kind, int], str, Score]]:
-        """Column by column as the scores were asked for, then layer by layer."""
+        The sums of a score are let go once it is finished: tables of many resamples are large.
+        """
         for score in self.scores:
-            yield from ((key, score.name(), score) for key, tallies in self.tallies.items() if score.name() in tallies)
+            columns: dict[str, Array] = {}
+            for kind, layer in self.tallies:
+                sums = self.tallies[kind, layer].pop(score.name(), None)
+                if sums is None:
+                    continue
+                rows = index.get_locs([[kind], [layer]])
+                for column, values in score.finish(self.grounds[kind][score.name()] | sums).items():
+                    empty = np.full((len(index), 1 + self.resamples), np.nan)
+                    columns.setdefault(column, empty)[rows] = values.T.cpu().numpy()
+            yield from ((score, column, values) for column, values in columns.items())
 
 
 def counting(numbers: Sequence[int], resamples: int, seed: int) -> Tensor:

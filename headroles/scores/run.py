@@ -74,10 +74,6 @@ def attention(
     one = Sentence(sentence) if isinstance(sentence, str) else sentence
     families.check_head(model, head)
     encoded = batches.encode(Corpus("one sentence", (one,)), tokenizer, model, words=False)
-    if not encoded.source:
-        raise ValueError(
-            f"the sentence is longer than the {batches.positions(model, tokenizer)} tokens the model reads"
-        )
     kept: list[Tensor] = []
 
     def keep(site: Site, weights: Tensor) -> None:
@@ -154,9 +150,9 @@ def _table(book: Book, index: pd.MultiIndex, fields: dict[str, object]) -> pd.Da
     columns: dict[str, Array] = {}
     draws: dict[str, Array] = {}
     signatures: dict[str, str] = {}
-    for name, (score, values) in book.close(index).items():
+    for score, name, values in book.close(index):
         columns[name] = values[:, 0]
-        if book.resamples:
+        if book.resamples and not name.endswith(".words"):  # a count is no estimate
             draws[name] = rounded(values[:, 1:])
             columns[f"{name}.low"], columns[f"{name}.high"] = bounds(values[:, 1:])
         text = heads.sign(**fields | {"score": score})

@@ -9,6 +9,7 @@ from torch.nn.functional import one_hot
 from headroles.batches import Side
 from headroles.pieces import NO_WORD
 from headroles.scores.base import SELF, Score, Seen, Sums
+from headroles.text import RELATIONS
 
 WAYS = ("dep>head", "head>dep")
 WINDOW = 20  # offsets tried for the baseline, in words
@@ -25,7 +26,7 @@ class Syntax(Score):
     `subtypes`. Sentences in which some word has no piece of its own are left out.
     """
 
-    relations: tuple[str, ...] = ("nsubj", "obj", "amod", "advmod")
+    relations: tuple[str, ...] = RELATIONS
     subtypes: bool = False
     kinds = SELF
     needs_trees = True

@@ -1,8 +1,8 @@
 """How much scoring every head costs over the bare forward: `python tests/benchmarks/scores.py MODEL CORPUS [TARGET]`.
 
 Prints, all from one run on the same batches: the processor time of one pass of `score` over that of the bare forward
-(eager, `output_attentions=True`; medians of paired repeats), the peak memory of each in a process of its own, and the time
-of one sentence at a time over one pass. OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
+(eager, `output_attentions=True`; medians of paired repeats), the peak memory of each in a process of its own, and the
+time of one sentence at a time over one pass. OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
 """
 
 from __future__ import annotations
