@@ -133,7 +133,10 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line; bad input ends it with one line on standard error and exit code 2."""
+    """Run the command line; bad input ends it with one line on standard error and exit code 2.
+
+    HEADROLES_TRACEBACK=1 shows where an error comes from.
+    """
     logging.basicConfig(level=logging.WARNING, format="headroles: %(message)s")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -141,8 +144,8 @@ def main() -> None:
         app(prog_name="headroles")
     except SystemExit as end:  # typer makes a Ctrl-C an exit without a word
         sys.exit(_fail("interrupted; finished tables are kept", 130) if end.code == 130 else end.code)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        if logging.getLogger().isEnabledFor(logging.DEBUG):
+    except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
+        if os.environ.get("HEADROLES_TRACEBACK"):
             raise
         sys.exit(_fail(" ".join(str(error.args[0] if isinstance(error, KeyError) else error).split()), 2))
 
@@ -157,7 +160,7 @@ def _say(text: str) -> None:
 
 
 def _list(files: list[Path], folder: Path) -> None:
-    _say(f"tables and figures are in {folder}: {', '.join(file.name for file in files)}")
+    _say(f"tables are in {folder}, and these figures: {', '.join(file.name for file in files)}")
 
 
 def _show(told: Any) -> None:

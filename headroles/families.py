@@ -95,7 +95,7 @@ def index(model: PreTrainedModel) -> Any:
 
 def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
     """Raises ValueError, with what there is, for a (kind, layer, head) that `model` does not have."""
-    if tuple(head) not in index(model):
+    if len(head) != 3 or tuple(head) not in index(model):
         raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites(model))}")
 
 

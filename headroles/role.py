@@ -92,7 +92,8 @@ def held(roles: pd.DataFrame) -> pd.DataFrame:
         for head in roles.index[roles[name].to_numpy(dtype=bool)]
     ]
     found = pd.DataFrame(rows, columns=[*heads.LEVELS, "role", "value", "stability"])
-    places = [roles.index.get_loc(head) for head in found[heads.LEVELS].itertuples(index=False, name=None)]
+    order = {head: place for place, head in enumerate(roles.index)}
+    places = [order[head] for head in found[heads.LEVELS].itertuples(index=False, name=None)]
     return found.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 

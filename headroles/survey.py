@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headroles.scores import Score
 
+DRAWN = ("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png")  # the files `draw` may write
 MAPS = (  # columns worth a heatmap each, where a study has them
     "confidence",
     "position[best]",
@@ -77,6 +78,8 @@ def measure(
         from headroles.corpus import offsets
 
         study.keep("offsets", heads.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(corpus))
+    else:
+        study.path("offsets").unlink(missing_ok=True)  # of another corpus
     return table
 
 
@@ -95,13 +98,15 @@ def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.Data
 def draw(study: Study) -> list[Path]:
     """Draw every figure that the study's tables allow, as PNG beside them; returns the files.
 
-    Raises FileNotFoundError if the study has no tables.
+    Figures of an earlier drawing that the tables no longer allow are removed. Raises FileNotFoundError if the study has no tables.
     """
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     files = []
     for name, axes in _figures(study):
         files.append(save(axes, study.folder / f"{name}.png"))
+    for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
+        old.unlink()
     return files
 
 

@@ -299,7 +299,7 @@ def test_weights_that_are_not_finite(value, tmp_path):
     with torch.no_grad():
         spoilt.encoder.layer[1].attention.self.query.weight[0, 0] = value
     message = (
-        "the attention of enc-self layer 1 is not finite on sentence 0 of the corpus; "
+        "the attention of enc-self layer 1 is not finite on sentence 1 of the corpus; "
         "look for NaN or infinite weights in BertModel"
     )
     with pytest.raises(ValueError, match=whole(message)):

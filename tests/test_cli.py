@@ -177,7 +177,7 @@ def test_score_writes_the_tables_and_figures_it_says(scored):
     done, folder = scored
     assert done.code == 0
     assert done.err == ""
-    said = re.search(rf"tables and figures are in {re.escape(str(folder))}: (.*)\n", done.out)
+    said = re.search(rf"tables are in {re.escape(str(folder))}, and these figures: (.*)\n", done.out)
     assert said is not None
     figures = said[1].split(", ")
     assert sorted([*figures, "heads.parquet", "offsets.parquet", "roles.parquet"]) == sorted(os.listdir(folder))

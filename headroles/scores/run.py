@@ -84,6 +84,8 @@ def attention(
         batch = next(batches.batches(encoded, model))
         with watched(model, keep):
             model.base_model(**batch.inputs, **without_cache(model.base_model))
+    if not kept[0].isfinite().all():
+        raise ValueError(f"the attention of {head} is not finite; look for NaN or infinite weights")
     sides = batch.queries(head[0]), batch.keys(head[0])
     rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(side.ids[0].tolist())) for side in sides)
     return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
@@ -141,7 +143,7 @@ def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) 
     if not finite.all():
         number = batch.numbers[int(finite.int().argmin())]
         raise ValueError(
-            f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number} of the corpus; "
+            f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the corpus; "
             f"look for NaN or infinite weights in {type(model).__name__}"
         )
 
