@@ -98,7 +98,8 @@ def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.Data
 def draw(study: Study) -> list[Path]:
     """Draw every figure that the study's tables allow, as PNG beside them; returns the files.
 
-    Figures of an earlier drawing that the tables no longer allow are removed. Raises FileNotFoundError if the study has no tables.
+    Figures of an earlier drawing that the tables no longer allow are removed. Raises FileNotFoundError if the study
+    has no tables.
     """
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")

@@ -883,7 +883,7 @@ def test_attention_that_is_not_finite_is_an_error():
     model = zoo.tiny("bert")
     model.bert.encoder.layer[1].attention.self.query.weight.data[0, 0] = math.nan
     before = _traces(model)
-    longest = max(range(40), key=lambda i: (len(tokens_of("bert")(corpus()[i].text)["input_ids"]), -i))
+    longest = max(range(40), key=lambda i: (len(tokens_of("bert")(corpus()[i].text)["input_ids"]), -i)) + 1
     message = (
         f"the attention of enc-self layer 1 is not finite on sentence {longest} of the corpus; look for NaN or "
         f"infinite weights in BertForMaskedLM"

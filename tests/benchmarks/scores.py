@@ -2,7 +2,8 @@
 
 Prints, all from one run on the same batches: the processor time of one pass of `score` over that of the bare forward
 (eager, `output_attentions=True`; medians of paired repeats), the peak memory of each in a process of its own, and the
-time of one sentence at a time over one pass. OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
+time over one pass of one sentence at a time: by `score` itself, and for encoders by the plain loops of `tests/slow.py`.
+OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import slow
 
 import headroles as hr
 from headroles import batches
@@ -62,13 +66,16 @@ def _runs(given: argparse.Namespace) -> dict[str, Callable[[], object]]:
         for sentence in corpus[:50]:
             hr.score(model, tokenizer, hr.Corpus("one", (sentence,)), scores, resamples=0)
 
-    return {
+    runs: dict[str, Callable[[], object]] = {
         "bare": bare,
         "scores": lambda: hr.score(model, tokenizer, corpus, scores, budget=given.budget),
         "syntax": lambda: hr.score(model, tokenizer, corpus, [*scores, "syntax"], budget=given.budget),
         "singly": singly,
         "together": lambda: hr.score(model, tokenizer, corpus[:50], scores, resamples=0, budget=given.budget),
     }
+    if kinds == {"enc-self"}:
+        runs["loops"] = lambda: slow.scores(model, tokenizer, corpus[:50])
+    return runs
 
 
 def _ratios(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, object]:
@@ -82,13 +89,15 @@ def _ratios(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, ob
             times[name].append(time.process_time() - start)
     over = {
         name: round(statistics.median(a / b for a, b in zip(times[name], times[other], strict=True)), 3)
-        for name, other in [("scores", "bare"), ("syntax", "bare"), ("singly", "together")]
+        for name, other in [("scores", "bare"), ("syntax", "bare"), ("singly", "together"), ("loops", "together")]
+        if name in runs
     }
     return {
         "threads": torch.get_num_threads(),
         "time, all scores but syntax / bare forward": over["scores"],
         "time, all scores with syntax / bare forward": over["syntax"],
         "time, one sentence at a time / one pass": over["singly"],
+        "time, one sentence at a time in plain loops / one pass": over.get("loops"),
     }
 
 
