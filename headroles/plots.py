@@ -66,7 +66,10 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
 
 
 def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the best head of each relation and way beside the best fixed offset (Voita et al. 2019, Fig. 4)."""
+    """Draw the best head of each relation and way beside the best fixed offset (Voita et al. 2019, Fig. 4).
+
+    n is over how many query words, where the table says.
+    """
     import seaborn as sns
 
     shown, kind = of_kind(heads, kind)
@@ -78,7 +81,8 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     ax.vlines(x - 0.2, best["low"], best["high"], color="0.1", linewidth=1.2)
     for place, name, top in zip(x - 0.2, best["name"], best[["accuracy", "high"]].max(axis=1), strict=True):
         ax.annotate(name, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=8)
-    ax.set_xticks(x, best["text"] + "\n" + best["relation"])
+    words = best["words"].map(lambda n: "" if np.isnan(n) else f"\nn = {n:,.0f}")
+    ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words)
     ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06))
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     sns.despine(ax=ax)
@@ -95,6 +99,6 @@ def _best(table: Any) -> pd.DataFrame:
     for name in names:
         row = table.loc[table[name].idxmax()]
         relation, way = name[len("syntax[") :].split(" ")[0], short(name.replace("syntax", "syntactic"))
-        rest = (row.get(f"{name}.{part}", np.nan) for part in ("low", "high", "baseline"))
+        rest = (row.get(f"{name}.{part}", np.nan) for part in ("low", "high", "baseline", "words"))
         rows.append((relation, way, f"L{row.name[0]}H{row.name[1]}", row[name], *rest))
-    return pd.DataFrame(rows, columns=["relation", "text", "name", "accuracy", "low", "high", "baseline"])
+    return pd.DataFrame(rows, columns=["relation", "text", "name", "accuracy", "low", "high", "baseline", "words"])

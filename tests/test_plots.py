@@ -510,6 +510,7 @@ def syntax() -> pd.DataFrame:
             "syntax[obj dep>head].low": [0.1, 0.7, np.nan, 0.4],
             "syntax[obj dep>head].high": [0.3, 0.85, np.nan, 0.6],
             "syntax[obj dep>head].baseline": 0.4,
+            "syntax[obj dep>head].words": 1390.0,
             "syntax[obj head>dep]": [0.2, 0.3, 0.6, 0.5],
             "syntax[obj head>dep].low": [0.1, 0.2, 0.5, 0.4],
             "syntax[obj head>dep].high": [0.3, 0.4, 0.7, 0.6],
@@ -533,7 +534,7 @@ def test_dependency_shows_the_best_heads_their_intervals_and_the_baseline() -> N
     assert [line[0, 0] for line in intervals] == pytest.approx(middles[:2])
     assert words(ax.texts) == ["L0H1", "L1H0", "L1H1"]
     assert [text.xy for text in ax.texts] == [pytest.approx(at) for at in zip(middles, [0.85, 0.7, 0.9], strict=True)]
-    assert words(ax.get_xticklabels()) == ["o→v\nobj", "v→o\nobj", "nmod:poss↓\nnmod:poss"]
+    assert words(ax.get_xticklabels()) == ["o→v\nobj\nn = 1,390", "v→o\nobj", "nmod:poss↓\nnmod:poss"]
     assert words(ax.get_legend().get_texts()) == ["best head, 95 % interval", "best fixed offset"]
     assert (ax.get_title(), ax.get_ylabel()) == ("encoder self-attention", "accuracy")
 
