@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles import models
 from headroles.heads import Kind
-from headroles.models import vocabulary
 from headroles.pieces import NO_WORD, Pieces, aligned, pieces
 from headroles.text import Corpus, Sentence
 
@@ -111,7 +111,7 @@ def encode(
     if model.config.is_encoder_decoder and all(targets):
         target = pieces(tokenizer, [one for one in targets if one], words=words, target=True)
     _check_fit(tokenizer, model, source + (target or []))
-    limit = positions(model, tokenizer)
+    limit = models.positions(tokenizer, model)
     kept = [i for i, one in enumerate(source) if max(len(one), len(target[i]) if target else 0) <= limit]
     if not kept:
         raise ValueError(
@@ -124,8 +124,8 @@ def encode(
         source=[source[i] for i in kept],
         target=[target[i] for i in kept] if target else None,
         too_long=len(corpus) - len(kept),
-        special=special(tokenizer, model),
-        padding=_padding(tokenizer, model),
+        special=models.special(tokenizer, model),
+        padding=models.padding(tokenizer, model),
         greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
     )
 
@@ -164,39 +164,14 @@ def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield group
 
 
-def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Ids of the tokens that stand for no text: EOS, BOS, CLS, SEP, padding and start tokens, but not unknown words."""
-    config: Any = model.config
-    roles: set[Any] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep", "pad")}
-    roles |= {getattr(config, "decoder_start_token_id", None)}
-    return frozenset(({*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | roles) - {None})
-
-
-def positions(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many tokens the model has positions for; a very large number where nothing limits them."""
-    config: Any = model.config
-    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
-    offset = getattr(model.base_model, "embeddings", None)
-    padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
-    if padding is not None:  # RoBERTa counts positions from padding_idx + 1
-        limits[1] -= padding + 1
-    return int(min(limits))
-
-
 def _check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, tokenised: list[Pieces]) -> None:
-    size = vocabulary(model)
+    size = models.vocabulary(model)
     largest = max((i for one in tokenised for i in one.ids), default=0)
     if largest >= size:
         raise ValueError(
             f"the tokenizer does not fit the model: {type(tokenizer).__name__} gives token {largest}, "
             f"{type(model).__name__} has embeddings for {size}; load both from one checkpoint"
         )
-
-
-def _padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
-    config: Any = model.config
-    candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
-    return int(next(i for i in candidates if i is not None))
 
 
 def _length(encoded: Encoded, i: int) -> int:

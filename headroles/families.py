@@ -119,24 +119,6 @@ def outside_attending(sites: list[Site], handler: Callable[[nn.Module, Tensor], 
         yield
 
 
-class Turns:
-    """Tells which site a call of an attention module is: its turn among the calls of that module in one forward."""
-
-    def __init__(self, sites: list[Site]) -> None:
-        self.sites: dict[nn.Module, list[Site]] = {}
-        for site in sorted(sites, key=lambda site: site.turn):
-            self.sites.setdefault(site.module, []).append(site)
-        self.calls: Counter[nn.Module] = Counter()
-
-    def next(self, module: nn.Module) -> Site | None:
-        """The site of the call of `module` that is being made, or None where it is none of the sites."""
-        mine = self.sites.get(module)
-        if mine is None:
-            return None
-        self.calls[module] += 1
-        return mine[(self.calls[module] - 1) % len(mine)]
-
-
 @dataclass
 class _Sighting:
     """What the spy saw of one attention call."""

@@ -1,4 +1,4 @@
-"""Load a model with its tokenizer, and name its weights: what a signature says of a model."""
+"""Load a model with its tokenizer, and what the two say of themselves: tokens, positions, a name for the weights."""
 
 from __future__ import annotations
 
@@ -54,6 +54,32 @@ def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
     """The class of a tokenizer and the first 12 hexadecimal digits of the SHA-256 of its vocabulary."""
     pairs = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
     return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:12]}"
+
+
+def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+    """Ids of the tokens that stand for no text: EOS, BOS, CLS, SEP, padding and start tokens, but not unknown words."""
+    config: Any = model.config
+    roles: set[Any] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep", "pad")}
+    roles |= {getattr(config, "decoder_start_token_id", None)}
+    return frozenset(({*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | roles) - {None})
+
+
+def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    """How many tokens the model has positions for; a very large number where nothing limits them."""
+    config: Any = model.config
+    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
+    offset = getattr(model.base_model, "embeddings", None)
+    padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
+    if padding is not None:  # RoBERTa counts positions from padding_idx + 1
+        limits[1] -= padding + 1
+    return int(min(limits))
+
+
+def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    """The id that fills up a batch: the padding token's, without one the end token's (it is masked)."""
+    config: Any = model.config
+    candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
+    return int(next(i for i in candidates if i is not None))
 
 
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
