@@ -48,14 +48,14 @@ class Seen:
         return values, places
 
     @cached_property
-    def mass(self) -> Tensor:
-        """The weight on all real keys together: [batch, heads, query]."""
-        return self.on_keys(self.keys.real)
+    def received(self) -> Tensor:
+        """The weight that each key gets from all real queries together: [batch, heads, key]."""
+        rows = self.queries.real[:, None, None].to(self.weights.dtype)  # [batch, 1, 1, query]
+        return (rows @ self.weights).squeeze(-2)
 
     def on_keys(self, chosen: Tensor) -> Tensor:
-        """The weight on the keys chosen in [batch, key]: [batch, heads, query]."""
-        flat = self.weights.flatten(1, 2) @ chosen[:, :, None].to(self.weights.dtype)  # [batch, heads * query, 1]
-        return flat.reshape(self.weights.shape[:3])
+        """The weight from all real queries on the keys chosen in [batch, key]: float64 [batch, heads]."""
+        return (self.received.double() @ chosen[:, :, None].double()).squeeze(-1)
 
     def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
         """Sum [batch, heads, query] over the real queries (those of `where`, [batch, query], if given): float64."""

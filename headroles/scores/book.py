@@ -74,8 +74,12 @@ def counting(numbers: Sequence[int], resamples: int, seed: int) -> Tensor:
 
 def bounds(draws: Array) -> tuple[Array, Array]:
     """The 95 % percentile interval of resampled values [heads, resamples], NaN ones left out: two of [heads]."""
-    quantiles = pd.DataFrame(draws.T).quantile([LOW, HIGH])
-    return quantiles.loc[LOW].to_numpy(), quantiles.loc[HIGH].to_numpy()
+    found = np.full((2, len(draws)), np.nan)
+    whole = ~np.isnan(draws).any(1)
+    found[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
+    some = ~whole & ~np.isnan(draws).all(1)
+    found[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # leaves NaN out
+    return found[0], found[1]
 
 
 def rounded(draws: Array) -> npt.NDArray[np.float32]:

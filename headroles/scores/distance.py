@@ -18,7 +18,8 @@ class Distance(Score):
         """The sum of weight times distance, and the sum of the weights."""
         place = torch.arange(seen.weights.shape[-1], device=seen.weights.device)
         apart = (place[:, None] - place).abs().to(seen.weights.dtype)  # [query, key]
-        return {"far": seen.over_queries((seen.on_real * apart).sum(-1)), "mass": seen.over_queries(seen.mass)}
+        far = seen.over_queries((seen.on_real * apart).sum(-1))
+        return {"far": far, "mass": seen.on_keys(seen.keys.real)}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
         """`distance`, in tokens."""

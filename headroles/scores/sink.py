@@ -17,7 +17,7 @@ class Sink(Score):
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """The sums of the weights on special tokens and on the first token."""
         special = seen.on_keys(seen.keys.present & ~seen.keys.real)
-        return {"special": seen.over_queries(special), "first": seen.over_queries(seen.weights[..., 0])}
+        return {"special": special, "first": seen.received[..., 0].double()}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
         """`sink[special]` and `sink[first]`."""
