@@ -28,7 +28,10 @@ class Study:
         is computed anew, said in the log.
         """
         if self.has(name):
-            table = self.load(name)
+            try:
+                table = self.load(name)
+            except ValueError as error:
+                raise ValueError(f"{error}; remove the file to have it made again") from error
             if table.attrs.get("recipe") == recipe:
                 log.info("%s: kept from %s", name, self.path(name))
                 return table

@@ -617,7 +617,7 @@ def test_a_table_that_is_none(study):
     path.write_bytes(b"junk")
     reason = _first(pa.ArrowInvalid, lambda: pq.read_table(path))
     message = f"{path} is not a table of headroles: {reason}"
-    with pytest.raises(ValueError, match=whole(message)):
+    with pytest.raises(ValueError, match=whole(f"{message}; remove the file to have it made again")):
         survey.measure(hr.Study(study), planted.model(), planted.tokenizer(), corpus(ONE))
     assert run("roles", study) == run("plot", study) == line(message)
     assert _contents(study) | {"roles.parquet": other, "heads.parquet": b"junk"} == _contents(study)
