@@ -4,31 +4,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headroles.attribution import attribute
     from headroles.corpus import read
     from headroles.families import sites
     from headroles.gates import gated
     from headroles.heads import join
+    from headroles.lrp import ruled
     from headroles.models import load
     from headroles.parsing import parse
     from headroles.role import Role, roles
-    from headroles.scores import Score, attention, score
+    from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
     from headroles.text import Corpus, Sentence
     from headroles.watch import watched
 
 _ROOMS = {  # public name: its module, imported when first asked for, so that `import headroles` is quick
+    "Attribution": "scores",
     "Corpus": "text",
+    "Importance": "scores",
+    "Relevance": "scores",
     "Role": "role",
     "Score": "scores",
     "Sentence": "text",
     "Study": "study",
     "attention": "scores",
+    "attribute": "attribution",
     "gated": "gates",
     "join": "heads",
     "load": "models",
     "parse": "parsing",
     "read": "corpus",
     "roles": "role",
+    "ruled": "lrp",
     "score": "scores",
     "sites": "families",
     "watched": "watch",
@@ -38,6 +45,8 @@ _MODULES = (
     "families",
     "gates",
     "heads",
+    "lrp",
+    "objectives",
     "plots",
     "scores",
     "survey",
@@ -45,12 +54,16 @@ _MODULES = (
 )  # public ones, reached as attributes
 
 __all__ = [
+    "Attribution",
     "Corpus",
+    "Importance",
+    "Relevance",
     "Role",
     "Score",
     "Sentence",
     "Study",
     "attention",
+    "attribute",
     "corpus",
     "families",
     "gated",
@@ -58,10 +71,13 @@ __all__ = [
     "heads",
     "join",
     "load",
+    "lrp",
+    "objectives",
     "parse",
     "plots",
     "read",
     "roles",
+    "ruled",
     "score",
     "scores",
     "sites",

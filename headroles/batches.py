@@ -62,6 +62,11 @@ class Side:
     sentences: tuple[Sentence | None, ...]
     kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
+    def take(self, rows: Tensor) -> Side:
+        """The examples at `rows`, in this order, as often as they are named."""
+        tensors = (each[rows] for each in (self.ids, self.present, self.real, self.words))
+        return Side(*tensors, tuple(self.sentences[row] for row in rows.tolist()))
+
     def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """What `make` gives, made once for all layers: for what a score needs of the tokens, not of the attention."""
         if key not in self.kept:
@@ -84,6 +89,16 @@ class Batch:
     inputs: dict[str, Tensor]
     source: Side
     target: Side | None
+    labels: Tensor | None = None  # [batch, token]: what a decoder with an encoder should write at each step, -100: none
+    own: bool = False  # whether the target is the model's own greedy output
+
+    def take(self, rows: Tensor) -> Batch:
+        """The examples at `rows`, in this order, as often as they are named."""
+        numbers = tuple(self.numbers[row] for row in rows.tolist())
+        inputs = {name: value[rows] for name, value in self.inputs.items()}
+        target = None if self.target is None else self.target.take(rows)
+        labels = None if self.labels is None else self.labels[rows]
+        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.own)
 
     def queries(self, kind: Kind) -> Side:
         """The side whose tokens look."""
@@ -139,12 +154,14 @@ def batches(encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096) -> 
     for rows in grouped([_length(encoded, i) for i in range(len(encoded.source))], budget):
         source = _source([encoded.source[i] for i in rows], encoded, model)
         inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
-        target = None
-        if model.config.is_encoder_decoder:
-            written = [encoded.target[i] for i in rows] if encoded.target else None
-            target = _target(written, inputs, encoded, model)
-            inputs["decoder_input_ids"] = target.ids
-        yield Batch(tuple(encoded.numbers[i] for i in rows), inputs, source, target)
+        numbers = tuple(encoded.numbers[i] for i in rows)
+        if not model.config.is_encoder_decoder:
+            yield Batch(numbers, inputs, source, None)
+            continue
+        written = [encoded.target[i] for i in rows] if encoded.target else None
+        target, labels = _target(written, inputs, encoded, model)
+        inputs["decoder_input_ids"] = target.ids
+        yield Batch(numbers, inputs, source, target, labels, own=written is None)
 
 
 def number(encoded: Encoded, budget: int) -> int:
@@ -185,18 +202,25 @@ def _source(rows: list[Pieces], encoded: Encoded, model: PreTrainedModel) -> Sid
     return _side(ids, present, words, [one.sentence for one in rows], encoded, model)
 
 
-def _target(rows: list[Pieces] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel) -> Side:
-    """The decoder's side as it reads it: its start token, then the reference or its own greedy output."""
+def _target(
+    rows: list[Pieces] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel
+) -> tuple[Side, Tensor]:
+    """The decoder's side as it reads it: its start token, then the reference or its own greedy output; its labels."""
     if rows is None:
         ids = _greedy(inputs, model, encoded.greedy)
         sentences: list[Sentence | None] = [None] * len(ids)
-        return _side(ids, _until_end(ids, model), torch.full_like(ids, NO_WORD), sentences, encoded, model)
+        present = _until_end(ids, model)
+        labels = torch.where(present, ids.roll(-1, dims=1), -100)
+        labels[:, -1] = -100  # what would follow a last token is not known
+        side = _side(ids, present, torch.full_like(ids, NO_WORD), sentences, encoded, model)
+        return side, labels.to(model.device)
     written = _padded([one.ids for one in rows], encoded.padding)
     shift: Any = model.prepare_decoder_input_ids_from_labels
     ids = shift(labels=written)  # shifted: the start token, all but the last
     present = _padded([[True] * len(one) for one in rows], False)
     words = _padded([[NO_WORD, *one.words[:-1]] for one in rows], NO_WORD)
-    return _side(ids, present, words, [one.sentence for one in rows], encoded, model)
+    side = _side(ids, present, words, [one.sentence for one in rows], encoded, model)
+    return side, torch.where(present, written, -100).to(model.device)
 
 
 def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, longest: int) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from transformers import PreTrainedModel
 
 from headroles import families, seam
@@ -18,6 +19,30 @@ from headroles.heads import KINDS, Kind
 Fill = Literal["zero", "other", "uniform"]
 FILLS: tuple[Fill, ...] = ("zero", "other", "uniform")
 Head = tuple[Kind, int, int]  # kind, layer, head
+
+
+class Gate(Function):
+    """z times its gate, one operation that no rule set (`headroles.lrp`) takes apart.
+
+    What flows back to a gate, the sum of z times what flows back to z, is added up in the gate's precision: it is the
+    relevance of the head where rules stand in for gradients. z is [batch, query, heads, size], its gates [heads, 1] or
+    [batch, 1, heads, 1].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, gate: Tensor) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(z, gate)
+        return z * gate.to(z)
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: D102
+        z, gate = ctx.saved_tensors
+        to_z, to_gate = ctx.needs_input_grad
+        back = c * gate.to(z) if to_z else None
+        if not to_gate:
+            return back, None
+        felt = (c.to(gate.dtype) * z.to(gate.dtype)).sum(-1, keepdim=True).sum(-3, keepdim=True)
+        return back, felt if gate.ndim == 4 else felt.sum(0).sum(0)
 
 
 @contextmanager
@@ -48,10 +73,13 @@ def gated(
             return _next_example(z)
         return uniform.pop(site.module) if fill == "uniform" else fill[site.key].to(z)
 
+    def remember(call: seam.Call) -> None:
+        uniform[call.module] = _uniform(call)
+
     with ExitStack() as stack:
         stack.enter_context(seam.no_head_masks(model))
         if fill == "uniform":
-            stack.enter_context(seam.attending(model, lambda call: uniform.update({call.module: _uniform(call)})))
+            stack.enter_context(seam.attending(model, remember))
         for out, mine in _by_projection(model, found).items():
             stack.callback(out.register_forward_pre_hook(_Reader(mine, gate)).remove)
         yield
@@ -114,8 +142,9 @@ def _mix(z: Tensor, g: Tensor, instead: Tensor | None) -> Tensor:
         if z.shape[0] % g.shape[0]:
             raise ValueError(f"gates for {g.shape[0]} examples do not fit a batch of {z.shape[0]}")
         g = g.repeat_interleave(z.shape[0] // g.shape[0], dim=0)[:, None]  # beams of an example stand side by side
-    g = g[..., None].to(z)
-    return g * z if instead is None else g * z + (1 - g) * instead
+    g = g[..., None]
+    mixed: Tensor = Gate.apply(z, g)
+    return mixed if instead is None else mixed + Gate.apply(instead, 1 - g)
 
 
 def _next_example(z: Tensor) -> Tensor:

@@ -82,6 +82,12 @@ def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
     return int(next(i for i in candidates if i is not None))
 
 
+def causal(model: PreTrainedModel) -> bool:
+    """Whether a model without an encoder predicts the token that comes next."""
+    config: Any = model.config
+    return type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or bool(getattr(config, "is_decoder", False))
+
+
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
     """The model on `device`, by default on a GPU if there is one. Raises ValueError for a device torch cannot use."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from headroles.flows import conservation, relevance
 from headroles.heads import Kind
 from headroles.maps import TITLES, font, heatmap, heatmaps, new_axes, of_kind, roles, said, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["attention", "dependency", "heatmap", "heatmaps", "offsets", "roles"]
+__all__ = ["attention", "conservation", "dependency", "heatmap", "heatmaps", "offsets", "relevance", "roles"]
 
 
 def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | None = None) -> Axes:

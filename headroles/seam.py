@@ -27,9 +27,10 @@ class Call(NamedTuple):
     mask: Tensor | None  # additive, [batch, 1, query, key]
     out: Tensor  # [batch, query, heads, size]
     weights: Tensor  # [batch, heads, query, key]
+    scaling: float  # of query times key
 
 
-Handler = Callable[[Call], None]
+Handler = Callable[[Call], Tensor | None]
 _handlers: WeakKeyDictionary[nn.Module, list[Handler]] = WeakKeyDictionary()
 
 
@@ -37,8 +38,9 @@ _handlers: WeakKeyDictionary[nn.Module, list[Handler]] = WeakKeyDictionary()
 def attending(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     """Within the block `model` attends by its own eager function and `handler` sees every call; masks are kept.
 
-    Weights are dropped after `handler` returns, so `output_attentions` gives none. Blocks nest; on leaving, also by an
-    exception, the attention implementation of every (sub-)config is what it was. Other models are not touched.
+    What `handler` returns, if anything, takes the place of `call.out`. Weights are dropped after `handler` returns, so
+    `output_attentions` gives none. Blocks nest; on leaving, also by an exception, the attention implementation of every
+    (sub-)config is what it was. Other models are not touched.
     """
     modules = list(model.modules())
     configs: list[Any] = list({id(m.config): m.config for m in modules if hasattr(m, "config")}.values())
@@ -96,8 +98,11 @@ def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     out, weights = eager(module)(module, query, key, value, mask, **kwargs)
+    scaling = kwargs.get("scaling")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     for handler in tuple(_handlers.get(module, ())):
-        handler(Call(module, query, key, value, mask, out, weights))
+        instead = handler(Call(module, query, key, value, mask, out, weights, scaling))
+        out = out if instead is None else instead
     return out, None
 
 

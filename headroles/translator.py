@@ -166,7 +166,7 @@ def _tokenizer(corpus: Corpus, recipe: Recipe) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(vocab_size=recipe.vocabulary, special_tokens=special, show_progress=False)
     made.train_from_iterator(lines, trainer)
     made.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=made, eos_token=END, unk_token=UNKNOWN, pad_token=PADDING, model_max_length=128
     )
 

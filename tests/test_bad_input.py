@@ -236,7 +236,10 @@ def test_syntax_without_trees(folder, tmp_path):
 def test_scores_that_are_not_there_or_not_for_this_model(folder, tmp_path):
     path = tmp_path / "given.txt"
     path.write_text(ONE.text)
-    known = "known: alignment, confidence, distance, entropy, position, rarity, sink, syntax"
+    known = (
+        "known: alignment, attribution, confidence, distance, entropy, importance, position, rarity, relevance, sink, "
+        "syntax"
+    )
     faults = {
         "magic": f"unknown score 'magic'; {known}",
         "": f"unknown score ''; {known}",

@@ -21,20 +21,29 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("text", "heads", "lexicon", "progress", "models", "seam"),
     ("probe", "pieces", "conllu", "toy", "role", "study"),
     ("families", "batches", "corpus", "maps"),
-    ("gates", "watch", "parsing", "plots"),
-    ("scores.base",),
-    ("scores.alignment", "scores.book", "scores.confidence", "scores.distance", "scores.entropy", "scores.position",
-     "scores.rarity", "scores.sink", "scores.syntax"),
+    ("gates", "watch", "parsing", "flows", "objectives", "lrp.rules"),
+    ("plots",),
+    ("lrp.alphabeta",),
+    ("lrp.mode",),
+    ("lrp.ledger",),
+    ("lrp", "scores.base"),
+    ("scores.gradient",),
+    ("scores.alignment", "scores.attribution", "scores.book", "scores.confidence", "scores.distance", "scores.entropy",
+     "scores.importance", "scores.position", "scores.rarity", "scores.relevance", "scores.sink", "scores.syntax"),
+    ("scores.flow",),
     ("scores.run",),
     ("scores",),
-    ("survey", "translator"),
+    ("survey", "translator", "attribution"),
     ("demo",),
     ("cli",),
     ("__main__",),
 )  # fmt: skip
 FRONT = "headroles"  # the package itself names everything and imports nothing before it is asked for
-PLUG_INS = {("scores.base", "scores")}  # `known` looks for scores in the files beside it
-WITHOUT_TORCH = ("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "plots")
+PLUG_INS = {  # what is looked for when it is asked for
+    ("scores.base", "scores"),  # `known` looks for scores in the files beside it
+    ("lrp.rules", "lrp.alphabeta"),  # `table` takes in the operations that have rules of their own
+}
+WITHOUT_TORCH = ("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "plots")
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25
 SAY_NOTHING = {"utils", "helpers", "manager", "process"}  # names

@@ -63,11 +63,10 @@ class Seen:
         return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
 
 
-class Score(ABC):
-    """One thing to know of every head. A subclass is a frozen dataclass in a file of its own; its fields are options.
+class Measure(ABC):
+    """One thing to know of every head: sums per sentence, which `finish` divides once at the end.
 
-    `tally` and `ground` give sums per sentence, `finish` divides them once at the end: sums over sentences, batches,
-    processes and bootstrap resamples are then all the same addition.
+    Sums over sentences, batches, processes and bootstrap resamples are then all the same addition.
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
@@ -78,6 +77,26 @@ class Score(ABC):
         """What the score is called: its class in lower case."""
         return cls.__name__.lower()
 
+    @property
+    def label(self) -> str:
+        """What its columns begin with: its name, and what sets it apart where several of its kind may be asked for."""
+        return self.name()
+
+    def sampled(self, column: str) -> bool:
+        """Whether a column is an estimate from a sample of sentences, with an interval: a count is none."""
+        return not column.endswith(".words")
+
+    @abstractmethod
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """Columns from the sums of `tally` and `ground`, which bear leading dimensions: {column: [..., heads]}."""
+
+
+class Score(Measure):
+    """What every head attends to. A subclass is a frozen dataclass in a file of its own; its fields are options.
+
+    `tally` and `ground` give sums per sentence.
+    """
+
     @abstractmethod
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """What each head did in each sentence: {name: [batch, heads] or [batch, heads, detail]}."""
@@ -86,33 +105,30 @@ class Score(ABC):
         """What there was to do in each sentence, whatever a head did: {name: [batch, 1] or [batch, 1, detail]}."""
         return {"queries": seen.queries.real.sum(-1, keepdim=True)}
 
-    @abstractmethod
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
-        """Columns from the sums of `tally` and `ground`, which bear leading dimensions: {column: [..., heads]}."""
 
-
-def known() -> dict[str, type[Score]]:
+def known() -> dict[str, type[Measure]]:
     """Every score by name: those in the files beside this one, and your own classes where no name of ours is taken."""
     import headroles.scores as room
 
     for module in pkgutil.iter_modules(room.__path__):
         importlib.import_module(f"{room.__name__}.{module.name}")
-    ours_last = sorted(Score.__subclasses__(), key=lambda cls: cls.__module__.startswith(f"{room.__name__}."))
+    every = [cls for base in Measure.__subclasses__() for cls in base.__subclasses__()]
+    ours_last = sorted(every, key=lambda cls: cls.__module__.startswith(f"{room.__name__}."))
     found = {cls.name(): cls for cls in ours_last}
     return {name: found[name] for name in sorted(found)}
 
 
-def named(scores: str | Score | Iterable[str | Score]) -> list[Score]:
+def named(scores: str | Measure | Iterable[str | Measure]) -> list[Measure]:
     """Scores from names and instances, or from a single one. Raises ValueError for an unknown or repeated name."""
-    found: list[Score] = []
-    for one in [scores] if isinstance(scores, str | Score) else scores:
+    found: list[Measure] = []
+    for one in [scores] if isinstance(scores, str | Measure) else scores:
         if isinstance(one, str) and one not in known():
             raise ValueError(f"unknown score {one!r}; known: {', '.join(known())}")
-        if not isinstance(one, str | Score):
+        if not isinstance(one, str | Measure):
             raise ValueError(f"expected the name of a score or an instance such as Position(), got {one!r}")
         new = known()[one]() if isinstance(one, str) else one
-        if any(new.name() == other.name() for other in found):
-            raise ValueError(f"score {new.name()!r} is asked for twice")
+        if any(new.label == other.label for other in found):
+            raise ValueError(f"score {new.label!r} is asked for twice")
         found.append(new)
     if not found:
         raise ValueError(f"no score given; known: {', '.join(known())}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headroles.heads import Kind
-from headroles.scores.base import Score, Seen
+from headroles.scores.base import Measure, Sums
 
 LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
 Array = npt.NDArray[np.floating[Any]]
@@ -22,28 +22,22 @@ Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is
 class Book:
     """The sums of some scores over the sentences read so far, of every (kind, layer)."""
 
-    def __init__(self, scores: Sequence[Score], *, resamples: int, seed: int) -> None:
+    def __init__(self, scores: Sequence[Measure], *, resamples: int, seed: int) -> None:
         if resamples < 0 or not 0 <= seed < 2**64:
             raise ValueError(f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={resamples}, seed={seed}")
         self.scores, self.resamples, self.seed = scores, resamples, seed
         self.tallies: dict[tuple[Kind, int], dict[str, Totals]] = {}
         self.grounds: dict[Kind, dict[str, Totals]] = {}
 
-    def add(self, seen: Seen, layer: int, weights: Tensor) -> None:
+    def add(self, score: Measure, key: tuple[Kind, int], tally: Sums, weights: Tensor) -> None:
         """Add what one site did on one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        for score in self.scores:
-            if seen.kind in score.kinds:
-                mine = self.tallies.setdefault((seen.kind, layer), {}).setdefault(score.name(), {})
-                _add(mine, score.tally(seen), weights)
+        _add(self.tallies.setdefault(key, {}).setdefault(score.label, {}), tally, weights)
 
-    def add_ground(self, seen: Seen, weights: Tensor) -> None:
+    def add_ground(self, score: Measure, kind: Kind, ground: Sums, weights: Tensor) -> None:
         """Add what there was to do on one batch, the same for every layer of the kind."""
-        for score in self.scores:
-            if seen.kind in score.kinds:
-                mine = self.grounds.setdefault(seen.kind, {}).setdefault(score.name(), {})
-                _add(mine, score.ground(seen), weights)
+        _add(self.grounds.setdefault(kind, {}).setdefault(score.label, {}), ground, weights)
 
-    def close(self, index: pd.MultiIndex) -> Iterator[tuple[Score, str, Array]]:
+    def close(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array]]:
         """Each column over the heads of `index`, with its score and resamples: [heads, 1 + resamples].
 
         The sums of a score are let go once it is finished: tables of many resamples are large.
@@ -51,11 +45,11 @@ class Book:
         for score in self.scores:
             columns: dict[str, Array] = {}
             for kind, layer in self.tallies:
-                sums = self.tallies[kind, layer].pop(score.name(), None)
+                sums = self.tallies[kind, layer].pop(score.label, None)
                 if sums is None:
                     continue
                 rows = index.get_locs([[kind], [layer]])
-                for column, values in score.finish(self.grounds[kind][score.name()] | sums).items():
+                for column, values in score.finish(self.grounds[kind][score.label] | sums).items():
                     empty = np.full((len(index), 1 + self.resamples), np.nan)
                     columns.setdefault(column, empty)[rows] = values.T.cpu().numpy()
             yield from ((score, column, values) for column, values in columns.items())
@@ -89,7 +83,7 @@ def rounded(draws: Array) -> npt.NDArray[np.float32]:
     return ((bits + half) & ~np.uint32(2 * half - 1)).view(np.float32)
 
 
-def _add(totals: Totals, sums: Mapping[str, Tensor], weights: Tensor) -> None:
+def _add(totals: Totals, sums: Sums, weights: Tensor) -> None:
     for name, values in sums.items():
         weighted = torch.tensordot(weights, values.double(), dims=1)
         totals[name] = totals[name].add_(weighted) if name in totals else weighted

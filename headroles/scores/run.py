@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 
 import pandas as pd
@@ -20,8 +19,10 @@ from headroles.heads import Kind
 from headroles.models import vocabulary
 from headroles.probe import without_cache
 from headroles.progress import track
-from headroles.scores.base import SELF, Score, Seen, named
+from headroles.scores.base import SELF, Measure, Score, Seen, named
 from headroles.scores.book import Array, Book, bounds, counting, rounded
+from headroles.scores.flow import Flow
+from headroles.scores.gradient import Gradient
 from headroles.text import Corpus, Sentence
 from headroles.watch import watched
 
@@ -32,7 +33,7 @@ def score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    scores: Score | Iterable[str | Score] | None = None,
+    scores: Measure | Iterable[str | Measure] | None = None,
     *,
     budget: int = 4096,
     resamples: int = 1000,
@@ -47,21 +48,30 @@ def score(
     the model's own greedy output. `budget` bounds a batch in tokens, padding included; how frequent a token is, is
     counted in `reference`, by default in the corpus itself.
 
-    Raises ValueError where a score cannot be had (syntax without trees), for attention that is not finite, for an empty
-    corpus and for a tokenizer that does not fit the model.
+    Scores of gradients ("relevance", "importance") make passes of their own over each batch, forward and back.
+
+    Raises ValueError where a score cannot be had (syntax without trees), for attention or gradients that are not
+    finite, gradients that are all zero, an empty corpus and a tokenizer that does not fit the model.
     """
     sites = families.sites(model)
     encoded = batches.encode(corpus, tokenizer, model)
     chosen = _possible(DEFAULT if scores is None else scores, sites, encoded, corpus, strict=scores is not None)
     counted = encoded if reference is None else batches.encode(reference, tokenizer, model, words=False)
     frequencies = {side: _frequencies(counted.counts(side), model) for side in ("source", "target")}
+    watching = [one for one in chosen if isinstance(one, Score)]
+    gradients = [one for one in chosen if isinstance(one, Gradient)]
     book = Book(chosen, resamples=resamples, seed=seed)
-    with _measuring(model):
+    with seam.evaluating(model):
+        flows = [Flow(one, model, book, lambda: batches.batches(encoded, model, budget=budget)) for one in gradients]
         groups = batches.batches(encoded, model, budget=budget)
         for batch in track(groups, "scoring heads", total=batches.number(encoded, budget)):
-            _read(batch, model, book, frequencies)
+            weights = counting(batch.numbers, resamples, seed).to(model.device)
+            if watching:
+                _watch(batch, model, watching, book, weights, frequencies)
+            for flow in flows:
+                flow.read(batch, weights)
     fields = _fields(model, corpus, encoded, reference) | {"resamples": resamples, "seed": seed}
-    return _table(book, families.index(model), fields)
+    return _table(book, families.index(model), fields, {flow.score.label: flow.close() for flow in flows})
 
 
 def attention(
@@ -80,7 +90,7 @@ def attention(
         if site.key == head[:2]:
             kept.append(weights[0, head[2]].float().cpu())
 
-    with _measuring(model):
+    with seam.evaluating(model), torch.inference_mode():
         batch = next(batches.batches(encoded, model))
         with watched(model, keep):
             model.base_model(**batch.inputs, **without_cache(model.base_model))
@@ -92,8 +102,8 @@ def attention(
 
 
 def _possible(
-    asked: Score | Iterable[str | Score], sites: list[Site], encoded: Encoded, corpus: Corpus, *, strict: bool
-) -> list[Score]:
+    asked: Measure | Iterable[str | Measure], sites: list[Site], encoded: Encoded, corpus: Corpus, *, strict: bool
+) -> list[Measure]:
     """The scores that can be had; where `strict`, one that cannot is an error."""
     kinds: set[Kind] = {site.kind for site in sites}
     trees = _tree_kinds(encoded) & kinds
@@ -120,8 +130,15 @@ def _tree_kinds(encoded: Encoded) -> set[Kind]:
     return found | ({"dec-self"} if any(one.sentence.has_tree for one in encoded.target or ()) else set())
 
 
-def _read(batch: Batch, model: PreTrainedModel, book: Book, frequencies: dict[str, tuple[Tensor, Tensor]]) -> None:
-    weights = counting(batch.numbers, book.resamples, book.seed).to(model.device)
+def _watch(
+    batch: Batch,
+    model: PreTrainedModel,
+    scores: list[Score],
+    book: Book,
+    weights: Tensor,
+    frequencies: dict[str, tuple[Tensor, Tensor]],
+) -> None:
+    """One forward in which the scores of attention see every site."""
     grounded: set[Kind] = set()
 
     def look(site: Site, attention: Tensor) -> None:
@@ -129,13 +146,24 @@ def _read(batch: Batch, model: PreTrainedModel, book: Book, frequencies: dict[st
         counts, ranks = frequencies["source" if keys is batch.source else "target"]
         seen = Seen(site.kind, attention.float(), queries, keys, counts, ranks)
         _check_finite(seen, site, batch, model)
-        book.add(seen, site.layer, weights)
-        if site.kind not in grounded:
-            book.add_ground(seen, weights)
-            grounded.add(site.kind)
+        for score in (score for score in scores if site.kind in score.kinds):
+            book.add(score, site.key, score.tally(seen), weights)
+            if site.kind not in grounded:
+                book.add_ground(score, site.kind, score.ground(seen), weights)
+        grounded.add(site.kind)
 
-    with watched(model, look):
+    with torch.inference_mode(), watched(model, look):
         model.base_model(**batch.inputs, **without_cache(model.base_model))
+
+
+def _check_finite(self, slopes: Slopes, batch: Batch) -> None:
+    finite = slopes.gradients.isfinite().flatten(1).all(-1)  # [batch]
+    if not finite.all():
+        number = batch.numbers[int(finite.int().argmin())]
+        raise ValueError(
+            f"{self.score.label} is not finite on sentence {number + 1} of the corpus; look for NaN or infinite "
+            f"weights in {type(self.model).__name__}, or load it in float32"
+        )
 
 
 def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) -> None:
@@ -148,16 +176,18 @@ def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) 
         )
 
 
-def _table(book: Book, index: pd.MultiIndex, fields: dict[str, object]) -> pd.DataFrame:
+def _table(
+    book: Book, index: pd.MultiIndex, fields: dict[str, object], notes: Mapping[str, dict[str, object]]
+) -> pd.DataFrame:
     columns: dict[str, Array] = {}
     draws: dict[str, Array] = {}
     signatures: dict[str, str] = {}
     for score, name, values in book.close(index):
         columns[name] = values[:, 0]
-        if book.resamples and not name.endswith(".words"):  # a count is no estimate
+        if book.resamples and score.sampled(name):
             draws[name] = rounded(values[:, 1:])
             columns[f"{name}.low"], columns[f"{name}.high"] = bounds(values[:, 1:])
-        text = heads.sign(**fields | {"score": score})
+        text = heads.sign(**fields | {"score": score} | notes.get(score.label, {}))
         signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
     return heads.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
@@ -192,13 +222,6 @@ def _frequencies(counts: Counter[int], model: PreTrainedModel) -> tuple[Tensor, 
     ranks = torch.empty_like(table)
     ranks[table.argsort(descending=True, stable=True)] = torch.arange(len(table))
     return table.to(model.device), ranks.to(model.device)
-
-
-@contextmanager
-def _measuring(model: PreTrainedModel) -> Iterator[None]:
-    """Eval mode without gradients, the mode restored afterwards."""
-    with seam.evaluating(model), torch.inference_mode():
-        yield
 
 
 def _or(names: Iterable[str]) -> str:

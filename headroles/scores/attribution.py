@@ -1,0 +1,136 @@
+"""Attribution: any method of captum, with the gates as its input; captum does the work."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headroles import families
+from headroles.batches import Batch
+from headroles.gates import Fill, gated
+from headroles.lrp import ruled
+from headroles.objectives import Explain, held
+from headroles.probe import without_cache
+from headroles.scores.base import Sums
+from headroles.scores.gradient import Gradient, Slopes
+
+TOGETHER = 8  # perturbed copies of a batch that go through the model at once, where the caller does not say
+
+
+@dataclass(frozen=True)
+class Attribution(Gradient):
+    """What a method of `captum.attr` gives each head's gate for the mean of what is explained of an example.
+
+    `method` is the name of a class such as "IntegratedGradients", "ShapleyValueSampling", "FeatureAblation" or
+    "DeepLift"; `options` go to its `attribute`. Gates start from zero where the method has a baseline. DeepLift knows
+    the non-linear modules of torch only: softmax and layer norm are plain gradients to it, and the signature's `delta`,
+    by which what it gives misses the effect of closing all heads, says how far it applies.
+    """
+
+    method: str = "IntegratedGradients"
+    options: tuple[tuple[str, Any], ...] = ()
+    fill: Fill = "zero"
+
+    def __post_init__(self) -> None:
+        known = methods()
+        if self.method not in known:
+            raise ValueError(f"captum has no method {self.method!r} for inputs; known: {', '.join(known)}")
+
+    @property
+    def label(self) -> str:
+        """Several methods may be asked for at once."""
+        return f"attribution[{self.method}]"
+
+    def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
+        """The objective, and captum's convergence delta on the first batch, where the method has one."""
+        found = super().notes(model, explain, batch)
+        with _captum(model):
+            run = _Run(self, model, explain, batch)
+            if not run.method.has_convergence_delta():
+                return found
+            _, delta = run.method.attribute(run.gates, **run.arguments, return_convergence_delta=True)
+            change = run.of_gates(run.gates, run.rows) - run.of_gates(torch.zeros_like(run.gates), run.rows)
+        return found | {"delta": f"{float((delta.abs().sum() / change.abs().sum()).detach()):.4f}"}
+
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
+        """The attributions as one step per example."""
+        with _captum(model):
+            run = _Run(self, model, explain, batch)
+            given = run.method.attribute(run.gates, **run.arguments).detach()
+        there = torch.ones(len(given), 1, device=given.device)
+        return Slopes(None, given[:, None], there, there.bool())
+
+    def tally(self, slopes: Slopes) -> dict[str, Tensor]:
+        """The attribution of each example."""
+        return {"given": slopes.gradients.double().sum(1)}
+
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """`attribution[method]`: the mean over examples."""
+        return {self.label: sums["given"] / sums["steps"]}
+
+
+def methods() -> list[str]:
+    """The classes of captum that attribute to inputs by gradients or by perturbing them."""
+    import captum.attr
+
+    kinds = (captum.attr.GradientAttribution, captum.attr.PerturbationAttribution)
+    found = {name: getattr(captum.attr, name) for name in captum.attr.__all__ if name != "LRP"}  # ours knows attention
+    classes = {name: cls for name, cls in found.items() if inspect.isclass(cls) and cls not in kinds}
+    return sorted(name for name, cls in classes.items() if issubclass(cls, kinds) and _of_a_function_alone(cls))
+
+
+class _Run:
+    """A method of captum at work on a batch."""
+
+    def __init__(self, score: Attribution, model: PreTrainedModel, explain: Explain, batch: Batch) -> None:
+        import captum.attr
+
+        self.of_gates = _OfGates(model, explain, held(model, explain, batch), score.fill)
+        self.method = getattr(captum.attr, score.method)(self.of_gates)
+        self.gates = torch.ones(len(batch.numbers), len(families.index(model)), device=model.device, requires_grad=True)
+        self.rows = torch.arange(len(self.gates), device=model.device)
+        taken = inspect.signature(self.method.attribute).parameters
+        self.arguments: dict[str, Any] = {"additional_forward_args": (self.rows,)}
+        if "baselines" in taken:
+            self.arguments["baselines"] = torch.zeros_like(self.gates)
+        if "perturbations_per_eval" in taken:
+            self.arguments["perturbations_per_eval"] = TOGETHER
+        self.arguments |= dict(score.options)
+
+
+class _OfGates(nn.Module):
+    """The mean of what is explained of the examples at `rows`, as a function of their gates."""
+
+    def __init__(self, model: PreTrainedModel, explain: Explain, batch: Batch, fill: Fill) -> None:
+        super().__init__()
+        self.model, self.explain, self.batch, self.fill = model, explain, batch, fill
+
+    def forward(self, gates: Tensor, rows: Tensor) -> Tensor:
+        """[example, heads], [example] -> [example]."""
+        batch = self.batch.take(rows)
+        with gated(self.model, gates, fill=self.fill):
+            explained = self.explain(self.model(**batch.inputs, **without_cache(self.model)), batch)
+        values = torch.where(explained.counted, explained.values, 0.0)
+        return values.sum(-1) / explained.counted.sum(-1).clamp(min=1)
+
+
+@contextmanager
+def _captum(model: PreTrainedModel) -> Iterator[None]:
+    """Gradients to the gates alone; captum's warning that its hooks will be removed is not shown."""
+    with torch.enable_grad(), ruled(model, "gradient"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Setting forward, backward hooks")
+        yield
+
+
+def _of_a_function_alone(cls: type) -> bool:
+    """Whether a class is made from a function and nothing else."""
+    parameters = list(inspect.signature(cls).parameters.values())
+    return not any(parameter.default is parameter.empty for parameter in parameters[1:])

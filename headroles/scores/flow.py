@@ -1,0 +1,50 @@
+"""The passes of one score of gradients over a corpus: forward and back, batch by batch."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headroles import families
+from headroles.batches import Batch
+from headroles.heads import Kind
+from headroles.objectives import Groups
+from headroles.scores.book import Book
+from headroles.scores.gradient import Gradient
+
+
+class Flow:
+    """The passes of one score of gradients over a corpus."""
+
+    def __init__(self, score: Gradient, model: PreTrainedModel, book: Book, groups: Groups) -> None:
+        self.score, self.model, self.book = score, model, book
+        self.explain = score.explain(model, groups)
+        self.notes: dict[str, object] | None = None
+        self.felt = False
+
+    def read(self, batch: Batch, weights: Tensor) -> None:
+        """Add what flows back from one batch."""
+        if self.notes is None:
+            self.notes = self.score.notes(self.model, self.explain, batch)
+        slopes = self.score.slopes(self.model, self.explain, batch)
+        self._check_finite(slopes, batch)
+        self.felt |= bool(slopes.gradients.any())
+        start, grounded = 0, set[Kind]()
+        for site in families.sites(self.model):
+            own = slopes.of(site.kind, slice(start, start + site.heads))
+            start += site.heads
+            if site.kind not in self.score.kinds:
+                continue
+            self.book.add(self.score, site.key, self.score.tally(own), weights)
+            if site.kind not in grounded:
+                self.book.add_ground(self.score, site.kind, self.score.ground(own), weights)
+            grounded.add(site.kind)
+
+    def close(self) -> dict[str, object]:
+        """What the signature says of the passes. Raises ValueError if nothing ever flowed back."""
+        if not self.felt:
+            raise ValueError(
+                f"every gradient of {self.score.label} is zero: no head of {type(self.model).__name__} has a part in "
+                f"objective {self.score.chosen(self.model).name!r}; choose another"
+            )
+        return self.notes or {}

@@ -1,0 +1,81 @@
+"""Relevance: how much of what the model decides flows through a head, by layer-wise relevance propagation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headroles.batches import Batch
+from headroles.lrp import Rules
+from headroles.lrp.ledger import report, totals
+from headroles.lrp.rules import start, table
+from headroles.objectives import Explain
+from headroles.scores.base import Sums
+from headroles.scores.gradient import Gradient, Slopes, Steps, check_steps, shares, slopes
+
+
+@dataclass(frozen=True)
+class Relevance(Gradient):
+    """Share of the relevance that flows through the heads of a layer (Voita et al. 2019, section 4; see LRP's rules).
+
+    `rules`: a rule set of `headroles.lrp.rules.table`; "gradient" has none and is gradient x input. `by`: shares of the
+    sum of |R| over the heads of the layer, step by step ("layer"), or of what is explained, over all steps ("logit").
+    `steps`: "all" generation steps, their "sum" in one backward pass, or so many of each sentence. The objective is by
+    default the largest logit of each step, of a classifier its class, of an encoder a similarity. Columns are
+    `relevance[rules]`, signed, and `relevance[rules].size`, of |R|: rules other than voita's give relevance of both
+    signs, whose plain sum over a layer may be near 0 and is no measure to divide by.
+    """
+
+    rules: Rules = "cp"
+    epsilon: float = 0.0
+    by: Literal["layer", "logit"] = "layer"
+    steps: Steps = "all"
+    chunk: int = 8
+
+    def __post_init__(self) -> None:
+        table(self.rules, self.epsilon)
+        check_steps(self.steps)
+        if self.by not in ("layer", "logit"):
+            raise ValueError(
+                f"relevance is normalised by 'layer' (the sum of |R| over its heads) or by 'logit'; got {self.by!r}: "
+                f"a plain sum of R may be near 0 where R has both signs"
+            )
+
+    @property
+    def label(self) -> str:
+        """Several rule sets may be asked for at once."""
+        return f"relevance[{self.rules}]"
+
+    def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
+        """The objective, and the conservation report in short, of the first batch."""
+        found = totals(report(model, explain, batch, self.rules, epsilon=self.epsilon))
+        return super().notes(model, explain, batch) | {name: f"{share:.4f}" for name, share in found.items()}
+
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
+        """The relevance of every head at every step."""
+        by_token = self.chosen(model).by_token
+        options: dict[str, Any] = {"rules": self.rules, "epsilon": self.epsilon, "steps": self.steps}
+        return slopes(model, explain, batch, **options, chunk=self.chunk, by_token=by_token)
+
+    def tally(self, slopes: Slopes) -> dict[str, Tensor]:
+        """The sums over steps of the shares, or of R itself."""
+        if self.by == "layer":
+            share = shares(slopes)
+            return {"signed": share.signed.sum(1), "size": share.size.sum(1)}
+        return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
+
+    def ground(self, slopes: Slopes) -> dict[str, Tensor]:
+        """The number of steps, or what was explained."""
+        if self.by == "layer":
+            return {"whole": slopes.steps}
+        relevance = slopes.values * start(slopes.values, self.rules)
+        return {"whole": relevance.double().sum(-1, keepdim=True)}
+
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """`relevance[rules]` and `relevance[rules].size`."""
+        whole = sums["whole"]
+        size = sums["size"] / (whole if self.by == "layer" else whole.abs())
+        return {self.label: sums["signed"] / whole, f"{self.label}.size": size}
