@@ -64,8 +64,8 @@ class Side:
 
     def take(self, rows: Tensor) -> Side:
         """The examples at `rows`, in this order, as often as they are named."""
-        tensors = (each[rows] for each in (self.ids, self.present, self.real, self.words))
-        return Side(*tensors, tuple(self.sentences[row] for row in rows.tolist()))
+        ids, present, real, words = (each[rows] for each in (self.ids, self.present, self.real, self.words))
+        return Side(ids, present, real, words, tuple(self.sentences[row] for row in rows.tolist()))
 
     def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """What `make` gives, made once for all layers: for what a score needs of the tokens, not of the attention."""

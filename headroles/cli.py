@@ -50,6 +50,7 @@ def score(
     target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
     study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
     scores: Annotated[str | None, typer.Option(help="Scores, separated by commas; by default all that apply.")] = None,
+    rules: Annotated[str, typer.Option(help="Rule sets of the score relevance, separated by commas.")] = "cp",
     limit: Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Corpus to count token frequencies in; by default itself.")
@@ -62,17 +63,22 @@ def score(
     """Score every attention head of a model on a corpus, tell the roles and draw the figures."""
     from headroles.corpus import read
     from headroles.models import load, place
+    from headroles.role import tellable
     from headroles.study import Study
-    from headroles.survey import draw, measure, tell
+    from headroles.survey import balances, draw, measure, tell
 
     sentences = read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
     loaded, tokenizer = load(model)
-    asked = None if scores is None else [name.strip() for name in scores.split(",")]
+    asked = None if scores is None else _asked(scores, rules)
     options: dict[str, Any] = {"resamples": resamples, "seed": seed, "budget": budget, "reference": counted}
     folder = Study(study)
     measure(folder, place(loaded, device), tokenizer, sentences, asked, **options)
-    _show(tell(folder))
+    for name, shares in balances(folder).items():
+        parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
+        _say(f"relevance by {name}, of what is explained: {parts}")
+    if tellable(folder.load("heads")):
+        _show(tell(folder))
     _list(draw(folder), study)
 
 
@@ -120,6 +126,38 @@ def attention(
 
 
 @app.command()
+def compare(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus on which heads are scored, and closed one by one.")],
+    target: Annotated[Path | None, typer.Argument(help="Its translations.")] = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="Corpus on which they are closed together; by default the same.")
+    ] = None,
+    held_out_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
+    study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
+    rules: Annotated[str, typer.Option(help="Rule sets, separated by commas.")] = "cp,attn,voita,gradient",
+    limit: Annotated[int | None, typer.Option(help="Only the first sentences of both corpora.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
+) -> None:
+    """Compare which score tells best which heads matter: relevance by each rule set, importance, confidence, chance."""
+    from headroles.comparison import compare as run
+    from headroles.corpus import read
+    from headroles.models import load, place
+    from headroles.study import Study
+    from headroles.survey import draw
+
+    first = read(corpus, target, limit=limit)
+    second = first if held_out is None else read(held_out, held_out_target, limit=limit)
+    loaded, tokenizer = load(model)
+    folder = Study(study)
+    chosen: Any = [name.strip() for name in rules.split(",")]
+    found, areas = run(folder, place(loaded, device), tokenizer, first, second, rules=chosen)
+    _print(found, "rank correlation with closing one head alone, over all heads and within layers")
+    _print(areas, "mean height of the curve when the least relevant heads are closed together")
+    _list(draw(folder), study)
+
+
+@app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Study folder for the tables and figures.")] = Path("headroles-demo"),
     translation: Annotated[bool, typer.Option("--translation", help="A toy translator instead of MiniLM.")] = False,
@@ -161,6 +199,28 @@ def _say(text: str) -> None:
 
 def _list(files: list[Path], folder: Path) -> None:
     _say(f"tables are in {folder}, and these figures: {', '.join(file.name for file in files)}")
+
+
+def _print(table: Any, title: str) -> None:
+    """Print a table of numbers, one row to a line."""
+    shown = Table(title=title)
+    shown.add_column(str(table.index.name))
+    for column in table:
+        shown.add_column(str(column), justify="right")
+    for name, row in table.iterrows():
+        shown.add_row(escape(str(name)), *(f"{value:.3f}" for value in row))
+    Console().print(shown)
+
+
+def _asked(scores: str, rules: str) -> list[Any]:
+    """The scores of a list with commas, relevance by each rule set of another."""
+    from headroles.scores import Relevance
+
+    found: list[Any] = []
+    for name in (name.strip() for name in scores.split(",")):
+        each: Any = [rule.strip() for rule in rules.split(",")]
+        found += [Relevance(rules=rule) for rule in each] if name == "relevance" else [name]
+    return found
 
 
 def _show(told: Any) -> None:

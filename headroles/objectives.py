@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles import models
+from headroles import outputs
 from headroles.batches import Batch
 from headroles.probe import without_cache
 
-Name = Literal["top", "reference", "class", "similarity", "loss"]
+Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
 
 class Explained(NamedTuple):
@@ -65,7 +65,7 @@ class Top(Objective):
                 chosen = free.argmax(-1)
             if batch.own and batch.labels is not None:  # a forced token is written though its logit is not the largest
                 chosen = torch.where(batch.labels >= 0, batch.labels, chosen)
-            return Explained(_picked(logits, chosen), _steps(model, batch), chosen)
+            return Explained(outputs.picked(logits, chosen), outputs.steps(model, batch), chosen)
 
         return top
 
@@ -81,8 +81,8 @@ class Reference(Objective):
         _needs_vocabulary(model, self.name)
 
         def reference(output: Any, batch: Batch) -> Explained:
-            labels = _labels(model, batch)
-            return Explained(_picked(output.logits, labels.clamp(min=0)), labels >= 0)
+            labels = outputs.labels(model, batch)
+            return Explained(outputs.picked(output.logits, labels.clamp(min=0)), labels >= 0)
 
         return reference
 
@@ -100,10 +100,10 @@ class ClassLogit(Objective):
         _needs_classes(model, self.name)
 
         def of_class(output: Any, batch: Batch) -> Explained:
-            chosen = _classes(model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
+            chosen = outputs.classes(model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
             if self.of == "top" and batch.own and batch.labels is not None:
                 chosen = batch.labels[:, 0]
-            return _single(_picked(output.logits, chosen))._replace(chosen=chosen[:, None])
+            return _single(outputs.picked(output.logits, chosen))._replace(chosen=chosen[:, None])
 
         return of_class
 
@@ -121,7 +121,7 @@ class Similarity(Objective):
         embedded: list[Tensor] = []
         with torch.no_grad():
             for batch in groups():
-                state = _mean_state(model(**batch.inputs, **without_cache(model)), batch, model)
+                state = outputs.mean_state(model(**batch.inputs, **without_cache(model)), batch, model)
                 embedded.append(F.normalize(state.float(), dim=-1))
                 numbers += batch.numbers
         if len(numbers) < 2:
@@ -133,7 +133,7 @@ class Similarity(Objective):
             rows = torch.tensor([place[number] for number in batch.numbers], device=units.device)
             near = units[rows] @ units.T  # [batch, sentence]
             near[torch.arange(len(rows)), rows] = -torch.inf
-            return _single((_mean_state(output, batch, model) * units[near.argmax(-1)]).sum(-1))
+            return _single((outputs.mean_state(output, batch, model) * units[near.argmax(-1)]).sum(-1))
 
         return similarity
 
@@ -146,20 +146,52 @@ class Loss(Objective):
 
     def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
         """Per token where the model has a vocabulary, otherwise one step per sentence."""
-        if not _has_vocabulary(model):
+        if not outputs.has_vocabulary(model):
             _needs_classes(model, self.name)
 
         def loss(output: Any, batch: Batch) -> Explained:
-            if not _has_vocabulary(model):
-                return _single(F.cross_entropy(output.logits.float(), _classes(model, batch), reduction="none"))
-            labels = _labels(model, batch)
+            if not outputs.has_vocabulary(model):
+                return _single(F.cross_entropy(output.logits.float(), outputs.classes(model, batch), reduction="none"))
+            labels = outputs.labels(model, batch)
             values = F.cross_entropy(output.logits.float().transpose(1, 2), labels, reduction="none")
             return Explained(values, labels >= 0)
 
         return loss
 
 
-OBJECTIVES: dict[str, type[Objective]] = {cls.name: cls for cls in (Top, Reference, ClassLogit, Similarity, Loss)}
+@dataclass(frozen=True)
+class Agreement(Objective):
+    """Whether the intact model's choice is still the first, or, of an encoder, the cosine with its intact mean state.
+
+    A measure, not an explanation: choices have no gradient.
+    """
+
+    name: ClassVar[Name] = "agreement"
+
+    def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
+        """The intact model reads all first; one step per token, class or state."""
+        intact: dict[int, Tensor] = {}
+        with torch.no_grad():
+            for batch in groups():
+                output = model(**batch.inputs, **without_cache(model))
+                for number, choice in zip(batch.numbers, outputs.choices(output, batch, model), strict=True):
+                    intact[number] = choice.reshape(-1)
+
+        def agreement(output: Any, batch: Batch) -> Explained:
+            now = outputs.choices(output, batch, model)
+            before = torch.nn.utils.rnn.pad_sequence([intact[number] for number in batch.numbers], batch_first=True)
+            if not outputs.has_vocabulary(model) and not outputs.has_classes(model):
+                return _single(F.cosine_similarity(now, before, dim=-1))
+            if not outputs.has_vocabulary(model):
+                return _single((now == before[:, 0]).float())
+            return Explained((now == before[:, : now.shape[1]]).float(), outputs.steps(model, batch))
+
+        return agreement
+
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    cls.name: cls for cls in (Top, Reference, ClassLogit, Similarity, Loss, Agreement)
+}
 
 
 def objective(given: Name | Objective | None, model: PreTrainedModel) -> Objective:
@@ -167,7 +199,7 @@ def objective(given: Name | Objective | None, model: PreTrainedModel) -> Objecti
     if isinstance(given, Objective):
         return given
     if given is None:
-        return Top() if _has_vocabulary(model) else ClassLogit() if _has_classes(model) else Similarity()
+        return Top() if outputs.has_vocabulary(model) else ClassLogit() if outputs.has_classes(model) else Similarity()
     if given not in OBJECTIVES:
         raise ValueError(f"unknown objective {given!r}; known: {', '.join(OBJECTIVES)}")
     return OBJECTIVES[given]()
@@ -182,74 +214,20 @@ def held(model: PreTrainedModel, explain: Explain, batch: Batch) -> Batch:
     return replace(batch, labels=torch.where(explained.counted, explained.chosen, -100), own=True)
 
 
-def _has_vocabulary(model: PreTrainedModel) -> bool:
-    return model.get_output_embeddings() is not None
-
-
-def _has_classes(model: PreTrainedModel) -> bool:
-    return "Classification" in type(model).__name__
-
-
 def _needs_vocabulary(model: PreTrainedModel, name: str) -> None:
-    if not _has_vocabulary(model):
+    if not outputs.has_vocabulary(model):
         raise ValueError(
             f"objective {name!r} is a logit over a vocabulary, and {type(model).__name__} puts out none; "
-            f"use {'class' if _has_classes(model) else 'similarity'!r}, or load the model with its head"
+            f"use {'class' if outputs.has_classes(model) else 'similarity'!r}, or load the model with its head"
         )
 
 
 def _needs_classes(model: PreTrainedModel, name: str) -> None:
-    if not _has_classes(model):
+    if not outputs.has_classes(model):
         raise ValueError(
             f"objective {name!r} needs a model that classifies or predicts tokens; {type(model).__name__} puts out "
             f"states only: use 'similarity', or load the model with its head"
         )
-
-
-def _labels(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The token each step should give, -100 where none: [batch, token]. A masked model's is the token itself."""
-    if batch.labels is not None:
-        return batch.labels
-    side = batch.source
-    if not models.causal(model):
-        return torch.where(side.real, side.ids, -100)
-    after = torch.where(side.present, side.ids, -100).roll(-1, dims=1)
-    after[:, -1] = -100
-    return after
-
-
-def _steps(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The steps that count: [batch, token]."""
-    return _labels(model, batch) >= 0
-
-
-def _classes(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The class of each sentence's label: [batch]."""
-    config: Any = model.config
-    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
-    known |= {str(number): number for number in range(config.num_labels)}
-    given = [None if sentence is None else sentence.label for sentence in batch.source.sentences]
-    for label in given:
-        if label not in known:
-            raise ValueError(f"label {label!r} is none of the classes of {type(model).__name__}: {', '.join(known)}")
-    return torch.tensor([known[str(label)] for label in given], device=batch.source.ids.device)
-
-
-def _mean_state(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
-    """The mean over a sentence's tokens, special ones included, of the last states: [batch, width]."""
-    states = getattr(output, "last_hidden_state", None)
-    if states is None:
-        raise ValueError(
-            f"objective 'similarity' needs states, and {type(model).__name__} puts out logits; use its body"
-        )
-    side = batch.source if batch.target is None else batch.target
-    present = side.present[..., None].to(states.dtype)
-    mean: Tensor = (states * present).sum(1) / present.sum(1)
-    return mean
-
-
-def _picked(logits: Tensor, chosen: Tensor) -> Tensor:
-    return logits.gather(-1, chosen[..., None]).squeeze(-1)
 
 
 def _single(values: Tensor) -> Explained:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from headroles.maps import TITLES, font, heatmap, heatmaps, new_axes, of_kind, r
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["attention", "conservation", "dependency", "heatmap", "heatmaps", "offsets", "relevance", "roles"]
+__all__ = ["attention", "conservation", "curves", "dependency", "heatmap", "heatmaps", "offsets", "relevance", "roles"]
 
 
 def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | None = None) -> Axes:
@@ -86,6 +87,38 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words)
     ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06))
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    sns.despine(ax=ax)
+    return ax
+
+
+def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
+    """Draw what is left when heads are closed in several orders, with 95 % intervals (Michel et al. 2019, Fig. 3).
+
+    `table` is that of `headroles.curves.curve`. Orders called "random 0", "random 1" ... are one grey line, their mean,
+    in a band from the lowest to the highest.
+    """
+    import seaborn as sns
+
+    needed = {"order", "share", "value", "low", "high"}
+    if not isinstance(table, pd.DataFrame) or not needed <= set(table):
+        raise ValueError(
+            f"expected the table of headroles.curves.curve ({', '.join(sorted(needed))}); got {said(table)}"
+        )
+    ax = new_axes((9, 12), cell=0.45, beside=3)[0] if ax is None else ax
+    chance = table[table["order"].str.startswith("random ")].groupby("share")["value"].agg(["mean", "min", "max"])
+    if len(chance):
+        ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
+        ax.plot(chance.index, chance["mean"], color="0.5", label="random")
+    named = table[~table["order"].str.startswith("random ")]
+    names = named["order"].unique()
+    colours = sns.color_palette("colorblind", len(names))
+    for (name, part), colour, marker in zip(
+        named.groupby("order", sort=False), colours, cycle("osD^vP*X"), strict=False
+    ):
+        ax.fill_between(part["share"], part["low"], part["high"], color=colour, alpha=0.15, linewidth=0)
+        ax.plot(part["share"], part["value"], color=colour, marker=marker, markersize=4, label=str(name))
+    ax.set(xlabel="share of heads closed", ylabel=label, xlim=(0, 1))
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
     sns.despine(ax=ax)
     return ax
 

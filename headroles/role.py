@@ -83,6 +83,11 @@ def roles(
     return heads.table(columns, heads.rows(table), signatures)
 
 
+def tellable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
+    """Whether any role rests on a column of the table."""
+    return any(True for role in roles for _ in role.variants(table.columns))
+
+
 def held(roles: pd.DataFrame) -> pd.DataFrame:
     """The roles that heads have, a row for each, heads as in the table: kind, layer, head, role, value, stability."""
     rows = [

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from headroles.scores import Score
+    from headroles.scores import Measure, Relevance
 
-DRAWN = ("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png")  # the files `draw` may write
+DRAWN = (  # the files `draw` may write
+    *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
+    *("relevance-*.png", "conservation-*.png", "curves.png"),
+)
+BALANCED = 100  # sentences of the conservation report
 MAPS = (  # columns worth a heatmap each, where a study has them
     "confidence",
     "position[best]",
@@ -33,6 +37,7 @@ MAPS = (  # columns worth a heatmap each, where a study has them
     "sink[first]",
     "alignment[monotone]",
     "alignment[diagonal]",
+    "importance",
 )
 
 
@@ -41,7 +46,7 @@ def measure(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    scores: Iterable[str | Score] | None = None,
+    scores: Iterable[str | Measure] | None = None,
     *,
     budget: int = 4096,
     resamples: int = 1000,
@@ -51,7 +56,8 @@ def measure(
     """The score table of a study: kept if it is there and made from the same model, corpus and options.
 
     Arguments and errors are those of `score`. Where the corpus has trees, the distances between heads and dependents
-    are kept too, as the table `offsets`.
+    are kept too, as the table `offsets`; for relevance its conservation report on the first sentences, as
+    `conservation-RULES`.
     """
     from headroles import models
     from headroles import scores as room
@@ -74,6 +80,8 @@ def measure(
         return room.score(model, tokenizer, corpus, chosen, **options)
 
     table = study.keep("heads", recipe, compute)
+    for one in (one for one in chosen or () if isinstance(one, room.Relevance)):
+        _keep_conservation(study, recipe, one, model, tokenizer, corpus[:BALANCED], budget)
     if any(set(RELATIONS) & set(sentence.relations) for sentence in corpus):
         from headroles.corpus import offsets
 
@@ -81,6 +89,14 @@ def measure(
     else:
         study.path("offsets").unlink(missing_ok=True)  # of another corpus
     return table
+
+
+def balances(study: Study) -> dict[str, dict[str, float]]:
+    """The conservation report of each rule set a study has, in short: shares of inputs, biases, and the residue."""
+    from headroles.lrp import totals
+
+    names = [name for name in study.names() if name.startswith("conservation-")]
+    return {name.removeprefix("conservation-"): totals(study.load(name)) for name in names}
 
 
 def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.DataFrame:
@@ -132,6 +148,23 @@ def _check_writable(folder: Path) -> None:
         raise OSError(f"cannot write into study folder {folder}: {error.strerror}; name another") from error
 
 
+def _keep_conservation(
+    study: Study,
+    recipe: str,
+    score: Relevance,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    budget: int,
+) -> None:
+    from headroles.lrp import conservation
+
+    options: dict[str, Any] = {"epsilon": score.epsilon, "objective": score.objective, "budget": budget}
+    study.keep(
+        f"conservation-{score.rules}", recipe, lambda: conservation(model, tokenizer, corpus, score.rules, **options)
+    )
+
+
 def _figures(study: Study) -> Iterator[tuple[str, Any]]:
     from headroles import plots
 
@@ -140,12 +173,20 @@ def _figures(study: Study) -> Iterator[tuple[str, Any]]:
         for column in MAPS:
             if column in table and table[column].notna().any():
                 yield _slug(f"heatmap {column}"), plots.heatmaps(table[column])[0]
+        for column in map(str, table.filter(regex=r"^relevance\[.*\]\.size$")):
+            for kind in _kinds(table[[column]]):
+                yield _slug(f"{column.removesuffix('.size')} {kind}"), plots.relevance(table[column], kind=kind)
         for kind in _kinds(table.filter(regex=r"^syntax\[[^.]*$")):
             yield f"dependency-{kind}", plots.dependency(table, kind=kind)
     if study.has("roles"):
         told = study.load("roles")
         for kind in _kinds(told[role.names(told)].where(lambda held: held.astype(bool))):
             yield f"roles-{kind}", plots.roles(told, kind=kind)
+    for name in study.names():
+        if name.startswith("conservation-"):
+            yield _slug(name), plots.conservation(study.load(name))
+    if study.has("curves"):
+        yield "curves", plots.curves(study.load("curves"), label="agreement with the intact model")
     if study.has("offsets"):
         yield "offsets", plots.offsets(study.load("offsets"))[0]
 

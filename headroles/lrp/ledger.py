@@ -52,7 +52,7 @@ def conservation(
         reports = [report(model, explain, batch, rules, epsilon=epsilon) for batch in groups]
     whole = sum(one.attrs["explained"] for one in reports)
     shares = [one.attrs["explained"] / whole * one for one in reports]
-    found = pd.concat(shares).groupby(level=["part", "layer"], sort=False).sum()
+    found: pd.DataFrame = pd.concat(shares).groupby(level=["part", "layer"], sort=False).sum()
     found.attrs = {"explained": whole}
     return found
 

@@ -29,10 +29,11 @@ TOGETHER = 8  # perturbed copies of a batch that go through the model at once, w
 class Attribution(Gradient):
     """What a method of `captum.attr` gives each head's gate for the mean of what is explained of an example.
 
-    `method` is the name of a class such as "IntegratedGradients", "ShapleyValueSampling", "FeatureAblation" or
-    "DeepLift"; `options` go to its `attribute`. Gates start from zero where the method has a baseline. DeepLift knows
-    the non-linear modules of torch only: softmax and layer norm are plain gradients to it, and the signature's `delta`,
-    by which what it gives misses the effect of closing all heads, says how far it applies.
+    `method` is the name of a class such as "IntegratedGradients", "ShapleyValueSampling", "FeatureAblation" (each head
+    closed alone) or "DeepLift"; `options` go to its `attribute`. Gates start from zero where the method has a baseline.
+    DeepLift knows the non-linear modules of torch only: softmax and layer norm are plain gradients to it, and the
+    signature's `delta`, by which what it gives misses the effect of closing all heads, says how far it applies. Columns
+    are `attribution[method]` and `attribution[method].size`, the mean of absolute values.
     """
 
     method: str = "IntegratedGradients"
@@ -69,12 +70,12 @@ class Attribution(Gradient):
         return Slopes(None, given[:, None], there, there.bool())
 
     def tally(self, slopes: Slopes) -> dict[str, Tensor]:
-        """The attribution of each example."""
-        return {"given": slopes.gradients.double().sum(1)}
+        """The attribution of each example, and its absolute value."""
+        return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
-        """`attribution[method]`: the mean over examples."""
-        return {self.label: sums["given"] / sums["steps"]}
+        """`attribution[method]` and `attribution[method].size`: means over examples."""
+        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
 
 def methods() -> list[str]:

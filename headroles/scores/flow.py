@@ -10,7 +10,7 @@ from headroles.batches import Batch
 from headroles.heads import Kind
 from headroles.objectives import Groups
 from headroles.scores.book import Book
-from headroles.scores.gradient import Gradient
+from headroles.scores.gradient import Gradient, Slopes
 
 
 class Flow:
@@ -48,3 +48,12 @@ class Flow:
                 f"objective {self.score.chosen(self.model).name!r}; choose another"
             )
         return self.notes or {}
+
+    def _check_finite(self, slopes: Slopes, batch: Batch) -> None:
+        finite = slopes.gradients.isfinite().flatten(1).all(-1)  # [batch]
+        if not finite.all():
+            number = batch.numbers[int(finite.int().argmin())]
+            raise ValueError(
+                f"{self.score.label} is not finite on sentence {number + 1} of the corpus; look for NaN or infinite "
+                f"weights in {type(self.model).__name__}, or load it in float32"
+            )

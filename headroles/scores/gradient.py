@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -123,18 +123,14 @@ def slopes(
     return Slopes(None, torch.cat(parts).transpose(0, 1), values, counted)
 
 
-class Shares(NamedTuple):
-    """Relevance as shares of what flows through the layer."""
+def shares(slopes: Slopes, *, signed: bool) -> Tensor:
+    """Each head's share, [batch, step, heads], of the sum of |R| over the heads of the site, or of R where `signed`.
 
-    signed: Tensor  # [batch, step, heads]
-    size: Tensor  # [batch, step, heads]: sums to 1
-
-
-def shares(slopes: Slopes) -> Shares:
-    """Each head's share of the sum of |gradient| over the heads of the site; 0 where nothing flows back."""
-    whole = slopes.gradients.double().abs().sum(-1, keepdim=True)
-    signed = torch.where(whole == 0, 0.0, slopes.gradients.double() / torch.where(whole == 0, 1.0, whole))
-    return Shares(signed, signed.abs())
+    0 where nothing flows back.
+    """
+    found = slopes.gradients.double()
+    whole = (found if signed else found.abs()).sum(-1, keepdim=True)
+    return torch.where(whole == 0, 0.0, found / torch.where(whole == 0, 1.0, whole))
 
 
 def check_steps(steps: object) -> None:

@@ -22,32 +22,35 @@ class Relevance(Gradient):
     """Share of the relevance that flows through the heads of a layer (Voita et al. 2019, section 4; see LRP's rules).
 
     `rules`: a rule set of `headroles.lrp.rules.table`; "gradient" has none and is gradient x input. `by`: shares of the
-    sum of |R| over the heads of the layer, step by step ("layer"), or of what is explained, over all steps ("logit").
-    `steps`: "all" generation steps, their "sum" in one backward pass, or so many of each sentence. The objective is by
-    default the largest logit of each step, of a classifier its class, of an encoder a similarity. Columns are
-    `relevance[rules]`, signed, and `relevance[rules].size`, of |R|: rules other than voita's give relevance of both
-    signs, whose plain sum over a layer may be near 0 and is no measure to divide by.
+    sum of |R| over the heads of the layer, step by step ("layer"), or of all that is explained ("logit"), comparable
+    between layers. `steps`: "all" generation steps, their "sum" in one backward pass, or so many of each sentence. The
+    objective is by default the largest logit of each step, of a classifier its class, of an encoder a similarity.
+    Columns are `relevance[rules]`, signed, and `relevance[rules].size`, of |R|; with `by="logit"`,
+    `relevance[rules logit]`. Rules other than voita's give relevance of both signs, whose plain sum over a layer may be
+    near 0: `by="sum"` is for voita's alone.
     """
 
     rules: Rules = "cp"
     epsilon: float = 0.0
-    by: Literal["layer", "logit"] = "layer"
+    by: Literal["layer", "logit", "sum"] = "layer"
     steps: Steps = "all"
     chunk: int = 8
 
     def __post_init__(self) -> None:
         table(self.rules, self.epsilon)
         check_steps(self.steps)
-        if self.by not in ("layer", "logit"):
+        if self.by not in ("layer", "logit", "sum"):
+            raise ValueError(f"relevance is normalised by 'layer', 'logit' or 'sum'; got {self.by!r}")
+        if self.by == "sum" and not self.rules.startswith("voita"):
             raise ValueError(
-                f"relevance is normalised by 'layer' (the sum of |R| over its heads) or by 'logit'; got {self.by!r}: "
-                f"a plain sum of R may be near 0 where R has both signs"
+                f"rules {self.rules!r} give relevance of both signs, whose plain sum may be near 0; use by='layer', "
+                f"which divides by the sum of |R|"
             )
 
     @property
     def label(self) -> str:
         """Several rule sets may be asked for at once."""
-        return f"relevance[{self.rules}]"
+        return f"relevance[{self.rules}{' logit' * (self.by == 'logit')}]"
 
     def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
         """The objective, and the conservation report in short, of the first batch."""
@@ -62,20 +65,16 @@ class Relevance(Gradient):
 
     def tally(self, slopes: Slopes) -> dict[str, Tensor]:
         """The sums over steps of the shares, or of R itself."""
-        if self.by == "layer":
-            share = shares(slopes)
-            return {"signed": share.signed.sum(1), "size": share.size.sum(1)}
-        return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
+        found = slopes.gradients.double() if self.by == "logit" else shares(slopes, signed=self.by == "sum")
+        return {"signed": found.sum(1), "size": found.abs().sum(1)}
 
     def ground(self, slopes: Slopes) -> dict[str, Tensor]:
         """The number of steps, or what was explained."""
-        if self.by == "layer":
+        if self.by != "logit":
             return {"whole": slopes.steps}
         relevance = slopes.values * start(slopes.values, self.rules)
         return {"whole": relevance.double().sum(-1, keepdim=True)}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
         """`relevance[rules]` and `relevance[rules].size`."""
-        whole = sums["whole"]
-        size = sums["size"] / (whole if self.by == "layer" else whole.abs())
-        return {self.label: sums["signed"] / whole, f"{self.label}.size": size}
+        return {self.label: sums["signed"] / sums["whole"], f"{self.label}.size": sums["size"] / sums["whole"].abs()}

@@ -156,16 +156,6 @@ def _watch(
         model.base_model(**batch.inputs, **without_cache(model.base_model))
 
 
-def _check_finite(self, slopes: Slopes, batch: Batch) -> None:
-    finite = slopes.gradients.isfinite().flatten(1).all(-1)  # [batch]
-    if not finite.all():
-        number = batch.numbers[int(finite.int().argmin())]
-        raise ValueError(
-            f"{self.score.label} is not finite on sentence {number + 1} of the corpus; look for NaN or infinite "
-            f"weights in {type(self.model).__name__}, or load it in float32"
-        )
-
-
 def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) -> None:
     finite = seen.top[0].isfinite().all(-1).all(-1)  # [batch]
     if not finite.all():

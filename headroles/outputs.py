@@ -1,0 +1,76 @@
+"""What a model's output says, and what it should have said: logits, choices, labels, states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headroles import models
+from headroles.batches import Batch
+
+
+def has_vocabulary(model: PreTrainedModel) -> bool:
+    """Whether a model puts out logits over a vocabulary."""
+    return model.get_output_embeddings() is not None
+
+
+def has_classes(model: PreTrainedModel) -> bool:
+    """Whether a model is a classifier."""
+    return "Classification" in type(model).__name__
+
+
+def labels(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The token each step should give, -100 where none: [batch, token]. A masked model's is the token itself."""
+    if batch.labels is not None:
+        return batch.labels
+    side = batch.source
+    if not models.causal(model):
+        return torch.where(side.real, side.ids, -100)
+    after = torch.where(side.present, side.ids, -100).roll(-1, dims=1)
+    after[:, -1] = -100
+    return after
+
+
+def steps(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The steps that count: [batch, token]."""
+    return labels(model, batch) >= 0
+
+
+def classes(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The class of each sentence's label: [batch]."""
+    config: Any = model.config
+    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
+    known |= {str(number): number for number in range(config.num_labels)}
+    given = [None if sentence is None else sentence.label for sentence in batch.source.sentences]
+    for label in given:
+        if label not in known:
+            raise ValueError(f"label {label!r} is none of the classes of {type(model).__name__}: {', '.join(known)}")
+    return torch.tensor([known[str(label)] for label in given], device=batch.source.ids.device)
+
+
+def mean_state(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
+    """The mean over a sentence's tokens, special ones included, of the last states: [batch, width]."""
+    states = getattr(output, "last_hidden_state", None)
+    if states is None:
+        raise ValueError(
+            f"objective 'similarity' needs states, and {type(model).__name__} puts out logits; use its body"
+        )
+    side = batch.source if batch.target is None else batch.target
+    present = side.present[..., None].to(states.dtype)
+    mean: Tensor = (states * present).sum(1) / present.sum(1)
+    return mean
+
+
+def picked(logits: Tensor, chosen: Tensor) -> Tensor:
+    """The logits, [...], of the tokens or classes chosen."""
+    return logits.gather(-1, chosen[..., None]).squeeze(-1)
+
+
+def choices(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
+    """The largest logit of each step [batch, token] or sentence [batch], or the mean state [batch, width]."""
+    if has_vocabulary(model) or has_classes(model):
+        return output.logits.argmax(-1)  # type: ignore[no-any-return]
+    return mean_state(output, batch, model)
