@@ -137,6 +137,7 @@ def compare(
     study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
     rules: Annotated[str, typer.Option(help="Rule sets, separated by commas.")] = "cp,attn,voita,gradient",
     limit: Annotated[int | None, typer.Option(help="Only the first sentences of both corpora.", min=1)] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)] = 1000,
     device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
 ) -> None:
     """Compare which score tells best which heads matter: relevance by each rule set, importance, confidence, chance."""
@@ -151,7 +152,7 @@ def compare(
     loaded, tokenizer = load(model)
     folder = Study(study)
     chosen: Any = [name.strip() for name in rules.split(",")]
-    found, areas = run(folder, place(loaded, device), tokenizer, first, second, rules=chosen)
+    found, areas = run(folder, place(loaded, device), tokenizer, first, second, rules=chosen, resamples=resamples)
     _print(found, "rank correlation with closing one head alone, over all heads and within layers")
     _print(areas, "mean height of the curve when the least relevant heads are closed together")
     _list(draw(folder), study)
@@ -204,9 +205,9 @@ def _list(files: list[Path], folder: Path) -> None:
 def _print(table: Any, title: str) -> None:
     """Print a table of numbers, one row to a line."""
     shown = Table(title=title)
-    shown.add_column(str(table.index.name))
+    shown.add_column(str(table.index.name), no_wrap=True)
     for column in table:
-        shown.add_column(str(column), justify="right")
+        shown.add_column(str(column).replace(".", " "), justify="right")
     for name, row in table.iterrows():
         shown.add_row(escape(str(name)), *(f"{value:.3f}" for value in row))
     Console().print(shown)

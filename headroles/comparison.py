@@ -48,7 +48,7 @@ def compare(
     from headroles import models
     from headroles.curves import areas, curve
 
-    table = measure(study, model, tokenizer, corpus, _scores(rules), budget=budget, resamples=resamples)
+    table = measure(study, model, tokenizer, corpus, _scores(rules, model), budget=budget, resamples=resamples)
     names = [name for name in map(str, table) if _is_candidate(name)]
     found = agreement(table, names, ABLATION)
     orders = {name: table[name].sort_values(kind="stable").index.tolist() for name in [*names, ABLATION]}
@@ -101,10 +101,14 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
     return result.sort_values("all", ascending=False)
 
 
-def _scores(rules: Sequence[Rules]) -> list[Any]:
+def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[Any]:
+    """What is compared; the importance of an encoder without a head is that for what its relevance explains."""
+    from headroles import objectives, outputs
     from headroles.scores import Attribution, Importance, Relevance
 
-    chosen: list[Any] = ["confidence", Importance(), Attribution(method="FeatureAblation")]
+    lossless = not outputs.has_vocabulary(model) and not outputs.has_classes(model)
+    importance = Importance(objective=objectives.Similarity() if lossless else None)
+    chosen: list[Any] = ["confidence", importance, Attribution(method="FeatureAblation")]
     for name in rules:
         steps: Any = "sum" if name.startswith("voita") else "all"
         chosen += [Relevance(rules=name, steps=steps), Relevance(rules=name, steps=steps, by="logit")]

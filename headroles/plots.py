@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,13 +110,12 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
         ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
         ax.plot(chance.index, chance["mean"], color="0.5", label="random")
     named = table[~table["order"].str.startswith("random ")]
-    names = named["order"].unique()
-    colours = sns.color_palette("colorblind", len(names))
-    for (name, part), colour, marker in zip(
-        named.groupby("order", sort=False), colours, cycle("osD^vP*X"), strict=False
-    ):
-        ax.fill_between(part["share"], part["low"], part["high"], color=colour, alpha=0.15, linewidth=0)
-        ax.plot(part["share"], part["value"], color=colour, marker=marker, markersize=4, label=str(name))
+    best_first = named.groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
+    hues = [hue for i, hue in enumerate(sns.color_palette("colorblind")) if i != 7]  # grey is chance
+    for name, (line, hue), marker in zip(best_first, product(("-", "--", ":"), hues), cycle("osD^vP*X"), strict=False):
+        part = named[named["order"] == name]
+        ax.fill_between(part["share"], part["low"], part["high"], color=hue, alpha=0.15, linewidth=0)
+        ax.plot(part["share"], part["value"], line, color=hue, marker=marker, markersize=4, label=str(name))
     ax.set(xlabel="share of heads closed", ylabel=label, xlim=(0, 1))
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
     sns.despine(ax=ax)

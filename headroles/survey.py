@@ -173,7 +173,7 @@ def _figures(study: Study) -> Iterator[tuple[str, Any]]:
         for column in MAPS:
             if column in table and table[column].notna().any():
                 yield _slug(f"heatmap {column}"), plots.heatmaps(table[column])[0]
-        for column in map(str, table.filter(regex=r"^relevance\[.*\]\.size$")):
+        for column in map(str, table.filter(regex=r"^relevance\[[^ ]*\]\.size$")):
             for kind in _kinds(table[[column]]):
                 yield _slug(f"{column.removesuffix('.size')} {kind}"), plots.relevance(table[column], kind=kind)
         for kind in _kinds(table.filter(regex=r"^syntax\[[^.]*$")):

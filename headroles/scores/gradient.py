@@ -91,7 +91,7 @@ def slopes(
     rules: Rules = "gradient",
     epsilon: float = 0.0,
     steps: Steps = "all",
-    chunk: int = 8,
+    chunk: int = 4,
     by_token: bool = True,
 ) -> Slopes:
     """What flows back to the unit gates of `model` from what is explained of `batch`, by `rules`.

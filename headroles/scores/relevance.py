@@ -34,7 +34,7 @@ class Relevance(Gradient):
     epsilon: float = 0.0
     by: Literal["layer", "logit", "sum"] = "layer"
     steps: Steps = "all"
-    chunk: int = 8
+    chunk: int = 4
 
     def __post_init__(self) -> None:
         table(self.rules, self.epsilon)
