@@ -138,10 +138,13 @@ def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
 
 
 def residual(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """Alpha-beta over the two summands of a residual stream [batch, token, width] (Voita's code); a bias takes none."""
+    """Alpha-beta over the summands of a residual stream, below the first gates too (Voita's code); biases take none."""
+    if func in (Tensor.add_, Tensor.__iadd__) and a.requires_grad:
+        return a.copy_(residual(torch.add, a.clone(), b, *args, **kwargs))
     tensors = [x for x in (a, b) if isinstance(x, Tensor) and x.is_floating_point()]
     growing = [x for x in tensors if x.requires_grad]
-    if len(growing) == 2 and max(a.ndim, b.ndim) == 3 and not args and not kwargs:
+    stream = len(growing) == 2 or (len(growing) == 1 < len(tensors) and a.shape == b.shape)
+    if stream and 2 <= max(a.ndim, b.ndim) <= 4 and not args and not kwargs:
         return Sum.apply(*torch.broadcast_tensors(a, b))
     y = func(a, b, *args, **kwargs)
     return Ratio.apply(growing[0], lambda _: y.detach()) if len(growing) == 1 < len(tensors) else y
@@ -171,11 +174,10 @@ def _attend(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) ->
     """The cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
     step = max(1, BLOCK // (k.numel() * k.shape[-1]))
     rows, ck, cv = [], torch.zeros_like(r[..., :1, :]), torch.zeros_like(r[..., :1, :])
-    for i in range(0, q.shape[-2], step):
-        part = slice(i, i + step)
-        one, other, third = _block(r[..., part, :], q[..., part, :], k, v, o[..., part, :], a[..., part, :])
-        rows.append(one)
-        ck, cv = ck + other, cv + third
+    for some_r, some_q, some_o, some_a in zip(*(x.split(step, -2) for x in (r, q, o, a)), strict=True):
+        cq, more_k, more_v = _block(some_r, some_q, k, v, some_o, some_a)
+        rows.append(cq)
+        ck, cv = ck + more_k, cv + more_v
     return torch.cat(rows, -2), ck, cv
 
 
@@ -203,8 +205,8 @@ def _over(weights: Tensor, values: Tensor) -> Tensor:
 
 def _split(r: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
     """Half of R over the positive and half over the negative sum of contributions, 0 where there are none."""
-    s, t = (torch.where(z == 0, 0.0, 0.5 / torch.where(z == 0, 1.0, z)) for z in (positive, negative))
-    return r * s, r * t
+    s, t = (torch.where(z == 0, 0.0, 0.5 * r / torch.where(z == 0, 1.0, z)) for z in (positive, negative))
+    return s, t
 
 
 def _scale(given: Tensor, taken: Tensor) -> Tensor:

@@ -158,20 +158,22 @@ class _Book:
             return self.entry(INPUT, "leaves", func(*args, **kwargs))
 
         def added(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+            rule = base.get(func, _plain)
             if isinstance(a, Tensor) and isinstance(b, Tensor):
-                a, b = self._constant(a, b), self._constant(b, a)
-            return func(a, b, *args, **kwargs)
+                biases = rule is _plain  # a rule for sums gives them none
+                a, b = self._constant(a, b, biases=biases), self._constant(b, a, biases=biases)
+            return rule(func, a, b, *args, **kwargs)
 
         def joined(func: Rule, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if any(one.requires_grad for one in tensors):
                 tensors = [one if one.requires_grad else self.entry(INPUT, "leaves", one) for one in tensors]
             return func(tensors, *args, **kwargs)
 
-        opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined}
+        opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined} | dict.fromkeys(ADD, added)
         opened |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
         opened |= {func: self._with_bias(base.get(func, _plain), 3) for func in (F.layer_norm, torch.layer_norm)}
         opened |= {func: self._with_bias(base.get(func, _plain), 0) for func in (torch.addmm, Tensor.addmm)}
-        return opened | (dict.fromkeys(ADD, added) if ADD[0] not in base else {})
+        return opened
 
     def closed(self, total: Tensor) -> pd.DataFrame:
         """The report."""
@@ -201,12 +203,13 @@ class _Book:
         self.entries.append(_Entry(self.here, next(columns), tap))
         return tap
 
-    def _constant(self, one: Tensor, other: Tensor) -> Tensor:
+    def _constant(self, one: Tensor, other: Tensor, *, biases: bool) -> Tensor:
         """A constant that is added to the stream: a position where it has a row for each token, otherwise a bias."""
         if one.requires_grad or not (other.requires_grad and one.is_floating_point()):
             return one
-        position = one.ndim > 1 and other.ndim > 1 and one.shape[-2] == other.shape[-2] > 1 and self.here == INPUT
-        return self.entry(self.here, "leaves" if position else "biases", one)
+        if one.ndim > 1 and other.ndim > 1 and one.shape[-2] == other.shape[-2] > 1 and self.here == INPUT:
+            return self.entry(INPUT, "leaves", one)
+        return self.entry(self.here, "biases", one) if biases else one
 
     def _with_bias(self, base: Rule, place: int) -> Rule:
         def rule(func: Rule, *args: Any, **kwargs: Any) -> Any:

@@ -28,8 +28,9 @@ class Ratio(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: D102
+        safe = torch.where(x == 0, 1.0, x)
         y = f(x)
-        ctx.save_for_backward(y / torch.where(x == 0, 1.0, x))
+        ctx.save_for_backward(y / safe)
         return y
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,11 @@ from headroles.lrp.rules import start, table
 from headroles.objectives import Explain
 from headroles.scores.base import Sums
 from headroles.scores.gradient import Gradient, Slopes, Steps, check_steps, shares, slopes
+
+CONSERVING = ("cp", "cp-gate", "voita", "voita-exact")
+LEAK = 0.02  # residue above which a conserving rule set does not know some operation of the model
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,9 @@ class Relevance(Gradient):
     def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
         """The objective, and the conservation report in short, of the first batch."""
         found = totals(report(model, explain, batch, self.rules, epsilon=self.epsilon))
+        leaking = self.rules in CONSERVING and not self.epsilon and abs(found["residue"]) > LEAK
+        parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())
+        log.log(logging.WARNING if leaking else logging.INFO, "%s of what is explained: %s", self.label, parts)
         return super().notes(model, explain, batch) | {name: f"{share:.4f}" for name, share in found.items()}
 
     def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
