@@ -129,7 +129,7 @@ def _spearman(one: Array, other: Array) -> Array:
 
 
 def _ends(draws: Array) -> tuple[float, float]:
-    if not len(draws):
+    if np.isnan(draws).all():  # without resamples too
         return np.nan, np.nan
     low, high = np.nanquantile(draws, [0.025, 0.975])
     return float(low), float(high)

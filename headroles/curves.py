@@ -59,7 +59,8 @@ def curve(
         }
     numbers = [number for batch in groups for number in batch.numbers]
     weights = counting(numbers, resamples, seed).numpy()
-    values = np.stack([weights @ sums / (weights @ counts) for sums, counts in found.values()])  # [plan, 1 + resamples]
+    with np.errstate(invalid="ignore"):  # a resample without any sentence has no value
+        values = np.stack([weights @ sums / (weights @ counts) for sums, counts in found.values()])  # [plan, draw]
     low, high = bounds(values[:, 1:]) if resamples else np.full((2, len(plans)), np.nan)
     table = pd.DataFrame(plans, columns=["order", "closed"])
     table["share"] = [count / len(listed[name]) for name, count in plans]
@@ -85,6 +86,10 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
 
     `low` and `high` bound its 95 % interval; `order` is the index.
     """
+    if "draws" not in table.attrs:
+        raise ValueError(
+            "areas need the resampled values that ride in a fresh table of curve; those of a file are gone"
+        )
     draws: Array = table.attrs["draws"].values
     rows = {}
     for name, part in table.reset_index(drop=True).groupby("order", sort=False):

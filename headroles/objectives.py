@@ -95,6 +95,10 @@ class ClassLogit(Objective):
     by_token: ClassVar[bool] = False
     of: Literal["top", "label"] = "top"
 
+    def __post_init__(self) -> None:
+        if self.of not in ("top", "label"):
+            raise ValueError(f"a class logit is of the 'top' class or of the sentence's 'label'; got {self.of!r}")
+
     def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
         """One step per sentence."""
         _needs_classes(model, self.name)
@@ -223,6 +227,10 @@ def _needs_vocabulary(model: PreTrainedModel, name: str) -> None:
 
 
 def _needs_classes(model: PreTrainedModel, name: str) -> None:
+    if outputs.has_vocabulary(model):
+        raise ValueError(
+            f"objective {name!r} needs a classifier, and {type(model).__name__} predicts tokens; use 'top'"
+        )
     if not outputs.has_classes(model):
         raise ValueError(
             f"objective {name!r} needs a model that classifies or predicts tokens; {type(model).__name__} puts out "

@@ -18,8 +18,8 @@ def has_vocabulary(model: PreTrainedModel) -> bool:
 
 
 def has_classes(model: PreTrainedModel) -> bool:
-    """Whether a model is a classifier."""
-    return "Classification" in type(model).__name__
+    """Whether a model gives each example one class."""
+    return type(model).__name__.endswith(("SequenceClassification", "ImageClassification", "AudioClassification"))
 
 
 def labels(model: PreTrainedModel, batch: Batch) -> Tensor:

@@ -112,7 +112,8 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     named = table[~table["order"].str.startswith("random ")]
     best_first = named.groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
     hues = [hue for i, hue in enumerate(sns.color_palette("colorblind")) if i != 7]  # grey is chance
-    for name, (line, hue), marker in zip(best_first, product(("-", "--", ":"), hues), cycle("osD^vP*X"), strict=False):
+    looks = zip(cycle(product(("-", "--", ":"), hues)), cycle("osD^vP*X"), strict=False)
+    for name, ((line, hue), marker) in zip(best_first, looks, strict=False):
         part = named[named["order"] == name]
         ax.fill_between(part["share"], part["low"], part["high"], color=hue, alpha=0.15, linewidth=0)
         ax.plot(part["share"], part["value"], line, color=hue, marker=marker, markersize=4, label=str(name))

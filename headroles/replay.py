@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -33,7 +33,9 @@ class Replay:
     One whose encoder is intact needs no encoder.
     """
 
-    def __init__(self, model: PreTrainedModel, batch: Batch, fill: Fill = "zero") -> None:
+    def __init__(
+        self, model: PreTrainedModel, batch: Batch, fill: Fill | Mapping[tuple[Kind, int], Tensor] = "zero"
+    ) -> None:
         self.model, self.batch, self.fill = model, batch, fill
         self.stacks = layers(model)
         self.starts = _starts(model)
@@ -69,6 +71,18 @@ class Replay:
                 inputs = {name: value for name, value in inputs.items() if name != "input_ids"}
                 inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=_repeated(self.states, many, size))
             return self.model(**inputs, **without_cache(self.model)), batch
+
+    def write(self, gates: Tensor, **options: Any) -> tuple[Tensor, Batch]:
+        """What the model writes, [variant and example, token], with gates [variant, heads]; options of `generate`."""
+        many, size = len(gates), len(self.batch.numbers)
+        batch = self.batch.take(torch.arange(size, device=gates.device).repeat(many))
+        inputs: dict[str, Any] = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+        if self.first(gates)[0] == "decoder" and self.stacks and self.states is not None:
+            del inputs["input_ids"]
+            inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=_repeated(self.states, many, size))
+        with torch.inference_mode(), _gates(self, gates, size):
+            written: Tensor = self.model.generate(**inputs, **options)  # type: ignore[operator]
+        return written, batch
 
     @contextmanager
     def _handed_back(self, part: str, number: int, many: int) -> Iterator[None]:
@@ -134,8 +148,3 @@ def _repeated(output: Any, many: int, size: int) -> Any:
     if isinstance(output, tuple):
         return tuple(_repeated(one, many, size) for one in output)
     return output
-
-
-def chunks(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """`rows` in pieces of at most `size`."""
-    yield from (rows[i : i + size] for i in range(0, len(rows), size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import batches, families, objectives, seam
 from headroles.batches import Batch
 from headroles.lrp.mode import enter
-from headroles.lrp.rules import ADD, LINEAR, Rule, Rules, start, table
+from headroles.lrp.rules import ADD, LINEAR, Rule, Rules, check_reached, start, table
 from headroles.objectives import Explain, Name, Objective
 from headroles.probe import without_cache
 from headroles.progress import track
@@ -24,6 +25,7 @@ from headroles.text import Corpus
 
 COLUMNS = ["arrives", "leaves", "source", "biases", "residue"]
 STACKS = ("decoder", "encoder")
+NOTHING = "nothing to explain: every step of the corpus is padding or comes after the end token"
 Place = tuple[str, int]  # ("encoder" | "decoder", layer), OUTPUT or INPUT
 OUTPUT: Place = ("output", 0)
 INPUT: Place = ("input", 0)
@@ -50,6 +52,9 @@ def conservation(
         )
         groups = track(batches.batches(encoded, model, budget=budget), "balance", batches.number(encoded, budget))
         reports = [report(model, explain, batch, rules, epsilon=epsilon) for batch in groups]
+    reports = [one for one in reports if one.attrs["explained"]]
+    if not reports:
+        raise ValueError(NOTHING)
     whole = sum(one.attrs["explained"] for one in reports)
     shares = [one.attrs["explained"] / whole * one for one in reports]
     found: pd.DataFrame = pd.concat(shares).groupby(level=["part", "layer"], sort=False).sum()
@@ -177,6 +182,7 @@ class _Book:
 
     def closed(self, total: Tensor) -> pd.DataFrame:
         """The report."""
+        check_reached(total)
         found = torch.autograd.grad(total, [entry.tensor for entry in self.entries], allow_unused=True)
         sums: dict[tuple[Place, str], float] = defaultdict(float)
         for (place, column, tensor), c in zip(self.entries, found, strict=True):
@@ -189,7 +195,8 @@ class _Book:
         sums[OUTPUT, "leaves"] = sum(sums[last, "arrives"] for last, _ in ends)
         sums[INPUT, "arrives"] = sum(sums[first, "leaves"] for _, first in ends)
         places = [OUTPUT, *parts[0], *parts[1], INPUT]
-        values = [[sums[place, column] / whole for column in COLUMNS[:-1]] for place in places]
+        shared = whole or math.nan  # nothing explained has no shares
+        values = [[sums[place, column] / shared for column in COLUMNS[:-1]] for place in places]
         index = pd.MultiIndex.from_tuples(places, names=["part", "layer"])
         report = pd.DataFrame(values, index=index, columns=COLUMNS[:-1])
         report["residue"] = report["arrives"] - report[["leaves", "source", "biases"]].sum(axis=1)

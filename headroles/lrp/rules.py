@@ -175,6 +175,14 @@ def start(values: Tensor, rules: Rules) -> Tensor:
     return 1 / torch.where(values == 0, 1.0, values)
 
 
+def check_reached(explained: Tensor) -> None:
+    """Raises ValueError if what is explained has no gradient."""
+    if not explained.requires_grad:
+        raise ValueError(
+            "no gradient reaches the gates: what is explained does not depend on any head; choose another objective"
+        )
+
+
 def _common() -> dict[Operation, Rule]:
     """What all rule sets share."""
     return {

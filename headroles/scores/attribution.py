@@ -53,7 +53,7 @@ class Attribution(Gradient):
     def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
         """The objective, and captum's convergence delta on the first batch, where the method has one."""
         found = super().notes(model, explain, batch)
-        with _captum(model):
+        with _captum(model, batch):
             run = _Run(self, model, explain, batch)
             if not run.method.has_convergence_delta():
                 return found
@@ -63,7 +63,7 @@ class Attribution(Gradient):
 
     def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
         """The attributions as one step per example."""
-        with _captum(model):
+        with _captum(model, batch):
             run = _Run(self, model, explain, batch)
             given = run.method.attribute(run.gates, **run.arguments).detach()
         there = torch.ones(len(given), 1, device=given.device)
@@ -124,9 +124,10 @@ class _OfGates(nn.Module):
 
 
 @contextmanager
-def _captum(model: PreTrainedModel) -> Iterator[None]:
-    """Gradients to the gates alone; captum's warning that its hooks will be removed is not shown."""
-    with torch.enable_grad(), ruled(model, "gradient"), warnings.catch_warnings():
+def _captum(model: PreTrainedModel, batch: Batch) -> Iterator[None]:
+    """Gradients to the gates alone; what captum draws follows from the batch; it need not say that hooks will go."""
+    with torch.random.fork_rng(), torch.enable_grad(), ruled(model, "gradient"), warnings.catch_warnings():
+        torch.manual_seed(batch.numbers[0])
         warnings.filterwarnings("ignore", "Setting forward, backward hooks")
         yield
 

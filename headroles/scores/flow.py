@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from headroles import families
 from headroles.batches import Batch
 from headroles.heads import Kind
+from headroles.lrp.ledger import NOTHING
 from headroles.objectives import Groups
 from headroles.scores.book import Book
 from headroles.scores.gradient import Gradient, Slopes
@@ -24,10 +25,10 @@ class Flow:
 
     def read(self, batch: Batch, weights: Tensor) -> None:
         """Add what flows back from one batch."""
-        if self.notes is None:
-            self.notes = self.score.notes(self.model, self.explain, batch)
         slopes = self.score.slopes(self.model, self.explain, batch)
         self._check_finite(slopes, batch)
+        if self.notes is None and slopes.counted.any():
+            self.notes = self.score.notes(self.model, self.explain, batch)
         self.felt |= bool(slopes.gradients.any())
         start, grounded = 0, set[Kind]()
         for site in families.sites(self.model):
@@ -41,13 +42,15 @@ class Flow:
             grounded.add(site.kind)
 
     def close(self) -> dict[str, object]:
-        """What the signature says of the passes. Raises ValueError if nothing ever flowed back."""
+        """What the signature says of the passes. Raises ValueError if nothing was explained or flowed back."""
+        if self.notes is None:
+            raise ValueError(NOTHING)
         if not self.felt:
             raise ValueError(
                 f"every gradient of {self.score.label} is zero: no head of {type(self.model).__name__} has a part in "
                 f"objective {self.score.chosen(self.model).name!r}; choose another"
             )
-        return self.notes or {}
+        return self.notes
 
     def _check_finite(self, slopes: Slopes, batch: Batch) -> None:
         finite = slopes.gradients.isfinite().flatten(1).all(-1)  # [batch]

@@ -20,7 +20,7 @@ from headroles.batches import Batch
 from headroles.gates import gated
 from headroles.heads import Kind
 from headroles.lrp import Rules, ruled
-from headroles.lrp.rules import start
+from headroles.lrp.rules import check_reached, start
 from headroles.objectives import Explain, Groups, Name, Objective, objective
 from headroles.probe import without_cache
 from headroles.scores.base import Measure
@@ -99,17 +99,17 @@ def slopes(
     `steps`: each step by itself ("all"), their sum as one ("sum", a single backward pass), or so many of each sentence,
     drawn by its number. Steps go back together, `chunk` at a time: more is faster and takes more memory. `by_token`:
     step t is explained by the model's states at token t alone, so that all logits go back to those states at once.
-    Relevance by the voita rules starts at 1, by others at the value. Raises ValueError where nothing can be explained.
+    Relevance by the voita rules starts at 1, by others at the value. All is 0 where no step counts.
     """
     heads = len(families.index(model))
     gates = torch.ones(len(batch.numbers), heads, device=model.device, requires_grad=True)
     with torch.enable_grad(), ruled(model, rules, epsilon=epsilon), gated(model, gates), _states(model) as seen:
         explained = explain(model(**batch.inputs, **without_cache(model)), batch)
-    if not explained.counted.any():
-        raise ValueError("nothing to explain: every step of the batch is padding or comes after the end token")
     begin = torch.where(explained.counted, start(explained.values.detach(), rules), 0.0)
     values, counted = explained.values.detach().float() * explained.counted, explained.counted
     places = _places(counted, steps, batch.numbers)
+    if places is None and rules.startswith("voita"):  # the sum of the steps starts at 1 as well
+        begin = begin / counted.sum(-1, keepdim=True).clamp(min=1)
     if places is None:
         gradients = _grad(explained.values, gates, begin)[:, None]
         return Slopes(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))
@@ -172,9 +172,6 @@ def _drawn(number: int, counted: Array, steps: int) -> list[int]:
 
 
 def _grad(of: Tensor, to: Tensor, back: Tensor, *, batched: bool = False) -> Tensor:
-    if not of.requires_grad:
-        raise ValueError(
-            "no gradient reaches the gates: what is explained does not depend on any head; choose another objective"
-        )
+    check_reached(of)
     found: Tensor = torch.autograd.grad(of, to, back, retain_graph=True, is_grads_batched=batched)[0]
     return found
