@@ -137,7 +137,7 @@ class Similarity(Objective):
             rows = torch.tensor([place[number] for number in batch.numbers], device=units.device)
             near = units[rows] @ units.T  # [batch, sentence]
             near[torch.arange(len(rows)), rows] = -torch.inf
-            return _single((outputs.mean_state(output, batch, model) * units[near.argmax(-1)]).sum(-1))
+            return _single(outputs.weighted(outputs.mean_state(output, batch, model), units[near.argmax(-1)]))
 
         return similarity
 

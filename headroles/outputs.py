@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -59,9 +60,16 @@ def mean_state(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
             f"objective 'similarity' needs states, and {type(model).__name__} puts out logits; use its body"
         )
     side = batch.source if batch.target is None else batch.target
-    present = side.present[..., None].to(states.dtype)
-    mean: Tensor = (states * present).sum(1) / present.sum(1)
-    return mean
+    present = side.present.to(states.dtype)
+    return weighted(states.transpose(1, 2), present / present.sum(-1, keepdim=True))
+
+
+def weighted(values: Tensor, weights: Tensor) -> Tensor:
+    """Each example's values [batch, ..., n] summed by weights of its own [batch, n]: [batch, ...].
+
+    A linear map of all examples, of which each takes its part, so that rule sets know it for one.
+    """
+    return F.linear(values, weights).diagonal(dim1=0, dim2=-1).movedim(-1, 0)
 
 
 def picked(logits: Tensor, chosen: Tensor) -> Tensor:

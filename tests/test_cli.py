@@ -244,7 +244,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference = tmp_path / "reference.txt"
     reference.write_text("the a with near .\n")
     options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "resamples": 7}
-    options |= {"seed": 3, "budget": 64, "device": "cpu", "study": tmp_path / "study"}
+    options |= {"seed": 3, "budget": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
     assert set(options) == {
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import batches, families, objectives, seam
 from headroles.batches import Batch
-from headroles.lrp.mode import enter
+from headroles.lrp.mode import enter, inside
 from headroles.lrp.rules import ADD, LINEAR, Rule, Rules, check_reached, start, table
 from headroles.objectives import Explain, Name, Objective
 from headroles.probe import without_cache
@@ -97,7 +97,9 @@ def balance(
         for layer, part in book.layers.items():
             stack.callback(layer.register_forward_pre_hook(book.enters(part), with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(book.left).remove)
-        total = whole(model(**book.opened(inputs), **without_cache(model)))
+        output = model(**book.opened(inputs), **without_cache(model))
+        with inside(model):
+            total = whole(output)
     return book.closed(total)
 
 

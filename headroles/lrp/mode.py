@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -18,6 +19,9 @@ from headroles.lrp.rules import Rule, Rules, Table
 # classes of activation modules beside those of torch and transformers.activations, which write them out in many steps
 _NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
 _NOT_ELEMENTWISE = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadAttention", "GLU", "Sigmoid", "Softplus")
+
+
+_switches: WeakKeyDictionary[nn.Module, list[_Switch]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -55,9 +59,24 @@ def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
         if "activation" in table and is_activation(module):
             stack.callback(module.register_forward_hook(hook).remove)
     switch = _Switch(table)
+    _switches.setdefault(model, []).append(switch)
+    stack.callback(_switches[model].pop)
     for module in _entrances(model):
         stack.callback(module.register_forward_pre_hook(switch.on, prepend=True).remove)
         stack.callback(module.register_forward_hook(switch.off, always_call=True).remove)
+
+
+@contextmanager
+def inside(model: PreTrainedModel) -> Iterator[None]:
+    """Within the block what is computed from the model's output follows its rules too."""
+    switches = _switches.get(model, [])
+    for switch in switches[-1:]:
+        switch.on()
+    try:
+        yield
+    finally:
+        for switch in switches[-1:]:
+            switch.off()
 
 
 class _Mode(TorchFunctionMode):

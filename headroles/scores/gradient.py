@@ -20,6 +20,7 @@ from headroles.batches import Batch
 from headroles.gates import gated
 from headroles.heads import Kind
 from headroles.lrp import Rules, ruled
+from headroles.lrp.mode import inside
 from headroles.lrp.rules import check_reached, start
 from headroles.objectives import Explain, Groups, Name, Objective, objective
 from headroles.probe import without_cache
@@ -104,7 +105,9 @@ def slopes(
     heads = len(families.index(model))
     gates = torch.ones(len(batch.numbers), heads, device=model.device, requires_grad=True)
     with torch.enable_grad(), ruled(model, rules, epsilon=epsilon), gated(model, gates), _states(model) as seen:
-        explained = explain(model(**batch.inputs, **without_cache(model)), batch)
+        output = model(**batch.inputs, **without_cache(model))
+        with inside(model):
+            explained = explain(output, batch)
     begin = torch.where(explained.counted, start(explained.values.detach(), rules), 0.0)
     values, counted = explained.values.detach().float() * explained.counted, explained.counted
     places = _places(counted, steps, batch.numbers)
