@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headroles.ablation import ablate
     from headroles.attribution import attribute
     from headroles.corpus import read
     from headroles.families import sites
@@ -27,6 +28,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "Score": "scores",
     "Sentence": "text",
     "Study": "study",
+    "ablate": "ablation",
     "attention": "scores",
     "attribute": "attribution",
     "gated": "gates",
@@ -62,6 +64,7 @@ __all__ = [
     "Score",
     "Sentence",
     "Study",
+    "ablate",
     "attention",
     "attribute",
     "corpus",

@@ -18,6 +18,7 @@ from headroles.gates import Head
 from headroles.metrics import Mean, Metric
 from headroles.metrics import metric as the_metric
 from headroles.scores.book import LOW, counting, rounded
+from headroles.study import Study
 from headroles.sweep import Closed, Fill, Sweep, sweep
 from headroles.text import Corpus
 
@@ -82,6 +83,35 @@ def ablate(
     )
     draws = {name: rounded(effect.draws[rows])} if resamples else None
     return heads.table(columns, index, text, draws=draws)
+
+
+def closed_in(
+    study: Study,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    *,
+    metric: str = "loss",
+    plan: Plan = "single",
+    fill: Fill = "zero",
+    **options: Any,
+) -> pd.DataFrame:
+    """`ablate` in a study: the table `ablation-METRIC-PLAN-FILL`, kept if it was made from the same.
+
+    A run that was stopped goes on after its last finished batch. `options` are those of `ablate`.
+    """
+    recipe = heads.sign(
+        weights=models.revision(model),
+        tokenizer=models.tokens(tokenizer),
+        text=corpus.hash,
+        resamples=options.get("resamples"),
+        seed=options.get("seed"),
+        headroles=version("headroles"),
+    )
+    parts = study.folder / ".sweeps"
+    name = f"ablation-{metric}-{plan}-{fill}"
+    asked: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill, "folder": parts} | options
+    return study.keep(name, recipe, lambda: ablate(model, tokenizer, corpus, **asked))
 
 
 class Effects:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+
+from headroles.experiments import ablate, compare, curve
+from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +40,7 @@ def parse(
 
     corpus = run(text, language=language, models=models, download=download, output=output)
     where = f"in {output}" if output else f"beside {text}"
-    _say(f"{len(corpus)} sentences parsed; their CoNLL-U is {where}")
+    say(f"{len(corpus)} sentences parsed; their CoNLL-U is {where}")
 
 
 @app.command()
@@ -76,10 +76,10 @@ def score(
     measure(folder, place(loaded, device), tokenizer, sentences, asked, **options)
     for name, shares in balances(folder).items():
         parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
-        _say(f"relevance by {name}, of what is explained: {parts}")
+        say(f"relevance by {name}, of what is explained: {parts}")
     if tellable(folder.load("heads")):
-        _show(tell(folder))
-    _list(draw(folder), study)
+        show_roles(tell(folder))
+    list_figures(draw(folder), study)
 
 
 @app.command()
@@ -94,8 +94,8 @@ def roles(
     from headroles.survey import tell
 
     folder = Study(study)
-    _show(tell(folder, thresholds=dict(map(_assignment, threshold or []))))
-    _say(f"written: {folder.path('roles')}")
+    show_roles(tell(folder, thresholds=dict(map(_assignment, threshold or []))))
+    say(f"written: {folder.path('roles')}")
 
 
 @app.command()
@@ -104,7 +104,7 @@ def plot(study: Folder) -> None:
     from headroles.study import Study
     from headroles.survey import draw
 
-    _list(draw(Study(study)), study)
+    list_figures(draw(Study(study)), study)
 
 
 @app.command()
@@ -122,40 +122,7 @@ def attention(
     axes = plots.attention(scores.attention(loaded, tokenizer, sentence, asked))
     axes.set_title(head)
     survey.save(axes, output)
-    _say(f"written: {output}")
-
-
-@app.command()
-def compare(
-    model: Model,
-    corpus: Annotated[Path, typer.Argument(help="Corpus on which heads are scored, and closed one by one.")],
-    target: Annotated[Path | None, typer.Argument(help="Its translations.")] = None,
-    held_out: Annotated[
-        Path | None, typer.Option(help="Corpus on which they are closed together; by default the same.")
-    ] = None,
-    held_out_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
-    study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
-    rules: Annotated[str, typer.Option(help="Rule sets, separated by commas.")] = "cp,attn,voita,gradient",
-    limit: Annotated[int | None, typer.Option(help="Only the first sentences of both corpora.", min=1)] = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)] = 1000,
-    device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
-) -> None:
-    """Compare which score tells best which heads matter: relevance by each rule set, importance, confidence, chance."""
-    from headroles.comparison import compare as run
-    from headroles.corpus import read
-    from headroles.models import load, place
-    from headroles.study import Study
-    from headroles.survey import draw
-
-    first = read(corpus, target, limit=limit)
-    second = first if held_out is None else read(held_out, held_out_target, limit=limit)
-    loaded, tokenizer = load(model)
-    folder = Study(study)
-    chosen: Any = [name.strip() for name in rules.split(",")]
-    found, areas = run(folder, place(loaded, device), tokenizer, first, second, rules=chosen, resamples=resamples)
-    _print(found, "rank correlation with closing one head alone, over all heads and within layers")
-    _print(areas, "mean height of the curve when the least relevant heads are closed together")
-    _list(draw(folder), study)
+    say(f"written: {output}")
 
 
 @app.command()
@@ -167,8 +134,12 @@ def demo(
     from headroles.demo import demo as run
 
     told, files = run(folder, translation=translation)
-    _show(told)
-    _list(files, folder)
+    show_roles(told)
+    list_figures(files, folder)
+
+
+for command in (compare, ablate, curve):
+    app.command()(command)
 
 
 def main() -> None:
@@ -194,25 +165,6 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _say(text: str) -> None:
-    Console(soft_wrap=True, highlight=False).print(text, markup=False)
-
-
-def _list(files: list[Path], folder: Path) -> None:
-    _say(f"tables are in {folder}, and these figures: {', '.join(file.name for file in files)}")
-
-
-def _print(table: Any, title: str) -> None:
-    """Print a table of numbers, one row to a line."""
-    shown = Table(title=title)
-    shown.add_column(str(table.index.name), no_wrap=True)
-    for column in table:
-        shown.add_column(str(column).replace(".", " "), justify="right")
-    for name, row in table.iterrows():
-        shown.add_row(escape(str(name)), *(f"{value:.3f}" for value in row))
-    Console().print(shown)
-
-
 def _asked(scores: str, rules: str) -> list[Any]:
     """The scores of a list with commas, relevance by each rule set of another."""
     from headroles.scores import Relevance
@@ -222,21 +174,6 @@ def _asked(scores: str, rules: str) -> list[Any]:
         each: Any = [rule.strip() for rule in rules.split(",")]
         found += [Relevance(rules=rule) for rule in each] if name == "relevance" else [name]
     return found
-
-
-def _show(told: Any) -> None:
-    """Print the heads that have roles, a line each: the role, the score it rests on, its stability."""
-    from headroles.role import held
-
-    rows = held(told)
-    rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
-    lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
-    shown = Table(title=f"{len(lines)} of {len(told)} heads have a role", caption="role, its score, its stability")
-    for column in ("kind", "layer", "head", "roles"):
-        shown.add_column(column, justify="right" if column in ("layer", "head") else "left")
-    for row in lines.astype(str).to_dict("records"):
-        shown.add_row(row["kind"], row["layer"], row["head"], escape(row["text"]))
-    Console().print(shown)
 
 
 def _assignment(text: str) -> tuple[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
@@ -46,14 +45,12 @@ def compare(
     they alone, explain the sum of all steps in one pass. Returns `agreement` and `areas`.
     """
     from headroles import models
-    from headroles.curves import areas, curve
+    from headroles.curves import areas, curve, orders
 
     table = measure(study, model, tokenizer, corpus, _scores(rules, model), budget=budget, resamples=resamples)
     names = [name for name in map(str, table) if _is_candidate(name)]
     found = agreement(table, names, ABLATION)
-    orders = {name: table[name].sort_values(kind="stable").index.tolist() for name in [*names, ABLATION]}
-    for seed in range(seeds):
-        orders[f"random {seed}"] = random.Random(seed).sample(table.index.tolist(), len(table))
+    listed = orders(table, [*names, ABLATION], seeds=seeds)
     recipe = heads.sign(
         weights=models.revision(model),
         scores=heads.signature(table, names[0]),
@@ -66,7 +63,7 @@ def compare(
 
     @cache
     def drawn() -> pd.DataFrame:
-        return curve(model, tokenizer, held_out, orders, resamples=resamples, budget=4 * budget)
+        return curve(model, tokenizer, held_out, listed, resamples=resamples, budget=4 * budget)
 
     study.keep("curves", recipe, drawn)
     area = study.keep("areas", recipe, lambda: areas(drawn()))

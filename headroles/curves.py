@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import batches, families, heads, models, objectives, seam
 from headroles.batches import Batch
 from headroles.gates import Fill, Head, closed, gated
+from headroles.heads import Kind
 from headroles.objectives import Explain, Name, Objective
 from headroles.probe import without_cache
 from headroles.progress import track
@@ -79,6 +81,23 @@ def curve(
     )
     table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
     return table
+
+
+def orders(
+    table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | None = None, seeds: int = 0
+) -> dict[str, list[Head]]:
+    """The heads of a table by rising columns, and so many random orders, "random 0" ...; all, or those of a kind.
+
+    Raises ValueError for a column the table lacks.
+    """
+    rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
+    lacking = [name for name in columns if name not in rows]
+    if lacking:
+        known = ", ".join(name for name in map(str, rows) if not name.endswith((".low", ".high")))
+        raise ValueError(f"no column {lacking[0]!r} to order heads by; known: {known}")
+    found = {name: rows[name].sort_values(kind="stable").index.tolist() for name in columns}
+    chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
+    return found | chance
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,11 +12,25 @@ import pandas as pd
 from headroles.flows import conservation, relevance
 from headroles.heads import Kind
 from headroles.maps import TITLES, font, heatmap, heatmaps, new_axes, of_kind, roles, said, short
+from headroles.outcomes import ablation, agreement, histogram
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["attention", "conservation", "curves", "dependency", "heatmap", "heatmaps", "offsets", "relevance", "roles"]
+__all__ = [
+    "ablation",
+    "agreement",
+    "attention",
+    "conservation",
+    "curves",
+    "dependency",
+    "heatmap",
+    "heatmaps",
+    "histogram",
+    "offsets",
+    "relevance",
+    "roles",
+]
 
 
 def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | None = None) -> Axes:

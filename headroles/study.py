@@ -49,6 +49,16 @@ class Study:
             )
         return heads.load(self.path(name))
 
+    def scores(self) -> pd.DataFrame:
+        """All tables of the study that have a row per head and numbers, joined: scores and effects of ablation.
+
+        Raises FileNotFoundError if there is none.
+        """
+        found = [self.load(name) for name in self.names() if name == "heads" or name.startswith("ablation-")]
+        if not found:
+            raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
+        return heads.join(*found)
+
     def has(self, name: str) -> bool:
         """Whether the folder holds the table `name`."""
         return self.path(name).is_file()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DRAWN = (  # the files `draw` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
-    *("relevance-*.png", "conservation-*.png", "curves.png"),
+    *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves.png"),
 )
 BALANCED = 100  # sentences of the conservation report
 MAPS = (  # columns worth a heatmap each, where a study has them
@@ -185,10 +185,24 @@ def _figures(study: Study) -> Iterator[tuple[str, Any]]:
     for name in study.names():
         if name.startswith("conservation-"):
             yield _slug(name), plots.conservation(study.load(name))
+    for name in study.names():
+        if name.startswith("ablation-"):
+            effects = study.load(name)
+            for kind in _kinds(effects):
+                yield _slug(f"{name} {kind}"), plots.ablation(effects, kind=kind)
+            if name.split("-")[-2] == "single":
+                yield _slug(f"{name} histogram"), plots.histogram(effects)
     if study.has("curves"):
-        yield "curves", plots.curves(study.load("curves"), label="agreement with the intact model")
+        yield "curves", plots.curves(study.load("curves"), label=_measured(study.load("curves")))
     if study.has("offsets"):
         yield "offsets", plots.offsets(study.load("offsets"))[0]
+
+
+def _measured(curves: pd.DataFrame) -> str:
+    """What the curves are of, from their signature."""
+    found = re.search(r"metric:(\w+)\(", heads.signature(curves, "value"))
+    name = found.group(1).lower() if found else "metric"
+    return "agreement with the intact model" if name == "agreement" else name
 
 
 def _kinds(table: pd.DataFrame) -> list[Any]:

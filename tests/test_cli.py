@@ -118,7 +118,7 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 
 
 def test_these_are_the_commands():
-    assert set(COMMANDS) == {"parse", "score", "compare", "roles", "plot", "attention", "demo"}
+    assert set(COMMANDS) == {*("parse", "score", "compare", "ablate", "curve", "roles", "plot", "attention", "demo")}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("text", "heads", "lexicon", "progress", "models", "seam"),
     ("probe", "pieces", "conllu", "toy", "role", "study"),
     ("families", "batches", "corpus", "maps"),
-    ("gates", "watch", "parsing", "flows", "outputs", "lrp.rules"),
+    ("gates", "watch", "parsing", "flows", "outcomes", "outputs", "lrp.rules"),
     ("plots", "objectives"),
     ("lrp.alphabeta",),
     ("lrp.mode",),
@@ -33,10 +33,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("scores.flow",),
     ("scores.run",),
     ("scores",),
-    ("survey", "translator", "attribution", "curves", "replay", "metrics"),
+    ("survey", "translator", "attribution", "curves", "replay", "metrics", "screen"),
     ("comparison", "sweep"),
     ("ablation",),
-    ("demo",),
+    ("demo", "experiments"),
     ("cli",),
     ("__main__",),
 )  # fmt: skip
@@ -45,7 +45,7 @@ PLUG_INS = {  # what is looked for when it is asked for
     ("scores.base", "scores"),  # `known` looks for scores in the files beside it
     ("lrp.rules", "lrp.alphabeta"),  # `table` takes in the operations that have rules of their own
 }
-WITHOUT_TORCH = ("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "plots")
+WITHOUT_TORCH = ("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "plots")
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25
 SAY_NOTHING = {"utils", "helpers", "manager", "process"}  # names
