@@ -99,6 +99,16 @@ def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
         raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites(model))}")
 
 
+def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:
+    """The layer of the model that holds a site: the outermost element of a list of modules on the way to it."""
+    module: nn.Module = model
+    for name in site.name.split("."):
+        inside, module = module, module.get_submodule(name)
+        if isinstance(inside, nn.ModuleList):
+            return module
+    return None
+
+
 def sizes(sites: list[Site]) -> str:
     """The numbers of layers and heads in words."""
     counts = {kind: [site.heads for site in sites if site.kind == kind] for kind in KINDS}

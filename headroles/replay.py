@@ -109,17 +109,14 @@ class Replay:
 
 def layers(model: PreTrainedModel) -> dict[str, list[nn.Module]]:
     """The layers of each stack in the order they run, where they can be handed back: a module each, batch first."""
-    modules = dict(model.named_modules())
     found: dict[str, list[nn.Module]] = {}
     for site in families.sites(model):
-        path = site.name.split(".")
-        prefixes = [".".join(path[:i]) for i in range(2, len(path) + 1)]
-        name = next((one for one in prefixes if isinstance(modules[one.rpartition(".")[0]], nn.ModuleList)), None)
-        if name is None or site.turn or (site.outside and site.outside.time_major):
+        layer = families.layer_of(model, site)
+        if layer is None or site.turn or (site.outside and site.outside.time_major):
             return {}
         stack = found.setdefault(place(site.kind, 0)[0], [])
-        if modules[name] not in stack:
-            stack.append(modules[name])
+        if layer not in stack:
+            stack.append(layer)
     return found
 
 

@@ -233,17 +233,9 @@ class _Book:
 
 
 def _layers(model: PreTrainedModel) -> dict[nn.Module, str]:
-    """The layers that hold the attention sites, the outermost element of a list each, and the stack they are of."""
-    modules = dict(model.named_modules())
-    found = {}
-    for site in families.sites(model):
-        path = site.name.split(".")
-        prefixes = [".".join(path[:i]) for i in range(1, len(path) + 1)]
-        inside = (name for name in prefixes[1:] if isinstance(modules[name.rpartition(".")[0]], nn.ModuleList))
-        layer = next(inside, None)
-        if layer is not None:
-            found[modules[layer]] = "encoder" if site.kind == "enc-self" else "decoder"
-    return found
+    """The layers that hold the attention sites, and the stack they are of."""
+    found = ((families.layer_of(model, site), site.kind) for site in families.sites(model))
+    return {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in found if layer is not None}
 
 
 def _after(first: str, rest: str) -> Iterator[str]:
