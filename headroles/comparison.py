@@ -74,8 +74,9 @@ def compare(
 def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.DataFrame:
     """Spearman's correlation of each column with another: a row per column.
 
-    `all`: over all heads; `within`: the mean over layers of the correlation within the layer. Each with the bounds of
-    its 95 % interval over the resamples that ride in the table.
+    `all`: over all heads; `within`: the mean over layers of the correlation within the layer. Each with the bounds of a
+    95 % interval, 1.96 standard deviations of the resamples that ride in the table to either side (their quantiles
+    would lie below: resampling adds noise to both sides of a correlation).
     """
     found = heads.resamples(table)
     places = pd.Series(range(len(table)), index=table.index)
@@ -91,7 +92,7 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
         one = values(column)
         over_all = _spearman(one, other)
         within = np.mean([_spearman(one[layer], other[layer]) for layer in layers], axis=0)
-        rows.append([number for each in (over_all, within) for number in (each[0], *_ends(each[1:]))])
+        rows.append([number for each in (over_all, within) for number in (each[0], *_ends(each))])
     names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
     result.attrs["signatures"] = dict.fromkeys(names, heads.signature(table, with_))
@@ -125,8 +126,10 @@ def _spearman(one: Array, other: Array) -> Array:
         return np.asarray((a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0)))
 
 
-def _ends(draws: Array) -> tuple[float, float]:
-    if np.isnan(draws).all():  # without resamples too
+def _ends(values: Array) -> tuple[float, float]:
+    """The bounds around the first value, from the spread of the others."""
+    draws = values[1:][~np.isnan(values[1:])]
+    if not len(draws):
         return np.nan, np.nan
-    low, high = np.nanquantile(draws, [0.025, 0.975])
-    return float(low), float(high)
+    half = 1.96 * float(draws.std())
+    return max(-1.0, float(values[0]) - half), min(1.0, float(values[0]) + half)

@@ -103,7 +103,7 @@ def orders(
 def areas(table: pd.DataFrame) -> pd.DataFrame:
     """The mean height of each order's curve over the share of closed heads (trapezoids): a row per order, best first.
 
-    `low` and `high` bound its 95 % interval; `order` is the index.
+    `area.low` and `area.high` bound its 95 % interval; `order` is the index.
     """
     if "draws" not in table.attrs:
         raise ValueError(
@@ -114,7 +114,7 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
     for name, part in table.reset_index(drop=True).groupby("order", sort=False):
         found = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)
         low, high = bounds(found[None, 1:]) if found.shape[0] > 1 else np.full((2, 1), np.nan)
-        rows[name] = {"area": found[0], "low": low[0], "high": high[0]}
+        rows[name] = {"area": found[0], "area.low": low[0], "area.high": high[0]}
     found = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
     found.attrs["signatures"] = dict.fromkeys(found.columns, heads.signature(table, "value"))
     return found

@@ -36,11 +36,19 @@ def show_roles(told: Any) -> None:
 
 
 def show_table(table: Any, title: str) -> None:
-    """Print a table of numbers, one row to a line."""
+    """Print a table of numbers, one row to a line; the columns `.low` and `.high` go into the cells of theirs."""
+    names = [str(name) for name in table]
     shown = Table(title=title)
     shown.add_column(str(table.index.name), no_wrap=True)
-    for column in table:
-        shown.add_column(str(column).replace(".", " "), justify="right")
-    for name, row in table.iterrows():
-        shown.add_row(escape(str(name)), *(f"{value:.3f}" for value in row))
+    own = [name for name in names if not name.removesuffix("low").removesuffix("high").endswith(".")]
+    for name in own:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for label, row in table.iterrows():
+        shown.add_row(escape(str(label)), *(_cell(row, name) for name in own))
     Console().print(shown)
+
+
+def _cell(row: Any, name: str) -> str:
+    ends = [row.get(f"{name}.{end}") for end in ("low", "high")]
+    interval = "" if None in ends else " \\[{:.3f}, {:.3f}]".format(*ends)
+    return f"{row[name]:.3f}{interval}"

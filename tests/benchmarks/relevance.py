@@ -99,7 +99,7 @@ def _batch(model, vocabulary: int) -> Batch:
 
 def _side(ids: torch.Tensor) -> Side:
     there = torch.ones_like(ids, dtype=torch.bool)
-    return Side(ids, there, there, torch.arange(32).expand_as(ids), (None,) * len(ids))
+    return Side(ids, there, there, torch.arange(ids.shape[1]).expand_as(ids), (None,) * len(ids))
 
 
 if __name__ == "__main__":
