@@ -17,14 +17,14 @@ from headroles import families, heads, models
 from headroles.gates import Head
 from headroles.metrics import Mean, Metric
 from headroles.metrics import metric as the_metric
-from headroles.scores.book import LOW, counting, rounded
+from headroles.scores.book import bounds, counting, rounded
 from headroles.study import Study
 from headroles.sweep import Closed, Fill, Sweep, sweep
 from headroles.text import Corpus
 
 Plan = Literal["single", "rest", "layer", "kind"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating[Any]]
 
 
 def ablate(
@@ -73,7 +73,7 @@ def ablate(
         text=corpus.hash,
         examples=len(found.numbers),
         too_long=found.too_long,
-        metric=chosen.name,
+        metric=chosen,
         intact=f"{effect.intact:.6g}",
         plan=plan,
         fill=fill,
@@ -124,13 +124,11 @@ class Effects:
 def effects(found: Sweep, *, resamples: int = 1000, seed: int = 0) -> Effects:
     """The effects of a sweep's variants with their statistics; needs no model."""
     weights = counting(found.numbers, resamples, seed).numpy()  # [1 + resamples, example]
-    intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
-    values = np.stack([found.metric.value(weights @ each) for each in found.closed.values()]) - intact
+    with np.errstate(invalid="ignore"):  # a resample without any example has no value
+        intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
+        values = np.stack([found.metric.value(weights @ each) for each in found.closed.values()]) - intact
     draws = values[:, 1:]
-    if resamples:
-        low, high = np.quantile(draws, [LOW, 1 - LOW], axis=1)
-    else:
-        low = high = np.full(len(values), np.nan)
+    low, high = bounds(draws) if resamples else np.full((2, len(values)), np.nan)
     if type(found.metric).value is Mean.value:
         p = np.array([_t_test(found.intact, each) for each in found.closed.values()])
     else:
@@ -177,7 +175,7 @@ def _bootstrap_test(draws: Array) -> Array:
     """How often resampled effects are on the other side of 0, two-sided, the intact corpus counted as one of them."""
     if not draws.shape[1]:
         return np.full(len(draws), np.nan)
-    many = draws.shape[1] + 1
+    many = np.isfinite(draws).sum(1) + 1
     below, above = ((side.sum(1) + 1) / many for side in (draws <= 0, draws >= 0))
     smaller: Array = np.minimum(2 * np.minimum(below, above), 1)
     return smaller

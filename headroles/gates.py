@@ -15,6 +15,7 @@ from headroles import families, seam
 from headroles.batches import Batch
 from headroles.families import Site
 from headroles.heads import KINDS, Kind
+from headroles.probe import without_cache
 
 Fill = Literal["zero", "other", "uniform"]
 FILLS: tuple[Fill, ...] = ("zero", "other", "uniform")
@@ -112,7 +113,7 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
             stack.callback(out.register_forward_pre_hook(_Reader(mine, add)).remove)
         for batch in batches:
             present.update({kind: batch.queries(kind).present for kind in KINDS})
-            model(**batch.inputs)
+            model(**batch.inputs, **without_cache(model))
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
 
 

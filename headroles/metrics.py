@@ -28,6 +28,9 @@ class Metric(ABC):
     better: ClassVar[int] = 1  # 1 where more is better, -1 where less is
     generates: ClassVar[bool] = False  # whether it reads what the model writes rather than its forward pass
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def reader(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups

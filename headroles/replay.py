@@ -89,13 +89,16 @@ class Replay:
         """Within the block the layers of a stack below `number` give what they gave the intact model."""
         below = self.stacks.get(part, [])[:number]
         size = len(self.batch.numbers)
+        own = [vars(module).get("forward") for module in below]  # accelerate puts one there
         try:
             for place_, module in enumerate(below):
                 module.forward = _giving(_repeated(self.kept[part, place_], many, size))
             yield
         finally:
-            for module in below:
-                module.__dict__.pop("forward", None)
+            for module, forward in zip(below, own, strict=True):
+                vars(module).pop("forward", None)
+                if forward is not None:
+                    module.forward = forward
 
     def _keep(self, place: Place) -> Any:
         def hook(_: nn.Module, __: Any, output: Any) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +64,8 @@ def sweep(
     """
     if fill not in FILLS:
         raise ValueError(f"unknown fill {fill!r}; known: {', '.join(FILLS)}")
+    if together < 1 or budget < 1:
+        raise ValueError(f"expected a budget and a number of variants together of at least 1; got {budget}, {together}")
     for head in {head for closed in variants for head in closed}:
         families.check_head(model, head)
     encoded = batches.encode(corpus, tokenizer, model, words=False)
@@ -70,8 +73,10 @@ def sweep(
     with seam.evaluating(model):
         groups = list(batches.batches(encoded, model, budget=one))
         read = metric.reader(model, tokenizer, corpus, lambda: groups)
-        runner = _Runner(model, encoded, read, metric, variants, _filling(model, groups, fill), fill, together)
-        name = _name(model, corpus, tokenizer, variants, metric, fill, one)
+        _check_others(groups, fill)
+        longest = min(models.positions(tokenizer, model), LONGEST)
+        runner = _Runner(model, longest, read, metric, variants, _filling(model, groups, fill), fill, together)
+        name = _name(model, encoded, corpus, variants, metric, fill, one)
         parts = [
             _kept(folder, f"{name}-{number}", runner, batch)
             for number, batch in enumerate(track(groups, "closing heads", total=len(groups)))
@@ -87,7 +92,7 @@ class _Runner:
     def __init__(
         self,
         model: PreTrainedModel,
-        encoded: Encoded,
+        longest: int,
         read: Read,
         metric: Metric,
         variants: list[Closed],
@@ -95,7 +100,7 @@ class _Runner:
         fill: Fill,
         together: int,
     ) -> None:
-        self.model, self.encoded, self.read, self.metric, self.filling = model, encoded, read, metric, filling
+        self.model, self.longest, self.read, self.metric, self.filling = model, longest, read, metric, filling
         self.gates = torch.stack([_gates(model, closed, fill) for closed in variants]) if variants else None
         self.variants = variants
         self.together = 1 if fill == "other" else together  # the next example must be of the same variant
@@ -145,7 +150,7 @@ class _Runner:
     def _writing(self) -> dict[str, Any]:
         assert isinstance(self.metric, Written)
         config: Any = self.model.generation_config
-        longest = {} if config.max_length or config.max_new_tokens else {"max_length": self.encoded.greedy or LONGEST}
+        longest = {} if config.max_length or config.max_new_tokens else {"max_length": self.longest}
         return {"num_beams": self.metric.beams, "do_sample": False, **longest}
 
     def _check(self, found: Array, batch: Batch) -> None:
@@ -193,16 +198,28 @@ def _filling(model: PreTrainedModel, groups: list[Batch], fill: Fill) -> gates.F
     return "zero" if fill == "rescale" else fill
 
 
+def _check_others(groups: list[Batch], fill: Fill) -> None:
+    if fill == "other" and any(len(batch.numbers) < 2 for batch in groups):
+        raise ValueError(
+            "fill 'other' takes the output for the next example of the batch, and a batch of this corpus has only one; "
+            "give a larger budget, or another number of sentences"
+        )
+
+
 def _name(
     model: PreTrainedModel,
+    encoded: Encoded,
     corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
     variants: list[Closed],
     metric: Metric,
     fill: Fill,
     budget: int,
 ) -> str:
     """What the files of a sweep are called: it follows from all that its numbers do."""
-    recipe = (models.revision(model), models.tokens(tokenizer), corpus.hash, repr(metric), metric.name, fill, budget)
+    config: Any = model.config
+    recipe = [models.revision(model), config.to_json_string(), corpus.hash, repr(metric), fill, budget]
+    recipe += [[one.ids for one in side] for side in (encoded.source, encoded.target or [])]
+    if metric.generates:
+        recipe.append(model.generation_config.to_json_string())
     listed = [sorted(closed) for closed in variants]
-    return hashlib.sha256(repr((recipe, listed)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr((recipe, listed, version("headroles"))).encode()).hexdigest()[:12]
