@@ -85,7 +85,7 @@ def ablate(
     table = closed_in(folder, place(loaded, device), tokenizer, sentences, **options)
     name = str(table.columns[0])
     most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
-    most.columns = ["change", "change.low", "change.high", "p", "Holm", "B.-H."]
+    most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH"]
     most.index = most.index.map(lambda head: f"{head[0]} layer {head[1]} head {head[2]}").rename("head")
     show_table(most, f"the largest effects of {len(table)} heads")
     for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
