@@ -39,7 +39,7 @@ class Ratio(Function):
 
 
 class FrozenNorm(Function):
-    """Layer norm whose standard deviation is a constant; the rest is linear (Ali et al. 2022, section 3.2)."""
+    """Layer norm whose standard deviation is a constant; the rest is linear (Ali et al. 2022)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:  # noqa: D102
@@ -89,12 +89,12 @@ def signal(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def numerator(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """All of a quotient's relevance goes to what is divided (Ali et al. 2022, section 3.2)."""
+    """All of a quotient's relevance goes to what is divided (Ali et al. 2022)."""
     return func(a, b.detach() if isinstance(b, Tensor) else b, *args, **kwargs)
 
 
 def norm(func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any) -> Any:
-    """Layer norm with a constant standard deviation (Ali et al. 2022, section 3.2)."""
+    """Layer norm with a constant standard deviation (Ali et al. 2022)."""
     return (
         FrozenNorm.apply(x, shape, weight, bias, eps) if x.requires_grad else func(x, shape, weight, bias, eps, *rest)
     )
@@ -143,7 +143,7 @@ _FUSED = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 def table(rules: Rules, epsilon: float = 0.0) -> Table:
     """The table of a rule set; `epsilon` > 0 puts the epsilon rule on linear maps. "gradient" has no rules.
 
-    "cp": LRP-0, attention weights constant: conservative (Voita et al. 2019, eq. 4-5, read as a weighted sum of values;
+    "cp": LRP-0, attention weights constant: conservative (Voita et al. 2019, read as a weighted sum of values;
     Ali et al. 2022). "cp-gate": the same, gates of gated units constant too. "attn": AttnLRP (Achtibat et al. 2024),
     relevance through the softmax. "voita": alpha = beta = 0.5, the rule of Voita's released code, factored.
     "voita-exact": its full Jacobians, for tiny models. Raises ValueError for an unknown name or a negative epsilon.
