@@ -55,7 +55,7 @@ def ablate(
     target: Target = None,
     study: Folder = Path("study"),
     metric: Annotated[
-        str, typer.Option(help="loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")
+        str, typer.Option(help="Metric: loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")
     ] = "loss",
     plan: Annotated[
         Literal["single", "rest", "layer", "kind"],
@@ -101,7 +101,7 @@ def curve(
     by: Annotated[
         str, typer.Option(help="Columns of the study's tables to order heads by, the smallest first; commas between.")
     ] = "importance",
-    metric: Annotated[str, typer.Option(help="agreement or loss.")] = "agreement",
+    metric: Annotated[str, typer.Option(help="Metric: agreement or loss.")] = "agreement",
     kind: Annotated[
         Literal["enc-self", "dec-self", "cross"] | None, typer.Option(help="Close heads of this kind only.")
     ] = None,

@@ -26,12 +26,6 @@ def effects(name="ablation[loss]", *, scale=1.0, seed=0):
     return heads.table({f"{name}{end}": each for end, each in columns.items()}, INDEX, "made by hand")
 
 
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
-
-
 @pytest.mark.parametrize(("scale", "decimals"), [(1.0, 2), (0.1, 3)])
 @pytest.mark.parametrize("kind", ["enc-self", "cross"])
 def test_a_map_of_effects_has_their_values_and_marks(kind, scale, decimals):
