@@ -196,12 +196,6 @@ def table():
     return pd.DataFrame(rows, columns=["order", "share", "value", "low", "high"])
 
 
-@pytest.fixture(autouse=True)
-def all_closed():
-    yield
-    plt.close("all")
-
-
 def band(collection):
     """The lower and upper edge of a filled band: share -> (low, high)."""
     corners = collection.get_paths()[0].vertices
