@@ -126,6 +126,6 @@ def curve(
     listed = orders(folder.scores(), [name.strip() for name in by.split(",")], kind=kind, seeds=seeds)
     asked: Any = metric
     drawn = run(place(loaded, device), tokenizer, sentences, listed, metric=asked, steps=steps, resamples=resamples)
-    save(drawn, folder.path("curves"))
+    save(drawn, folder.path("-".join(["curves", metric, *([kind] if kind else [])])))
     show_table(areas(drawn), "mean height of the curve")
     list_figures(draw(folder), study)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -230,8 +230,3 @@ def metric(given: str | Metric) -> Metric:
     if given not in METRICS:
         raise ValueError(f"unknown metric {given!r}; known: {', '.join(METRICS)}")
     return METRICS[given]
-
-
-def named(names: Iterable[str]) -> list[Metric]:
-    """The metrics of names."""
-    return [metric(name) for name in names]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DRAWN = (  # the files `draw` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
-    *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves.png"),
+    *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
 )
 BALANCED = 100  # sentences of the conservation report
 MAPS = (  # columns worth a heatmap each, where a study has them
@@ -192,8 +192,8 @@ def _figures(study: Study) -> Iterator[tuple[str, Any]]:
                 yield _slug(f"{name} {kind}"), plots.ablation(effects, kind=kind)
             if name.split("-")[-2] == "single":
                 yield _slug(f"{name} histogram"), plots.histogram(effects)
-    if study.has("curves"):
-        yield "curves", plots.curves(study.load("curves"), label=_measured(study.load("curves")))
+    for name in (name for name in study.names() if name.partition("-")[0] == "curves"):
+        yield _slug(name), plots.curves(study.load(name), label=_measured(study.load(name)))
     if study.has("offsets"):
         yield "offsets", plots.offsets(study.load("offsets"))[0]
 

@@ -28,3 +28,15 @@ def _no_figure_left_open() -> Iterator[None]:
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture
+def nothing_shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Drawing neither shows nor saves anything, and leaves matplotlib's settings as they were."""
+    import matplotlib.pyplot as plt
+
+    for name in ("show", "savefig"):
+        monkeypatch.setattr(plt, name, lambda *_, name=name, **__: pytest.fail(f"plt.{name} was called"))
+    before = dict(plt.rcParams)
+    yield
+    assert dict(plt.rcParams) == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -24,15 +23,7 @@ from headroles.lrp import ledger  # noqa: E402
 SIZE = "relevance[cp].size"
 WAYS = ["leaves", "source", "biases", "residue"]
 
-
-@pytest.fixture(autouse=True)
-def nothing_shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("show", "savefig"):
-        monkeypatch.setattr(plt, name, lambda *_, name=name, **__: pytest.fail(f"plt.{name} was called"))
-    before = dict(matplotlib.rcParams)
-    yield
-    plt.close("all")
-    assert dict(matplotlib.rcParams) == before
+pytestmark = pytest.mark.usefixtures("nothing_shown")
 
 
 def whole(message: str) -> str:

@@ -367,8 +367,8 @@ def report(name, rules, *, unbiased=False):
 def test_what_is_explained_reaches_inputs_and_biases(name, rules):
     found = report(name, rules)
     assert list(found) == COLUMNS
-    assert abs(totals(found)["residue"]) <= 10 * tolerance(name)
-    assert found["residue"].abs().max() <= 10 * tolerance(name)
+    assert abs(totals(found)["residue"]) <= tolerance(name)
+    assert found["residue"].abs().max() <= tolerance(name)
     assert found.loc[[("output", 0)], "leaves"].item() != 0
 
 
@@ -502,12 +502,12 @@ def test_another_way_to_write_the_same_function(rules, change):
         plain = model(**inputs).logits
         for attention in attentions(model):
             change(attention)
-        torch.testing.assert_close(model(**inputs).logits, plain, atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(model(**inputs).logits, plain, atol=1e-12, rtol=1e-12)
     after = relevance(model, inputs, rules)
     if change in BREAKS.get(rules, ()):
         assert (after - before).abs().max() > 1e-3 * before.abs().max()
     else:
-        close(after, before, 1e-10)
+        close(after, before, 1e-12)
 
 
 @pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
@@ -519,7 +519,7 @@ def test_heads_in_another_order(rules, kind, layer):
     with torch.no_grad():
         permuted(site.module, order, site.size)
     before[:, here] = before[:, here][:, order]
-    close(relevance(model, inputs, rules), before, 1e-10)
+    close(relevance(model, inputs, rules), before, 1e-12)
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -531,7 +531,7 @@ def test_padding_and_company_do_not_count(name, rules):
         alone = {key: value[row : row + 1] for key, value in inputs.items()}
         for key in ("input_ids", "attention_mask"):
             alone[key] = alone[key][:, :length]
-        close(relevance(model, alone, rules)[0], batched[row], 1e-10)
+        close(relevance(model, alone, rules)[0], batched[row], 1e-12)
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -543,11 +543,11 @@ def test_what_comes_later_does_not_count(name, rules):
     before = relevance(model, inputs, rules)
     changed = inputs[key].clone()
     changed[:, 3:] = torch.where(changed[:, 3:] == 9, 10, 9)
-    close(relevance(model, inputs | {key: changed}, rules), before, 1e-10)
+    close(relevance(model, inputs | {key: changed}, rules), before, 1e-12)
     shorter = inputs | {key: inputs[key][:, :3]}
     if name == "gpt2":
         shorter["attention_mask"] = inputs["attention_mask"][:, :3]
-    close(relevance(model, shorter, rules), before, 1e-10)
+    close(relevance(model, shorter, rules), before, 1e-12)
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -618,9 +618,19 @@ def test_drawn_steps_are_some_of_all(name, steps):
 # --- precision -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 4e-2), (torch.float16, 1e-2)])
-@pytest.mark.parametrize("rules", ["cp", "attn", "voita"])
-@pytest.mark.parametrize("name", ["marian", "bert", "llama"])
+HALF = [
+    (name, rules, dtype, tolerance)
+    for name in ("marian", "bert", "llama")
+    for rules in ("cp", "attn", "voita")
+    for dtype, tolerance in ((torch.bfloat16, 3e-2), (torch.float16, 1e-2))
+]
+MISSED = pytest.mark.xfail(reason="0.037 of the largest: a bound of relevance that is not met", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "dtype", "tolerance"),
+    [pytest.param(*row, marks=MISSED if row[:3] == ("llama", "cp", torch.bfloat16) else ()) for row in HALF],
+)
 def test_half_precision(name, rules, dtype, tolerance):
     model = zoo.tiny(name)
     inputs = zoo.inputs(model)

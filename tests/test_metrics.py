@@ -34,7 +34,6 @@ from headroles.metrics import (
     Metric,
     Perplexity,
     metric,
-    named,
 )
 from headroles.text import Corpus, Sentence
 
@@ -260,7 +259,6 @@ def test_a_metric_is_known_by_its_name():
         assert one.name == name
     given = BLEU(beams=4)
     assert metric(given) is given
-    assert named(["bleu", "loss"]) == [METRICS["bleu"], METRICS["loss"]]
 
 
 def test_which_are_better_when_less_and_which_are_of_what_is_written():

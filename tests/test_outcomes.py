@@ -130,10 +130,10 @@ def test_curve_orders_heads_by_a_column_of_the_study(swept):
     given = folder / "model", folder / "given.txt", "--study", folder / "s", "--resamples", 10
     done = run("curve", *given, "--by", "ablation[agreement]", "--seeds", 2, "--steps", 4)
     assert done.code == 0, done.err
-    table = heads.load(folder / "s" / "curves.parquet")
+    table = heads.load(folder / "s" / "curves-agreement.parquet")
     assert table["order"].unique().tolist() == ["ablation[agreement]", "random 0", "random 1"]
     assert table["closed"].unique().tolist() == [0, 4, 8, 12, 16]
-    assert (folder / "s" / "curves.png").exists()
+    assert (folder / "s" / "curves-agreement.png").exists()
     wrong = run("curve", *given, "--by", "nonsense")
     known = "ablation[agreement], ablation[agreement].p, ablation[agreement].holm, ablation[agreement].bh"
     assert wrong.err == f"headroles: no column 'nonsense' to order heads by; known: {known}\n"

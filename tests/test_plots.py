@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import matplotlib
@@ -22,15 +21,7 @@ from headroles import heads, plots, role  # noqa: E402
 
 GREEN, BLUE, VERMILION = "#029e73", "#0173b2", "#d55e00"
 
-
-@pytest.fixture(autouse=True)
-def nothing_shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("show", "savefig"):
-        monkeypatch.setattr(plt, name, lambda *_, name=name, **__: pytest.fail(f"plt.{name} was called"))
-    before = dict(matplotlib.rcParams)
-    yield
-    plt.close("all")
-    assert dict(matplotlib.rcParams) == before
+pytestmark = pytest.mark.usefixtures("nothing_shown")
 
 
 def whole(message: str) -> str:
