@@ -98,7 +98,7 @@ def slopes(
     """What flows back to the unit gates of `model` from what is explained of `batch`, by `rules`.
 
     `steps`: each step by itself ("all"), their sum as one ("sum", a single backward pass), or so many of each sentence,
-    drawn by its number. Steps go back together, `chunk` at a time: more is faster and takes more memory. `by_token`:
+    drawn by its number. Steps go back together, `chunk` at a time, which bounds the memory. `by_token`:
     step t is explained by the model's states at token t alone, so that all logits go back to those states at once.
     Relevance by the voita rules starts at 1, by others at the value. All is 0 where no step counts.
     """
