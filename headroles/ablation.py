@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from scipy import stats
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import families, heads, models
+from headroles.examples import Closed, Sweep
 from headroles.gates import Head
-from headroles.metrics import Mean, Metric
+from headroles.metrics import Metric
 from headroles.metrics import metric as the_metric
-from headroles.scores.book import bounds, counting, rounded
+from headroles.scores.book import rounded
+from headroles.significance import best, effects
+from headroles.stopping import staged
 from headroles.study import Study
-from headroles.sweep import Closed, Fill, Sweep, sweep
+from headroles.sweep import Fill, sweep
 from headroles.text import Corpus
 
 Plan = Literal["single", "rest", "layer", "kind"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
-Array = npt.NDArray[np.floating[Any]]
+KEPT = 1000  # resamples that ride in a table: more are for p, of which many tests need small ones
 
 
 def ablate(
@@ -35,6 +37,7 @@ def ablate(
     metric: str | Metric = "loss",
     plan: Plan = "single",
     fill: Fill = "zero",
+    early: bool = False,
     budget: int = 4096,
     together: int = 8,
     resamples: int = 1000,
@@ -50,39 +53,47 @@ def ablate(
     Columns, where c is `ablation[metric]`, for plans but "single" `ablation[metric plan]`: c is metric(closed) -
     metric(intact); `c.low` and `c.high` bound its 95 % interval over paired Poisson bootstrap resamples of the
     examples; `c.p` is two-sided, of a paired t-test where the metric is a mean (of a ratio, by the delta method),
-    otherwise of the paired bootstrap (Koehn 2004), and then at least 2 / (resamples + 1); `c.holm` and `c.bh` are p
-    corrected for all that was tested, after Holm and after Benjamini and Hochberg. How it is run: `sweep`.
+    otherwise of the paired bootstrap (Koehn 2004), and then at least 2 / (resamples + 1),
+    so that many heads need many resamples; `c.holm` and `c.bh` are p
+    corrected for all that was tested, after Holm and after Benjamini and Hochberg. `early` runs a head only until it is
+    clear whether p is below 0.01 (`stopping.staged` has the risks); `c.examples` then says on how many examples.
+    How it is run: `sweep`.
+    """
+    index = families.index(model)
+    run = _sweeping(model, tokenizer, corpus, the_metric(metric), plan, fill, early, seed)
+    place = None if folder is None else Path(folder)
+    return _told(run(budget=budget, together=together, folder=place), index, plan, early, resamples, seed)
+
+
+def ablate_sets(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    sets: Mapping[str, Iterable[Head]],
+    *,
+    metric: str | Metric = "loss",
+    fill: Fill = "zero",
+    resamples: int = 1000,
+    seed: int = 0,
+    **options: Any,
+) -> pd.DataFrame:
+    """Close sets of heads, each by its name, and measure what changes: a row per set, the columns of `ablate`.
+
+    `options` are those of `sweep`.
     """
     chosen = the_metric(metric)
-    if plan not in PLANS:
-        raise ValueError(f"unknown plan {plan!r}; known: {', '.join(PLANS)}")
-    index = families.index(model)
-    plans = {tuple(head): _closed(tuple(head), list(index), plan) for head in index}
-    variants = list(dict.fromkeys(plans.values()))
-    place = None if folder is None else Path(folder)
-    options: dict[str, Any] = {"fill": fill, "budget": budget, "together": together, "folder": place}
-    found = sweep(model, tokenizer, corpus, variants, chosen, **options)
-    name = f"ablation[{chosen.name}]" if plan == "single" else f"ablation[{chosen.name} {plan}]"
+    closed = {name: frozenset(tuple(head) for head in given) for name, given in sets.items()}
+    variants = list(dict.fromkeys(closed.values()))
+    found = sweep(model, tokenizer, corpus, variants, chosen, fill=fill, **options)
     effect = effects(found, resamples=resamples, seed=seed)
-    rows = [variants.index(closed) for closed in plans.values()]
-    columns = {f"{name}{end}": values[rows] for end, values in effect.columns.items()}
-    text = heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        examples=len(found.numbers),
-        too_long=found.too_long,
-        metric=chosen,
-        intact=f"{effect.intact:.6g}",
-        plan=plan,
-        fill=fill,
-        resamples=resamples,
-        seed=seed,
-        headroles=version("headroles"),
+    rows = [variants.index(each) for each in closed.values()]
+    columns = {f"ablation[{chosen.name}]{end}": values[rows] for end, values in effect.columns.items()}
+    table = pd.DataFrame(columns, index=pd.Index(list(closed), name="set")).drop(
+        columns=f"ablation[{chosen.name}].examples"
     )
-    draws = {name: rounded(effect.draws[rows])} if resamples else None
-    return heads.table(columns, index, text, draws=draws)
+    text = f"{found.signature}|{heads.sign(intact=f'{effect.intact:.6g}', resamples=resamples, seed=seed)}"
+    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
+    return table
 
 
 def closed_in(
@@ -94,62 +105,83 @@ def closed_in(
     metric: str = "loss",
     plan: Plan = "single",
     fill: Fill = "zero",
+    early: bool = False,
+    resamples: int = 1000,
+    seed: int = 0,
     **options: Any,
 ) -> pd.DataFrame:
     """`ablate` in a study: the table `ablation-METRIC-PLAN-FILL`, kept if it was made from the same.
 
-    A run that was stopped goes on after its last finished batch. `options` are those of `ablate`.
+    Beside it are `examples-METRIC-PLAN-FILL`, the statistics of each example from which it was told without the model,
+    and for the plan "rest" `best-METRIC-FILL` and `best-METRIC-FILL-halves` (`significance.best`). A run that was
+    stopped goes on after its last finished batch. `options` are those of `ablate`.
     """
+    name = f"{metric}-{plan}-{fill}{'-early' if early else ''}"
+    index, chosen = families.index(model), the_metric(metric)
     recipe = heads.sign(
         weights=models.revision(model),
         tokenizer=models.tokens(tokenizer),
         text=corpus.hash,
-        resamples=options.get("resamples"),
-        seed=options.get("seed"),
+        metric=chosen,
+        seed=seed if early else None,
         headroles=version("headroles"),
     )
-    parts = study.folder / ".sweeps"
-    name = f"ablation-{metric}-{plan}-{fill}"
-    asked: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill, "folder": parts} | options
-    return study.keep(name, recipe, lambda: ablate(model, tokenizer, corpus, **asked))
+
+    @cache
+    def found() -> Sweep:
+        run = _sweeping(model, tokenizer, corpus, chosen, plan, fill, early, seed)
+        asked: dict[str, Any] = {"folder": study.folder / ".sweeps"} | options
+        kept = study.keep(f"examples-{name}", recipe, lambda: run(**asked).table())
+        return Sweep.of(kept, chosen)
+
+    def keep(name: str, tell: Any) -> pd.DataFrame:
+        return study.keep(name, f"{recipe}|resamples:{resamples}|seed:{seed}", tell)
+
+    if plan == "rest" and not early:
+        kept: dict[str, Any] = {"resamples": resamples, "seed": seed}
+        keep(f"best-{metric}-{fill}", lambda: best(found(), index, **kept))
+        if len(corpus) > 1:
+            keep(f"best-{metric}-{fill}-halves", lambda: best(found(), index, halves=True, **kept))
+    return keep(f"ablation-{name}", lambda: _told(found(), index, plan, early, resamples, seed))
 
 
-class Effects:
-    """What the variants of a sweep change: `columns` (suffix -> [variant]), `draws` [variant, resample]."""
+def _sweeping(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    metric: Metric,
+    plan: Plan,
+    fill: Fill,
+    early: bool,
+    seed: int,
+) -> Any:
+    """What runs a plan, once told the options of `sweep`."""
+    if plan not in PLANS:
+        raise ValueError(f"unknown plan {plan!r}; known: {', '.join(PLANS)}")
+    index = families.index(model)
+    variants = list(dict.fromkeys(_closed(tuple(head), list(index), plan) for head in index))
 
-    def __init__(self, intact: float, columns: Mapping[str, Array], draws: Array) -> None:
-        self.intact, self.columns, self.draws = intact, dict(columns), draws
+    def run(**options: Any) -> Sweep:
+        given: dict[str, Any] = {"fill": fill, **options}
+        if early:
+            return staged(model, tokenizer, corpus, variants, metric, seed=seed, **given)
+        return sweep(model, tokenizer, corpus, variants, metric, **given)
 
-
-def effects(found: Sweep, *, resamples: int = 1000, seed: int = 0) -> Effects:
-    """The effects of a sweep's variants with their statistics; needs no model."""
-    weights = counting(found.numbers, resamples, seed).numpy()  # [1 + resamples, example]
-    with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
-        values = np.stack([found.metric.value(weights @ each) for each in found.closed.values()]) - intact
-    draws = values[:, 1:]
-    low, high = bounds(draws) if resamples else np.full((2, len(values)), np.nan)
-    if type(found.metric).value is Mean.value:
-        p = np.array([_t_test(found.intact, each) for each in found.closed.values()])
-    else:
-        p = _bootstrap_test(draws)
-    columns = {"": values[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
-    return Effects(float(intact[0]), columns, draws)
-
-
-def holm(p: Array) -> Array:
-    """p corrected for the number of tests by Holm (1979): controls the chance of any false finding."""
-    order = np.argsort(p, kind="stable")
-    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    found = np.empty_like(p)
-    found[order] = np.minimum(steps, 1)
-    return found
+    return run
 
 
-def benjamini_hochberg(p: Array) -> Array:
-    """p corrected by Benjamini and Hochberg (1995): controls the share of false findings among the findings."""
-    found: Array = stats.false_discovery_control(p) if np.isfinite(p).all() else np.full_like(p, np.nan)
-    return found
+def _told(found: Sweep, index: Any, plan: Plan, early: bool, resamples: int, seed: int) -> pd.DataFrame:
+    """The table of effects of a sweep."""
+    name = f"ablation[{found.metric.name}]" if plan == "single" else f"ablation[{found.metric.name} {plan}]"
+    effect = effects(found, resamples=resamples, seed=seed)
+    variants = list(found.closed)
+    rows = np.array([variants.index(_closed(tuple(head), list(index), plan)) for head in index])
+    kept = {end: values for end, values in effect.columns.items() if early or end != ".examples"}
+    columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
+    fields = {"intact": f"{effect.intact:.6g}", "plan": plan} | ({"early": early} if early else {})
+    text = f"{found.signature}|{heads.sign(**fields, resamples=resamples, seed=seed)}"
+    draws = {name: rounded(effect.draws[rows, :KEPT])} if resamples else None
+    return heads.table(columns, index, text, draws=draws)
 
 
 def _closed(head: Head, index: list[Head], plan: Plan) -> Closed:
@@ -158,24 +190,3 @@ def _closed(head: Head, index: list[Head], plan: Plan) -> Closed:
         return frozenset([head])
     same = (each for each in index if each[0] == head[0] and (plan == "kind" or each[1] == head[1]))
     return frozenset(each for each in same if plan != "rest" or each != head)
-
-
-def _t_test(intact: Array, closed: Array) -> float:
-    """A paired t-test of a ratio of sums, by the delta method; of a plain mean it is scipy's `ttest_rel`."""
-    change, count = closed[:, 0] - intact[:, 0], intact[:, 1]
-    effect = change.sum() / count.sum()
-    rest = change - effect * count
-    if len(rest) < 2 or not (rest**2).sum():
-        return 1.0 if effect == 0 or len(rest) < 2 else 0.0
-    error = np.sqrt(len(rest) / (len(rest) - 1) * (rest**2).sum()) / count.sum()
-    return float(2 * stats.t.sf(abs(effect / error), len(rest) - 1))
-
-
-def _bootstrap_test(draws: Array) -> Array:
-    """How often resampled effects are on the other side of 0, two-sided, the intact corpus counted as one of them."""
-    if not draws.shape[1]:
-        return np.full(len(draws), np.nan)
-    many = np.isfinite(draws).sum(1) + 1
-    below, above = ((side.sum(1) + 1) / many for side in (draws <= 0, draws >= 0))
-    smaller: Array = np.minimum(2 * np.minimum(below, above), 1)
-    return smaller

@@ -154,6 +154,8 @@ def batches(encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096) -> 
     for rows in grouped([_length(encoded, i) for i in range(len(encoded.source))], budget):
         source = _source([encoded.source[i] for i in rows], encoded, model)
         inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
+        if any(types := [encoded.source[i].types or [] for i in rows]):
+            inputs["token_type_ids"] = _padded(types, 0).to(model.device)
         numbers = tuple(encoded.numbers[i] for i in rows)
         if not model.config.is_encoder_decoder:
             yield Batch(numbers, inputs, source, None)

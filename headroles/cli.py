@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles.experiments import ablate, compare, curve
+from headroles.experiments import ablate, agreement, compare, curve, train
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -138,7 +138,7 @@ def demo(
     list_figures(files, folder)
 
 
-for command in (compare, ablate, curve):
+for command in (compare, ablate, curve, agreement, train):
     app.command()(command)
 
 

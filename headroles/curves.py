@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, families, heads, models, objectives, seam
-from headroles.batches import Batch
-from headroles.gates import Fill, Head, closed, gated
+from headroles import families, heads, models
+from headroles.gates import Head, closed, gated
 from headroles.heads import Kind
-from headroles.objectives import Explain, Name, Objective
-from headroles.probe import without_cache
-from headroles.progress import track
+from headroles.metrics import Metric
+from headroles.metrics import metric as the_metric
+from headroles.objectives import Objective
+from headroles.scores import score as measure
 from headroles.scores.book import bounds, counting
+from headroles.study import Study
+from headroles.sweep import Fill, sweep
 from headroles.text import Corpus
 
 Array = npt.NDArray[np.float64]
@@ -32,72 +36,123 @@ def curve(
     corpus: Corpus,
     orders: Mapping[str, Iterable[Head]],
     *,
-    metric: Name | Objective = "agreement",
+    metric: str | Metric | Objective = "agreement",
     steps: int = 10,
     fill: Fill = "zero",
     budget: int = 4096,
     resamples: int = 1000,
     seed: int = 0,
+    folder: str | Path | None = None,
 ) -> pd.DataFrame:
     """The metric when the first heads of each order are closed together: a row per order and number of closed heads.
 
     Michel et al. 2019, section 4.2. Heads are closed in `steps` steps of equal size, each time relative to the whole
-    model; an order has all heads of the model, or all of those that are to be closed. Columns: `order`, `closed`,
-    `share` (of the heads of the order), `value` with `low` and `high`, its 95 % interval over Poisson bootstrap
-    resamples of the sentences, the same for all orders. Rows of share 0 are the intact model. `table.attrs` hold the
-    resampled values for `areas`. Raises ValueError for an order with a head twice or one the model lacks.
+    model; an order has all heads of the model, or all of those that are to be closed. Metrics and fills are those of
+    `ablate`, or any objective; finished batches are kept in `folder`. Columns: `order`, `closed`, `share` (of the heads
+    of the order), `value` with `low` and `high`, its 95 % interval over Poisson bootstrap resamples of the examples,
+    the same for all orders. Rows of share 0 are the intact model. `table.attrs` hold the resampled values for `areas`.
+    Raises ValueError for an order with a head twice or one the model lacks.
     """
-    listed = {name: list(order) for name, order in orders.items()}
-    encoded = batches.encode(corpus, tokenizer, model, words=False)
+    listed: dict[str, list[Head]] = {name: [*map(_head, order)] for name, order in orders.items()}
     plans = [(name, count) for name, order in listed.items() for count in _counts(name, order, steps)]
-    gates = {plan: closed(model, listed[plan[0]][: plan[1]]) for plan in plans}
-    with seam.evaluating(model):
-        groups = list(batches.batches(encoded, model, budget=budget))
-        explain = objectives.objective(metric, model).explain(model, lambda: groups)
-        intact = _measured(model, groups, explain, torch.ones(len(families.index(model))), fill)
-        found = {
-            plan: _measured(model, groups, explain, gates[plan], fill) if plan[1] else intact
-            for plan in track(plans, "closing heads", total=len(plans))
-        }
-    numbers = [number for batch in groups for number in batch.numbers]
-    weights = counting(numbers, resamples, seed).numpy()
-    with np.errstate(invalid="ignore"):  # a resample without any sentence has no value
-        values = np.stack([weights @ sums / (weights @ counts) for sums, counts in found.values()])  # [plan, draw]
+    closed = [frozenset(listed[name][:count]) for name, count in plans]
+    place = None if folder is None else Path(folder)
+    variants = list(dict.fromkeys(filter(None, closed)))
+    found = sweep(model, tokenizer, corpus, variants, the_metric(metric), fill=fill, budget=budget, folder=place)
+    weights = counting(found.numbers, resamples, seed).numpy()
+    with np.errstate(invalid="ignore"):  # a resample without any example has no value
+        each = found.closed | {frozenset(): found.intact}
+        values = np.stack([found.metric.value(weights @ each[one]) for one in closed])  # [plan, 1 + resamples]
     low, high = bounds(values[:, 1:]) if resamples else np.full((2, len(plans)), np.nan)
     table = pd.DataFrame(plans, columns=["order", "closed"])
     table["share"] = [count / len(listed[name]) for name, count in plans]
     table = table.assign(value=values[:, 0], low=low, high=high)
-    text = heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        sentences=len(numbers),
-        metric=objectives.objective(metric, model),
-        fill=fill,
-        resamples=resamples,
-        seed=seed,
-        headroles=version("headroles"),
-    )
+    text = f"{found.signature}|{heads.sign(resamples=resamples, seed=seed)}"
     table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
     return table
+
+
+def curves_in(
+    study: Study,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    orders: Mapping[str, Sequence[Head]],
+    *,
+    metric: str = "agreement",
+    kind: Kind | None = None,
+    **options: Any,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`curve` and its `areas` in a study: `curves-METRIC[-KIND]` and `areas-...`, kept if they were made from the same.
+
+    `kind` is what the orders are of, and only names the tables. `options` are those of `curve`.
+    """
+    name = "-".join([metric, *([kind] if kind else [])])
+    told = {label: " ".join(map(str, order)) for label, order in orders.items()}
+    recipe = heads.sign(
+        weights=models.revision(model),
+        tokenizer=models.tokens(tokenizer),
+        text=corpus.hash,
+        metric=the_metric(metric),
+        orders=hashlib.sha256(repr(told).encode()).hexdigest()[:12],
+        options=",".join(f"{key}={value}" for key, value in sorted(options.items())),
+        headroles=version("headroles"),
+    )
+
+    @cache
+    def drawn() -> pd.DataFrame:
+        return curve(model, tokenizer, corpus, orders, metric=metric, folder=study.folder / ".sweeps", **options)
+
+    table = study.keep(f"curves-{name}", recipe, drawn)
+    return table, study.keep(f"areas-{name}", recipe, lambda: areas(drawn()))
 
 
 def orders(
     table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | None = None, seeds: int = 0
 ) -> dict[str, list[Head]]:
-    """The heads of a table by rising columns, and so many random orders, "random 0" ...; all, or those of a kind.
+    """The heads of a table by columns, and so many random orders, "random 0" ...; all, or those of a kind.
 
-    Raises ValueError for a column the table lacks.
+    The smallest value comes first; with a minus before the column's name the largest: the reverse order. Raises
+    ValueError for a column the table lacks.
     """
     rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
-    lacking = [name for name in columns if name not in rows]
+    lacking = [name for name in columns if name.removeprefix("-") not in rows]
     if lacking:
         known = ", ".join(name for name in map(str, rows) if not name.endswith((".low", ".high")))
         raise ValueError(f"no column {lacking[0]!r} to order heads by; known: {known}")
-    found = {name: rows[name].sort_values(kind="stable").index.tolist() for name in columns}
+    found = {}
+    for name in columns:
+        rising = rows[name.removeprefix("-")].sort_values(kind="stable").index.tolist()
+        found[name] = rising[::-1] if name.startswith("-") else rising
     chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
     return found | chance
+
+
+def order_again(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    score: Any = "importance",
+    *,
+    column: str | None = None,
+    kind: Kind | None = None,
+    steps: int = 10,
+    **options: Any,
+) -> list[Head]:
+    """The heads of a model by a score that is computed again after each of `steps` steps, the heads so far closed.
+
+    The smallest of what is left comes first (Michel et al. 2019's released scripts: `--exact_pruning`). `column` is by
+    default the score's first; all heads, or those of a `kind`. `options` are those of `score`.
+    """
+    left = [head for head in families.index(model) if kind in (None, head[0])]
+    size, gone = len(left), list[Head]()
+    for step in range(1, steps + 1):
+        with gated(model, closed(model, gone)):
+            found = measure(model, tokenizer, corpus, [score], **{"resamples": 0, **options})
+        own = found[column or found.columns[0]].loc[left].sort_values(kind="stable")
+        gone += own.index.tolist()[: round(size * step / steps) - len(gone)]
+        left = [head for head in left if head not in gone]
+    return gone
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:
@@ -130,6 +185,11 @@ class _Draws:
         return self
 
 
+def _head(given: Head) -> Head:
+    kind, layer, head = given
+    return kind, layer, head
+
+
 def _counts(name: str, order: list[Head], steps: int) -> list[int]:
     if steps < 1 or len(set(order)) < len(order) or not order:
         raise ValueError(
@@ -137,16 +197,3 @@ def _counts(name: str, order: list[Head], steps: int) -> list[int]:
             f"give each head once, and at least one step"
         )
     return sorted({round(len(order) * step / steps) for step in range(steps + 1)})
-
-
-def _measured(
-    model: PreTrainedModel, groups: list[Batch], explain: Explain, gates: torch.Tensor, fill: Fill
-) -> tuple[Array, Array]:
-    """The sum of the metric over the steps of each sentence, and how many there are: two of [sentence]."""
-    sums, counts = list[torch.Tensor](), list[torch.Tensor]()
-    with torch.inference_mode(), gated(model, gates.to(model.device), fill=fill):
-        for batch in groups:
-            explained = explain(model(**batch.inputs, **without_cache(model)), batch)
-            sums.append(torch.where(explained.counted, explained.values, 0.0).double().sum(-1).cpu())
-            counts.append(explained.counted.sum(-1).double().cpu())
-    return torch.cat(sums).numpy(), torch.cat(counts).numpy()

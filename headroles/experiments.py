@@ -1,19 +1,24 @@
-"""The commands that close heads: compare, ablate and curve, as those of `cli`."""
+"""The commands that close heads or train: compare, ablate, curve, agreement and train, as those of `cli`."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles.screen import list_figures, say, show_table
+from headroles.screen import list_figures, say, show_best, show_effects, show_table
 
 Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
 Target = Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")]
 Folder = Annotated[Path, typer.Option("--study", help="Folder for the tables and figures.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)]
 Resamples = Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)]
+Metric = Annotated[str, typer.Option(help="Metric: loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")]
+Fill = Annotated[
+    Literal["zero", "mean", "other", "uniform", "rescale"], typer.Option(help="What a closed head puts out.")
+]
 Device = Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")]
 
 
@@ -54,16 +59,15 @@ def ablate(
     corpus: Annotated[Path, typer.Argument(help="Corpus: text, parallel or labelled TSV, CoNLL-U; .gz too.")],
     target: Target = None,
     study: Folder = Path("study"),
-    metric: Annotated[
-        str, typer.Option(help="Metric: loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")
-    ] = "loss",
+    metric: Metric = "loss",
     plan: Annotated[
         Literal["single", "rest", "layer", "kind"],
         typer.Option(help="Close each head, all but each of a layer, whole layers, or whole kinds."),
     ] = "single",
-    fill: Annotated[
-        Literal["zero", "mean", "other", "uniform", "rescale"], typer.Option(help="What a closed head puts out.")
-    ] = "zero",
+    fill: Fill = "zero",
+    early: Annotated[
+        bool, typer.Option("--early", help="Run a head only until it is clear whether its p is below 0.01.")
+    ] = False,
     limit: Limit = None,
     resamples: Resamples = 1000,
     budget: Annotated[int, typer.Option(help="Tokens that go through the model at once.", min=1)] = 4096,
@@ -80,16 +84,13 @@ def ablate(
     sentences = read(corpus, target, limit=limit)
     loaded, tokenizer = load(model)
     folder = Study(study)
-    options: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill}
+    options: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill, "early": early}
     options |= {"resamples": resamples, "budget": budget, "together": together}
     table = closed_in(folder, place(loaded, device), tokenizer, sentences, **options)
-    name = str(table.columns[0])
-    most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
-    most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH"]
-    most.index = most.index.map(lambda head: f"{head[0]} layer {head[1]} head {head[2]}").rename("head")
-    show_table(most, f"the largest effects of {len(table)} heads")
-    for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
-        say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
+    show_effects(table)
+    for name in (f"best-{metric}-{fill}", f"best-{metric}-{fill}-halves"):
+        if plan == "rest" and folder.has(name):
+            show_best(folder.load(name), "chosen on one half, measured on the other" if "halves" in name else "")
     list_figures(draw(folder), study)
 
 
@@ -99,23 +100,30 @@ def curve(
     target: Target = None,
     study: Folder = Path("study"),
     by: Annotated[
-        str, typer.Option(help="Columns of the study's tables to order heads by, the smallest first; commas between.")
+        str,
+        typer.Option(
+            help="Columns of the study's tables to order heads by, the smallest first, with a minus the largest; "
+            "commas between."
+        ),
     ] = "importance",
-    metric: Annotated[str, typer.Option(help="Metric: agreement or loss.")] = "agreement",
+    again: Annotated[
+        Path | None, typer.Option(help="Corpus on which importance is also computed again after each step.")
+    ] = None,
+    again_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
+    metric: Metric = "agreement",
     kind: Annotated[
         Literal["enc-self", "dec-self", "cross"] | None, typer.Option(help="Close heads of this kind only.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many random orders beside them.", min=0)] = 5,
     steps: Annotated[int, typer.Option(help="In how many steps all are closed.", min=1)] = 10,
+    fill: Fill = "zero",
     limit: Limit = None,
     resamples: Resamples = 1000,
     device: Device = None,
 ) -> None:
     """Close heads together, step by step, in orders told by a study's scores, and measure what is left."""
     from headroles.corpus import read
-    from headroles.curves import areas, orders
-    from headroles.curves import curve as run
-    from headroles.heads import save
+    from headroles.curves import curves_in, order_again, orders
     from headroles.models import load, place
     from headroles.study import Study
     from headroles.survey import draw
@@ -123,9 +131,66 @@ def curve(
     sentences = read(corpus, target, limit=limit)
     folder = Study(study)
     loaded, tokenizer = load(model)
-    listed = orders(folder.scores(), [name.strip() for name in by.split(",")], kind=kind, seeds=seeds)
-    asked: Any = metric
-    drawn = run(place(loaded, device), tokenizer, sentences, listed, metric=asked, steps=steps, resamples=resamples)
-    save(drawn, folder.path("-".join(["curves", metric, *([kind] if kind else [])])))
-    show_table(areas(drawn), "mean height of the curve")
+    place(loaded, device)
+    columns = [name.strip() for name in by.split(",")]
+    listed = orders(folder.scores(), columns, kind=kind, seeds=seeds)
+    if again is not None:
+        scored = read(again, again_target, limit=limit)
+        listed["importance, again"] = order_again(loaded, tokenizer, scored, kind=kind, steps=steps)
+    options: dict[str, Any] = {"metric": metric, "kind": kind, "steps": steps, "fill": fill, "resamples": resamples}
+    _, found = curves_in(folder, loaded, tokenizer, sentences, listed, **options)
+    show_table(found, "mean height of the curve")
     list_figures(draw(folder), study)
+
+
+def agreement(
+    study: Annotated[Path, typer.Argument(help="Study of one corpus.")],
+    other: Annotated[Path, typer.Argument(help="Study of the same model on another corpus.")],
+    column: Annotated[str, typer.Option(help="Column of both that is compared.")] = "ablation[loss]",
+    output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("agreement.png"),
+) -> None:
+    """Compare the effects of closing the same heads on two corpora: Pearson's and Spearman's correlation, a scatter."""
+    from headroles import outcomes, survey
+    from headroles.heads import save, signature
+    from headroles.study import Study
+
+    one, two = (Study(folder).scores().filter(regex=f"^{re.escape(column)}") for folder in (study, other))
+    if one.empty or two.empty:
+        raise ValueError(f"no column {column!r} in {study if one.empty else other}; make it with headroles ablate")
+    found = outcomes.correlations(one[column], two[column])
+    found.attrs["signatures"] = dict.fromkeys(found, " AND ".join(signature(each, column) for each in (one, two)))
+    show_table(found, f"{column} in {study.name} and {other.name}")
+    save(found, output.with_suffix(".parquet"))
+    survey.save(outcomes.agreement(one, two, names=(study.name, other.name)), output)
+    say(f"written: {output} and its table")
+
+
+def train(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus to learn: labelled TSV, or text with its translations.")],
+    output: Annotated[Path, typer.Option(help="Folder for the trained model, its checkpoints and its history.")],
+    target: Target = None,
+    held_out: Annotated[Path | None, typer.Option(help="Corpus on which the model is measured each epoch.")] = None,
+    held_out_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
+    metrics: Annotated[str, typer.Option(help="What is measured, separated by commas.")] = "loss",
+    epochs: Annotated[int, typer.Option(help="How often the corpus is gone through.", min=1)] = 3,
+    batch: Annotated[int, typer.Option(help="Examples of a step, on each process.", min=1)] = 32,
+    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-5,
+    warmup: Annotated[int, typer.Option(help="Steps until it is reached.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order of examples and of dropout.")] = 0,
+    limit: Limit = None,
+) -> None:
+    """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
+    from headroles.corpus import read
+    from headroles.models import load
+    from headroles.train import classifier
+    from headroles.train import train as run
+
+    sentences = read(corpus, target, limit=limit)
+    measured = None if held_out is None else read(held_out, held_out_target)
+    loaded, tokenizer = load(model) if target is not None else classifier(model, sentences)
+    asked = [name.strip() for name in metrics.split(",")]
+    options: dict[str, Any] = {"held_out": measured, "metrics": asked, "epochs": epochs, "batch": batch}
+    history = run(loaded, tokenizer, sentences, output, rate=rate, warmup_steps=warmup, seed=seed, **options)
+    show_table(history.set_index("epoch"), f"trained on {len(sentences)} examples")
+    say(f"written: {output}")

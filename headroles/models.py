@@ -10,19 +10,24 @@ import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles import processes
 
-def load(name: str | Path, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and tokenizer of a hub id or a local folder, of the class the checkpoint was saved from, in eval mode.
 
+def load(
+    name: str | Path, *, cls: str | None = None, **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and tokenizer of a hub id or a local folder, in eval mode.
+
+    It is of the class the checkpoint was saved from, or of `cls`, such as "AutoModelForSequenceClassification";
     `options` go to the model's `from_pretrained`. Weights the checkpoint lacks, such as a pooler's, are drawn the same
     at every load. Raises OSError with the name and what was missing.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(name)
-        cls = getattr(transformers, (config.architectures or ["AutoModel"])[0])
+        chosen = getattr(transformers, cls or (config.architectures or ["AutoModel"])[0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the revision is of all weights
-            model = cls.from_pretrained(name, **options)
+            model = chosen.from_pretrained(name, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, _reason(error)) from error
@@ -89,8 +94,11 @@ def causal(model: PreTrainedModel) -> bool:
 
 
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
-    """The model on `device`, by default on a GPU if there is one. Raises ValueError for a device torch cannot use."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    """The model on `device`, by default on this process's GPU if there is one.
+
+    Raises ValueError for a device torch cannot use.
+    """
+    device = device or (f"cuda:{processes.local_rank()}" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1).to(device).cpu()  # `meta` would take the weights and give nothing back
         model.to(torch.device(device))  # type: ignore[arg-type]

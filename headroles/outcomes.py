@@ -13,6 +13,7 @@ from headroles.maps import TITLES, heatmap, new_axes, of_kind, said
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+RANKS = (("Pearson", "pearson"), ("Spearman", "spearman"))
 SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 
 
@@ -56,25 +57,59 @@ def agreement(
 ) -> Axes:
     """Draw the effects of the same heads on two corpora against each other, with their correlation (Fig. 2)."""
     import seaborn as sns
-    from scipy import stats
 
     columns = effect_of(one), effect_of(other)
-    both = pd.DataFrame({"one": one[columns[0]], "other": other[columns[1]]}).dropna()
-    if len(both) < 3 or len(both) < len(one):
-        raise ValueError(f"the tables are of different heads: {len(one)} and {len(other)} rows, {len(both)} in common")
-    pearson = stats.pearsonr(both["one"], both["other"])
-    low, high = pearson.confidence_interval()
-    spearman = stats.spearmanr(both["one"], both["other"]).statistic
+    both = _both(one[columns[0]], other[columns[1]])
+    told = correlations(one[columns[0]], other[columns[1]]).loc["all"]
     ax = new_axes((10, 11), cell=0.45)[0] if ax is None else ax
     kinds = [kind for kind in TITLES if kind in both.index.unique("kind")]
     sns.scatterplot(both.reset_index(), x="one", y="other", hue="kind", hue_order=kinds, palette="colorblind", ax=ax)
     ax.plot(0, 0, marker="*", markersize=13, color="0.1", linestyle="", label="no head closed")
     ax.legend(frameon=False)
-    ax.set_title(f"Pearson {pearson.statistic:.2f} [{low:.2f}, {high:.2f}], Spearman {spearman:.2f}")
+    said = (f"{name} {told[key]:.2f} [{told[f'{key}.low']:.2f}, {told[f'{key}.high']:.2f}]" for name, key in RANKS)
+    ax.set_title("\n".join(said))
     x, y = (f"change in {_metric(column)}" for column in columns)
     ax.set(xlabel=x + f" on {names[0]}" * bool(names[0]), ylabel=y + f" on {names[1]}" * bool(names[1]))
     sns.despine(ax=ax)
     return ax
+
+
+def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
+    """Pearson's and Spearman's correlation of the same heads' measurements on two corpora: a row for all, and by kind.
+
+    Columns: `heads`, and `pearson` and `spearman` with `.low` and `.high`, a 95 % interval over bootstrap resamples of
+    heads. Raises ValueError for tables of different heads.
+    """
+    from scipy import stats
+
+    both = _both(one, other)
+    parts = {"all": both} | {str(kind): part for kind, part in both.groupby(level="kind", sort=False, observed=True)}
+    rows = {}
+    for name, part in parts.items() if len(parts) > 2 else [("all", both)]:
+        rows[name] = {"heads": len(part)}
+        again = np.random.default_rng(0).integers(len(part), size=(1000, len(part)))
+        draws = part.to_numpy()[np.concatenate([np.arange(len(part))[None], again])]  # [1 + resample, head, corpus]
+        for key, each in (("pearson", draws), ("spearman", stats.rankdata(draws, axis=1))):
+            values = _pearson(each)
+            low, high = np.nanquantile(values[1:], [0.025, 0.975])
+            rows[name] |= {key: values[0], f"{key}.low": low, f"{key}.high": high}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("heads of")
+    table.attrs["signatures"] = dict.fromkeys(table.columns, "correlations over heads; see the two studies")
+    return table
+
+
+def _pearson(draws: Any) -> Any:
+    """The correlation of the two columns of each draw [draw, head, 2]; NaN where one is constant."""
+    a, b = np.moveaxis(draws - draws.mean(1, keepdims=True), -1, 0)
+    with np.errstate(invalid="ignore"):
+        return (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1))
+
+
+def _both(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
+    both = pd.DataFrame({"one": one, "other": other}).dropna()
+    if len(both) < 3 or len(both) < len(one):
+        raise ValueError(f"the tables are of different heads: {len(one)} and {len(other)} rows, {len(both)} in common")
+    return both
 
 
 def effect_of(table: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,14 +43,19 @@ def steps(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 def classes(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The class of each sentence's label: [batch]."""
+    given = [None if sentence is None else sentence.label for sentence in batch.source.sentences]
+    return torch.tensor(numbered(model, given), device=batch.source.ids.device)
+
+
+def numbered(model: PreTrainedModel, given: Sequence[str | None]) -> list[int]:
+    """The classes of labels, by the names the model has for them or by number. Raises ValueError for another."""
     config: Any = model.config
     known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
-    known |= {str(number): number for number in range(config.num_labels)}
-    given = [None if sentence is None else sentence.label for sentence in batch.source.sentences]
+    known |= {str(number): number for number in range(config.num_labels) if str(number) not in known}
     for label in given:
         if label not in known:
             raise ValueError(f"label {label!r} is none of the classes of {type(model).__name__}: {', '.join(known)}")
-    return torch.tensor([known[str(label)] for label in given], device=batch.source.ids.device)
+    return [known[str(label)] for label in given]
 
 
 def mean_state(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:

@@ -23,6 +23,7 @@ class Pieces:
     ids: list[int]
     words: list[int]
     sentence: Sentence
+    types: list[int] | None = None  # which text of a sentence pair each token is of, where the model asks
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,7 +65,8 @@ def pieces(
         elif words:
             both = f"{sentence.text} {sentence.second}" if "text_pair" in given else sentence.text
             owners = word_of(sentence, _walked(tokenizer, both, ids))
-        found.append(Pieces(list(ids), owners, sentence))
+        types = encoding["token_type_ids"][i] if "text_pair" in given and "token_type_ids" in encoding else None
+        found.append(Pieces(list(ids), owners, sentence, types))
     return found
 
 

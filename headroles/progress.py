@@ -6,11 +6,13 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track as rich_track
 
+from headroles import processes
+
 T = TypeVar("T")
 
 
 def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
     """Yield `items`, showing `what` and how many of `total` are done."""
     console = Console(stderr=True)
-    shown = console.is_terminal or console.is_jupyter
+    shown = (console.is_terminal or console.is_jupyter) and processes.first()
     yield from rich_track(items, what, total=total, console=console, disable=not shown, transient=True)

@@ -9,10 +9,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headroles import processes
+
+WHOLE = ("step", "heads")  # columns of counts
+
 
 def say(text: str) -> None:
     """Print one line as it is."""
-    Console(soft_wrap=True, highlight=False).print(text, markup=False)
+    _console(soft_wrap=True, highlight=False).print(text, markup=False)
 
 
 def list_figures(files: list[Path], folder: Path) -> None:
@@ -32,7 +36,7 @@ def show_roles(told: Any) -> None:
         shown.add_column(column, justify="right" if column in ("layer", "head") else "left")
     for row in lines.astype(str).to_dict("records"):
         shown.add_row(row["kind"], row["layer"], row["head"], escape(row["text"]))
-    Console().print(shown)
+    _console().print(shown)
 
 
 def show_table(table: Any, title: str) -> None:
@@ -45,10 +49,40 @@ def show_table(table: Any, title: str) -> None:
         shown.add_column(name, justify="right", no_wrap=True)
     for label, row in table.iterrows():
         shown.add_row(escape(str(label)), *(_cell(row, name) for name in own))
-    Console().print(shown)
+    _console().print(shown)
+
+
+def show_effects(table: Any) -> None:
+    """Print the largest effects of a table of `ablate`, and how many have a small p."""
+    name = str(table.columns[0])
+    most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
+    most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
+    most.index = most.index.map(lambda head: f"{head[0]} layer {head[1]} head {head[2]}").rename("head")
+    show_table(most[["change", "change.low", "change.high", "p", "Holm", "BH"]], f"the largest of {len(table)} effects")
+    for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
+        say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
+    if f"{name}.examples" in table:
+        run = table[f"{name}.examples"]
+        say(f"run on {run.mean() / run.max():.0%} of the examples that the longest took")
+
+
+def show_best(table: Any, how: str) -> None:
+    """Print the best head to keep alone in each layer."""
+    names = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high"}
+    shown = table.rename(columns=names | {"effect.p": "p", "effect.holm": "Holm"})[[*names.values(), "p", "Holm"]]
+    rows = zip(table.index, table["head"], strict=True)
+    shown.index = [f"{kind} layer {layer}: head {head}" for (kind, layer), head in rows]
+    shown.index.name = "kept"
+    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}")
+
+
+def _console(**options: Any) -> Console:
+    """What prints; of several processes only the first does."""
+    return Console(quiet=not processes.first(), **options)
 
 
 def _cell(row: Any, name: str) -> str:
     ends = [row.get(f"{name}.{end}") for end in ("low", "high")]
     interval = "" if None in ends else " \\[{:.3f}, {:.3f}]".format(*ends)
-    return f"{row[name]:.3f}{interval}"
+    number = row[name]
+    return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"

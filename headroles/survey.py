@@ -190,7 +190,7 @@ def _figures(study: Study) -> Iterator[tuple[str, Any]]:
             effects = study.load(name)
             for kind in _kinds(effects):
                 yield _slug(f"{name} {kind}"), plots.ablation(effects, kind=kind)
-            if name.split("-")[-2] == "single":
+            if "-single-" in name:
                 yield _slug(f"{name} histogram"), plots.histogram(effects)
     for name in (name for name in study.names() if name.partition("-")[0] == "curves"):
         yield _slug(name), plots.curves(study.load(name), label=_measured(study.load(name)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, families, gates, heads, models, seam
+from headroles import batches, families, gates, heads, models, processes, seam
 from headroles.batches import LONGEST, Batch, Encoded
-from headroles.gates import Head
+from headroles.examples import Closed, Sweep
 from headroles.metrics import Metric, Read, Written
 from headroles.progress import track
 from headroles.replay import Replay
@@ -26,21 +25,9 @@ from headroles.text import Corpus
 
 Fill = Literal["zero", "mean", "other", "uniform", "rescale"]
 FILLS: tuple[Fill, ...] = ("zero", "mean", "other", "uniform", "rescale")
-Closed = frozenset[Head]  # the heads a variant closes
 Array = npt.NDArray[np.float64]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Statistics of each example: by the intact model, and by each variant."""
-
-    intact: Array  # [example, statistic]
-    closed: dict[Closed, Array]  # [example, statistic] for each set of closed heads
-    numbers: list[int]  # of the examples in the corpus
-    too_long: int
-    metric: Metric
 
 
 def sweep(
@@ -60,6 +47,7 @@ def sweep(
     Layers below the first closed head are handed back, so is the encoder where its heads are open, and `together`
     variants go through the model as one batch of at most `budget` tokens (halved, said once, if memory runs out). With
     a `folder`, the statistics of each finished batch are kept there, and a sweep that was stopped goes on after them.
+    Processes that `accelerate launch` started share the batches, and each gets all statistics.
     Raises ValueError for an unknown head or fill, and where the metric is not to be had or not finite.
     """
     if fill not in FILLS:
@@ -77,13 +65,25 @@ def sweep(
         longest = min(models.positions(tokenizer, model), LONGEST)
         runner = _Runner(model, longest, read, metric, variants, _filling(model, groups, fill), fill, together)
         name = _name(model, encoded, corpus, variants, metric, fill, one)
-        parts = [
-            _kept(folder, f"{name}-{number}", runner, batch)
-            for number, batch in enumerate(track(groups, "closing heads", total=len(groups)))
-        ]
+
+        def part(number: int, batch: Batch) -> Array:
+            return _kept(folder, f"{name}-{number}", runner, batch)
+
+        parts = processes.spread(groups, part, lambda own: track(own, "closing heads", total=len(own)))
     found = np.concatenate(parts, axis=1)  # [1 + variant, example, statistic]
     numbers = [number for batch in groups for number in batch.numbers]
-    return Sweep(found[0], dict(zip(variants, found[1:], strict=True)), numbers, encoded.too_long, metric)
+    text = heads.sign(
+        model=models.name(model),
+        weights=models.revision(model),
+        corpus=corpus.name,
+        text=corpus.hash,
+        examples=len(numbers),
+        too_long=encoded.too_long,
+        metric=metric,
+        fill=fill,
+        headroles=version("headroles"),
+    )
+    return Sweep(found[0], dict(zip(variants, found[1:], strict=True)), numbers, encoded.too_long, metric, text)
 
 
 class _Runner:

@@ -109,7 +109,7 @@ def test_heads_may_be_replaced_by_something_else_than_nothing():
 
 def test_a_signature_says_what_was_closed_and_measured():
     fields = dict(field.partition(":")[::2] for field in heads.signature(drawn("gpt2"), "value").split("|"))
-    expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "sentences": "6"}
+    expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "examples": "6"}
     expected |= {"metric": "Agreement()", "fill": "zero", "resamples": "20", "seed": "0"}
     assert expected.items() <= fields.items()
 
@@ -176,7 +176,7 @@ def test_heads_and_metrics_that_there_are_not():
     message = "no head ('enc-self', 2, 0) in BertForMaskedLM, which has enc-self 2 layers of 4 heads"
     with pytest.raises(ValueError, match=whole(message)):
         curve(*given, {"mine": [ONE, ("enc-self", 2, 0)]})
-    message = "unknown objective 'bleu'; known: top, reference, class, similarity, loss, agreement"
+    message = "metric 'bleu' needs a translation model; BertForMaskedLM writes none"
     with pytest.raises(ValueError, match=whole(message)):
         curve(*given, {"mine": [ONE]}, metric="bleu")
 

@@ -1,6 +1,6 @@
 """What closing every head costs: `python tests/benchmarks/ablation.py`, on a Marian of base size and on MiniLM.
 
-Prints, all from one run on the same random batch of sentences (32 of 24 tokens; Marian: 6+6 layers, d 512, 8 heads,
+Prints, all from one run on the same random batch of sentences (16 of 24 tokens; Marian: 6+6 layers, d 512, 8 heads,
 feed-forward 2048, random weights): the processor time of the naive loop (a full forward of the batch for every head,
 its gate closed) over that of a sweep, the largest difference of the two in nats, and the sweep over its bound: the
 multiplications that must be done again, at the speed of the plain forward. OMP_NUM_THREADS=1 makes processor time the
@@ -24,9 +24,9 @@ from headroles.batches import Batch
 from headroles.demo import minilm
 from headroles.gates import closed, gated
 from headroles.probe import without_cache
-from headroles.replay import Replay, layers
+from headroles.sweep import _Runner
 
-SENTENCES, TOKENS = 32, 24
+SENTENCES, TOKENS = 16, 24
 
 
 def main() -> None:
@@ -46,14 +46,19 @@ def _marian(words: int) -> MarianMTModel:
 
 def _ratios(model, words: int, given: argparse.Namespace) -> dict[str, float]:
     batch = _batch(model, words)
-    groups = [batch.take(torch.arange(i, i + SENTENCES // given.together)) for i in range(0, SENTENCES, 4)]
+    groups = [batch.take(torch.arange(i, i + SENTENCES // given.together)) for i in range(0, SENTENCES, 2)]
     name = "loss" if model.config.is_encoder_decoder else "agreement"
     explain = objectives.objective(name, model).explain(model, lambda: [batch])
-    index = list(families.index(model))
+    index = families.index(model)
+    variants = [frozenset([head]) for head in index]
+    gates = [closed(model, variant) for variant in variants]
 
     def values(output, of: Batch) -> torch.Tensor:
         explained = explain(output, of)
         return torch.where(explained.counted, explained.values, 0.0).sum(-1)
+
+    def read(output, of: Batch):
+        return values(output, of)[:, None].double().numpy()
 
     def forward() -> None:
         with torch.inference_mode():
@@ -61,24 +66,16 @@ def _ratios(model, words: int, given: argparse.Namespace) -> dict[str, float]:
 
     def naive() -> torch.Tensor:
         rows = []
-        for head in index:
-            with torch.inference_mode(), gated(model, closed(model, [head])):
+        for row in gates:
+            with torch.inference_mode(), gated(model, row):
                 rows.append(values(model(**batch.inputs, **without_cache(model)), batch))
         return torch.stack(rows)
 
+    runner = _Runner(model, TOKENS, read, None, variants, "zero", "zero", given.together)
+
     def swept() -> torch.Tensor:
-        found = torch.zeros(len(index), SENTENCES)
-        for part in groups:
-            replay = Replay(model, part)
-            firsts = [replay.first(closed(model, [head])[None]) for head in index]
-            for first in sorted(set(firsts)):
-                rows = [i for i, one in enumerate(firsts) if one == first]
-                for i in range(0, len(rows), given.together):
-                    chunk = rows[i : i + given.together]
-                    gates = torch.stack([closed(model, [index[row]]) for row in chunk])
-                    got = values(*replay.run(gates)).reshape(len(chunk), -1)
-                    found[torch.tensor(chunk)[:, None], torch.tensor(part.numbers)] = got
-        return found
+        found = [torch.from_numpy(runner.run(part)[1:, :, 0]) for part in groups]
+        return torch.cat(found, dim=1).float()
 
     times = _times({"forward": forward, "naive": naive, "swept": swept}, given.repeats)
     share = _share(model, index)
@@ -106,17 +103,21 @@ def _ratio(one: list[float], other: list[float]) -> float:
 
 
 def _share(model, index) -> float:
-    """The mean share, over heads, of the multiplications of a forward that come after the head."""
-    stacks = layers(model)
-    depth = {name: len(modules) for name, modules in stacks.items()}
-    cost = {name: sum(p.numel() for p in modules[0].parameters()) for name, modules in stacks.items()}
+    """The mean share, over heads, of a forward's multiplications that depend on the head (weights', not scores')."""
+    config = model.config
+    square = config.hidden_size**2
+    wide = 2 * config.hidden_size * (getattr(config, "encoder_ffn_dim", None) or config.intermediate_size)
     head = model.get_output_embeddings().weight.numel() if model.get_output_embeddings() is not None else 0
-    whole = sum(depth[name] * cost[name] for name in stacks) + head
-    later = 0.0
-    for kind, layer, _ in index:
-        own = "encoder" if kind == "enc-self" else "decoder"
-        again = (depth[own] - layer) * cost[own] + head
-        later += again + (depth["decoder"] * cost["decoder"] if own == "encoder" and "decoder" in stacks else 0)
+    depth = 1 + max(layer for _, layer, _ in index)
+    decoder = depth if config.is_encoder_decoder else 0
+    whole = depth * (4 * square + wide) + decoder * (8 * square + wide) + head
+    after = {  # what follows the heads of the last layer: projection, feed-forward, and what looks at the states
+        "enc-self": square + wide + decoder * (8 * square + wide) - (4 * square if decoder else 0) + head,
+        "dec-self": square + 2 * square + wide + head,  # keys and values of an intact encoder are not made again
+        "cross": square + wide + head,
+    }
+    each = {"enc-self": 4 * square + wide, "dec-self": 6 * square + wide, "cross": 6 * square + wide}
+    later = sum(after[kind] + (depth - 1 - layer) * each[kind] for kind, layer, _ in index)
     return later / len(index) / whole
 
 

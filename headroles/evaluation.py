@@ -1,0 +1,54 @@
+"""Evaluation: what metrics an intact model reaches on a corpus, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import numpy as np
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles import heads, models
+from headroles.metrics import Metric
+from headroles.metrics import metric as the_metric
+from headroles.scores.book import bounds, counting
+from headroles.sweep import sweep
+from headroles.text import Corpus
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    metrics: Sequence[str | Metric],
+    *,
+    budget: int = 4096,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """A row per metric: its `value`, with `low` and `high`, the 95 % interval over bootstrap resamples of examples.
+
+    The metrics are those of `ablate`. Raises ValueError where the model or the corpus does not have one.
+    """
+    rows = {}
+    for given in metrics:
+        chosen = the_metric(given)
+        found = sweep(model, tokenizer, corpus, [], chosen, budget=budget, together=1)
+        weights = counting(found.numbers, resamples, seed).numpy()  # [1 + resamples, example]
+        with np.errstate(invalid="ignore"):  # a resample without any example has no value
+            values = chosen.value(weights @ found.intact)[None]
+        low, high = bounds(values[:, 1:]) if resamples else np.full((2, 1), np.nan)
+        rows[chosen.name] = {"value": values[0, 0], "low": low[0], "high": high[0]}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
+    text = heads.sign(
+        model=models.name(model),
+        weights=models.revision(model),
+        corpus=corpus.name,
+        text=corpus.hash,
+        resamples=resamples,
+        seed=seed,
+        headroles=version("headroles"),
+    )
+    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
+    return table

@@ -1,0 +1,43 @@
+"""Metrics: what a model's work is worth on a corpus, from a few numbers per example that add."""
+
+from headroles import objectives
+from headroles.metrics.base import Agreement, Loss, Mean, Metric, Of, Perplexity, Read
+from headroles.metrics.choosing import F1, Accuracy, Matthews
+from headroles.metrics.writing import BLEU, ChrF, Written
+
+METRICS: dict[str, Metric] = {
+    one.name: one for one in (Loss(), Perplexity(), Agreement(), Accuracy(), F1(), Matthews(), BLEU(), ChrF())
+}
+
+
+def metric(given: str | Metric | objectives.Objective) -> Metric:
+    """The metric of a name, or of an objective. Raises ValueError, with the known ones, for another."""
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, objectives.Objective):
+        return Of(given)
+    if given in METRICS:
+        return METRICS[given]
+    if given in objectives.OBJECTIVES:
+        return Of(objectives.OBJECTIVES[given]())
+    known = dict.fromkeys([*METRICS, *objectives.OBJECTIVES])
+    raise ValueError(f"unknown metric {given!r}; known: {', '.join(known)}")
+
+
+__all__ = [
+    "BLEU",
+    "F1",
+    "METRICS",
+    "Accuracy",
+    "Agreement",
+    "ChrF",
+    "Loss",
+    "Matthews",
+    "Mean",
+    "Metric",
+    "Of",
+    "Perplexity",
+    "Read",
+    "Written",
+    "metric",
+]

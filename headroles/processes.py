@@ -1,0 +1,45 @@
+"""Processes: which of those that `accelerate launch` started this is, and how they share out work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def count() -> int:
+    """How many processes work together; 1 unless a launcher started them."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def rank() -> int:
+    """The number of this process among them."""
+    return int(os.environ.get("RANK") or 0) if count() > 1 else 0
+
+
+def local_rank() -> int:
+    """Its number among those of this machine: the GPU that is its own."""
+    return int(os.environ.get("LOCAL_RANK") or 0) if count() > 1 else 0
+
+
+def first() -> bool:
+    """Whether this process is the one that speaks and writes tables."""
+    return rank() == 0
+
+
+def spread(items: list[Any], run: Callable[[int, Any], T], shown: Callable[[list[Any]], Any]) -> list[T]:
+    """`run(number, item)` of every item, in order: each process runs its share, and all of them get all results.
+
+    `shown` wraps the list of a process's own items for a progress bar.
+    """
+    own = list(enumerate(items))[rank() :: count()]
+    found = [(number, run(number, item)) for number, item in shown(own)]
+    if count() > 1:
+        from accelerate import PartialState
+        from accelerate.utils import gather_object
+
+        PartialState()  # joins the processes
+        found = sorted(gather_object(found), key=lambda pair: pair[0])
+    return [value for _, value in found]
