@@ -4,9 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headroles.ablation import ablate
+    from headroles.ablation import ablate, ablate_sets
     from headroles.attribution import attribute
     from headroles.corpus import read
+    from headroles.curves import curve
+    from headroles.evaluation import evaluate
     from headroles.families import sites
     from headroles.gates import gated
     from headroles.heads import join
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
     from headroles.text import Corpus, Sentence
+    from headroles.training import train
     from headroles.watch import watched
 
 _ROOMS = {  # public name: its module, imported when first asked for, so that `import headroles` is quick
@@ -29,8 +32,11 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "Sentence": "text",
     "Study": "study",
     "ablate": "ablation",
+    "ablate_sets": "ablation",
     "attention": "scores",
     "attribute": "attribution",
+    "curve": "curves",
+    "evaluate": "evaluation",
     "gated": "gates",
     "join": "heads",
     "load": "models",
@@ -40,10 +46,12 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "ruled": "lrp",
     "score": "scores",
     "sites": "families",
+    "train": "training",
     "watched": "watch",
 }
 _MODULES = (
     "corpus",
+    "curves",
     "families",
     "gates",
     "heads",
@@ -65,9 +73,13 @@ __all__ = [
     "Sentence",
     "Study",
     "ablate",
+    "ablate_sets",
     "attention",
     "attribute",
     "corpus",
+    "curve",
+    "curves",
+    "evaluate",
     "families",
     "gated",
     "gates",
@@ -86,6 +98,7 @@ __all__ = [
     "sites",
     "survey",
     "toy",
+    "train",
     "watched",
 ]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +80,7 @@ def curves_in(
     orders: Mapping[str, Sequence[Head]],
     *,
     metric: str = "agreement",
-    kind: Kind | None = None,
+    kind: Kind | Literal["each"] | None = None,
     **options: Any,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`curve` and its `areas` in a study: `curves-METRIC[-KIND]` and `areas-...`, kept if they were made from the same.
@@ -108,13 +108,18 @@ def curves_in(
 
 
 def orders(
-    table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | None = None, seeds: int = 0
+    table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | Literal["each"] | None = None, seeds: int = 0
 ) -> dict[str, list[Head]]:
     """The heads of a table by columns, and so many random orders, "random 0" ...; all, or those of a kind.
 
-    The smallest value comes first; with a minus before the column's name the largest: the reverse order. Raises
-    ValueError for a column the table lacks.
+    With `kind="each"` there are such orders of every kind, "cross by importance" ... (Fig. 4). The smallest value comes
+    first; with a minus before the column's name the largest: the reverse order. Raises ValueError for a column the
+    table lacks.
     """
+    if kind == "each":
+        kinds = table.index.unique("kind")
+        parts = {each: orders(table, columns, kind=each, seeds=seeds) for each in kinds}
+        return {f"{each} by {name}": order for each, part in parts.items() for name, order in part.items()}
     rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
     lacking = [name for name in columns if name.removeprefix("-") not in rows]
     if lacking:

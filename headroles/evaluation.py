@@ -39,6 +39,8 @@ def evaluate(
         with np.errstate(invalid="ignore"):  # a resample without any example has no value
             values = chosen.value(weights @ found.intact)[None]
         low, high = bounds(values[:, 1:]) if resamples else np.full((2, 1), np.nan)
+        if chosen.name in rows:
+            raise ValueError(f"metric {chosen.name!r} is asked for twice; the rows are called by the name")
         rows[chosen.name] = {"value": values[0, 0], "low": low[0], "high": high[0]}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
     text = heads.sign(

@@ -112,7 +112,8 @@ def curve(
     again_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
     metric: Metric = "agreement",
     kind: Annotated[
-        Literal["enc-self", "dec-self", "cross"] | None, typer.Option(help="Close heads of this kind only.")
+        Literal["enc-self", "dec-self", "cross", "each"] | None,
+        typer.Option(help="Close heads of this kind only, or of each kind in turn."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many random orders beside them.", min=0)] = 5,
     steps: Annotated[int, typer.Option(help="In how many steps all are closed.", min=1)] = 10,
@@ -135,6 +136,8 @@ def curve(
     columns = [name.strip() for name in by.split(",")]
     listed = orders(folder.scores(), columns, kind=kind, seeds=seeds)
     if again is not None:
+        if kind == "each":
+            raise ValueError("--again and --kind each do not go together; ask for one kind at a time")
         scored = read(again, again_target, limit=limit)
         listed["importance, again"] = order_again(loaded, tokenizer, scored, kind=kind, steps=steps)
     options: dict[str, Any] = {"metric": metric, "kind": kind, "steps": steps, "fill": fill, "resamples": resamples}
@@ -183,8 +186,8 @@ def train(
     """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
     from headroles.corpus import read
     from headroles.models import load
-    from headroles.train import classifier
-    from headroles.train import train as run
+    from headroles.training import classifier
+    from headroles.training import train as run
 
     sentences = read(corpus, target, limit=limit)
     measured = None if held_out is None else read(held_out, held_out_target)

@@ -157,8 +157,8 @@ class Loss(Objective):
             if not outputs.has_vocabulary(model):
                 return _single(F.cross_entropy(output.logits.float(), outputs.classes(model, batch), reduction="none"))
             labels = outputs.labels(model, batch)
-            values = F.cross_entropy(output.logits.float().transpose(1, 2), labels, reduction="none")
-            return Explained(values, labels >= 0)
+            flat = output.logits.float().flatten(0, 1), labels.flatten()  # twice as fast as with classes in the middle
+            return Explained(F.cross_entropy(*flat, reduction="none").view(labels.shape), labels >= 0)
 
         return loss
 

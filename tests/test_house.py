@@ -40,7 +40,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("examples",),
     ("sweep", "significance"),
     ("curves", "evaluation", "stopping"),
-    ("ablation", "comparison", "train"),
+    ("ablation", "comparison", "training"),
     ("demo", "experiments"),
     ("cli",),
     ("__main__",),

@@ -35,60 +35,71 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, nargs="+", default=[8000, 32000])
     given = parser.parse_args()
-    found = {f"Marian, {words} words": _ratios(_marian(words).eval(), words, given) for words in given.vocabulary}
+    found = {f"Marian, {words} words": _ratios(marian(words).eval(), words, given) for words in given.vocabulary}
     print(json.dumps(found | {"MiniLM": _ratios(minilm()[0], 30000, given)}, indent=1))
 
 
-def _marian(words: int) -> MarianMTModel:
+def marian(words: int) -> MarianMTModel:
     tokens = {"vocab_size": words, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     return MarianMTModel(MarianConfig(**MARIAN, **tokens, decoder_start_token_id=0))
 
 
-def _ratios(model, words: int, given: argparse.Namespace) -> dict[str, float]:
-    batch = _batch(model, words)
-    groups = [batch.take(torch.arange(i, i + SENTENCES // given.together)) for i in range(0, SENTENCES, 2)]
-    name = "loss" if model.config.is_encoder_decoder else "agreement"
-    explain = objectives.objective(name, model).explain(model, lambda: [batch])
-    index = families.index(model)
-    variants = [frozenset([head]) for head in index]
-    gates = [closed(model, variant) for variant in variants]
+class Bench:
+    """A model, a random batch for it, and two ways to close each of its heads."""
 
-    def values(output, of: Batch) -> torch.Tensor:
-        explained = explain(output, of)
+    def __init__(self, model, words: int, together: int) -> None:
+        self.model, self.batch = model, _batch(model, words)
+        self.index = list(families.index(model))
+        size = max(1, SENTENCES // together)
+        self.groups = [self.batch.take(torch.arange(i, i + size)) for i in range(0, SENTENCES, size)]
+        name = "loss" if model.config.is_encoder_decoder else "agreement"
+        self.explain = objectives.objective(name, model).explain(model, lambda: [self.batch])
+        variants = [frozenset([head]) for head in self.index]
+        self.gates = [closed(model, variant) for variant in variants]
+        self.runner = _Runner(model, TOKENS, self._read, None, variants, "zero", "zero", together)
+
+    def values(self, output, of: Batch) -> torch.Tensor:
+        """The metric of each sentence, summed over its steps: [sentence]."""
+        explained = self.explain(output, of)
         return torch.where(explained.counted, explained.values, 0.0).sum(-1)
 
-    def read(output, of: Batch):
-        return values(output, of)[:, None].double().numpy()
-
-    def forward() -> None:
+    def forward(self) -> torch.Tensor:
+        """The metric of the intact model."""
         with torch.inference_mode():
-            values(model(**batch.inputs, **without_cache(model)), batch)
+            return self.values(self.model(**self.batch.inputs, **without_cache(self.model)), self.batch)
 
-    def naive() -> torch.Tensor:
+    def naive(self) -> torch.Tensor:
+        """A full forward of the batch for every head: [head, sentence]."""
         rows = []
-        for row in gates:
-            with torch.inference_mode(), gated(model, row):
-                rows.append(values(model(**batch.inputs, **without_cache(model)), batch))
+        for row in self.gates:
+            with gated(self.model, row):
+                rows.append(self.forward())
         return torch.stack(rows)
 
-    runner = _Runner(model, TOKENS, read, None, variants, "zero", "zero", given.together)
-
-    def swept() -> torch.Tensor:
-        found = [torch.from_numpy(runner.run(part)[1:, :, 0]) for part in groups]
+    def swept(self) -> torch.Tensor:
+        """What a sweep does: [head, sentence]."""
+        found = [torch.from_numpy(self.runner.run(part)[1:, :, 0]) for part in self.groups]
         return torch.cat(found, dim=1).float()
 
-    times = _times({"forward": forward, "naive": naive, "swept": swept}, given.repeats)
-    share = _share(model, index)
-    bound = [(1 + share * len(index)) * one for one in times["forward"]]
+    def _read(self, output, of: Batch):
+        return self.values(output, of)[:, None].double().numpy()
+
+
+def _ratios(model, words: int, given: argparse.Namespace) -> dict[str, float]:
+    bench = Bench(model, words, given.together)
+    runs = {"forward": bench.forward, "naive": bench.naive, "swept": bench.swept}
+    times = times_of(runs, given.repeats)
+    share = _share(model, bench.index)
+    bound = [(1 + share * len(bench.index)) * one for one in times["forward"]]
     return {
-        "naive loop / sweep": _ratio(times["naive"], times["swept"]),
-        "sweep / bound": _ratio(times["swept"], bound),
+        "naive loop / sweep": ratio(times["naive"], times["swept"]),
+        "sweep / bound": ratio(times["swept"], bound),
         "what must be done again, of a forward": round(share, 3),
-        "largest difference": float((naive() - swept()).abs().max()),
+        "largest difference": float((bench.naive() - bench.swept()).abs().max()),
     }
 
 
-def _times(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def times_of(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -98,7 +109,7 @@ def _times(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, lis
     return times
 
 
-def _ratio(one: list[float], other: list[float]) -> float:
+def ratio(one: list[float], other: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(one, other, strict=True)), 2)
 
 

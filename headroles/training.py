@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,9 +18,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import batches, heads, models, outputs
 from headroles.evaluation import evaluate
 from headroles.metrics import Metric
+from headroles.metrics import metric as the_metric
 from headroles.text import Corpus
 
-HISTORY = "history.parquet"
+HISTORY, RECIPE = "history.parquet", "recipe.txt"
+_ENDS = {"": "value", ".low": "low", ".high": "high"}
 
 
 def train(
@@ -43,17 +47,19 @@ def train(
     `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` ...). The folder keeps a checkpoint
     of each epoch; training that was stopped goes on after the last. A folder of finished training is not trained again:
     its weights are taken. Raises ValueError for a model that is neither, for a corpus without labels or translations,
-    and for a folder of other training.
+    for a metric that is not to be had, for a loss that is not finite, and for a folder of other training.
     """
     place = Path(folder)
-    rows = _rows(model, tokenizer, corpus)
+    measured = [the_metric(one) for one in metrics] if held_out is not None else []
+    names = [f"held_out {one.name}{end}" for one in measured for end in _ENDS]
     recipe = heads.sign(
         model=models.name(model),
         weights=models.revision(model),
+        tokenizer=models.tokens(tokenizer),
         corpus=corpus.name,
         text=corpus.hash,
         held_out=held_out.hash if held_out is not None else None,
-        metrics=",".join(map(str, metrics)),
+        metrics=",".join(map(str, measured)),
         epochs=epochs,
         batch=batch,
         rate=rate,
@@ -61,16 +67,25 @@ def train(
         options=",".join(f"{name}={value}" for name, value in sorted(arguments.items())),
         headroles=version("headroles"),
     )
-    _claim(place, recipe)
+    _check_free(place, recipe)
     if (place / HISTORY).is_file():
         model.load_state_dict(type(model).from_pretrained(place).state_dict())
+        model.eval()
         return heads.load(place / HISTORY)
-    watcher = _watcher(tokenizer, held_out, metrics, seed)
+    rows = _rows(model, tokenizer, corpus)
+    if held_out is not None:  # what cannot be measured is said now, not after an epoch
+        evaluate(model, tokenizer, held_out[:2], measured, resamples=0)
     options = {"num_train_epochs": epochs, "per_device_train_batch_size": batch, "learning_rate": rate, "seed": seed}
+    watcher = _watcher(tokenizer, held_out, measured, seed)
+    cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = _trainer(model, tokenizer, rows, place, watcher, options | arguments)
+    with heads.replacing(place / RECIPE) as draft:
+        draft.write_text(recipe)
     trainer.train(resume_from_checkpoint=_last(place))
     model.eval()
-    table = _table(trainer.state.log_history, recipe)
+    if cached is not None:
+        model.config.use_cache = cached  # the Trainer switches it off for good
+    table = _table(trainer.state.log_history, names, recipe)
     if trainer.is_world_process_zero():
         model.save_pretrained(place)
         tokenizer.save_pretrained(place)
@@ -94,10 +109,10 @@ def classifier(name: str | Path, corpus: Corpus, **options: Any) -> tuple[PreTra
 def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
     """What the Trainer's collator takes: the tokens of each example and its label, or those of its translation."""
     classes = outputs.has_classes(model)
-    if not classes and not model.config.is_encoder_decoder:
+    if not classes and not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
         raise ValueError(
-            f"{type(model).__name__} is neither a classifier nor an encoder-decoder; "
-            f"headroles.train.classifier(name, corpus) loads it with a new head for the labels of a corpus"
+            f"{type(model).__name__} is neither a classifier nor an encoder-decoder that writes; "
+            f"headroles.training.classifier(name, corpus) loads it with a new head for the labels of a corpus"
         )
     encoded = batches.encode(corpus, tokenizer, model, words=False)
     sources: list[dict[str, Any]] = [
@@ -112,19 +127,25 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
     return [row | {"labels": label} for row, label in zip(sources, labels, strict=True)]
 
 
-def _claim(place: Path, recipe: str) -> None:
-    """Note in the folder what is trained there. Raises ValueError if that is something else."""
-    note = place / "recipe.txt"
+def _check_free(place: Path, recipe: str) -> None:
+    """Raises ValueError if the folder holds other training."""
+    note = place / RECIPE
     if note.is_file() and note.read_text() != recipe:
         raise ValueError(f"{place} holds training of another model, corpus or options; give another folder")
-    with heads.replacing(note) as draft:
-        draft.write_text(recipe)
 
 
 def _last(place: Path) -> str | None:
     """The last whole checkpoint in the folder: one that was being written when the run was killed is not."""
-    found = [path for path in place.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+    found = [path for path in place.glob("checkpoint-*") if _is_whole(path)]
     return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the file that is written last can be read."""
+    try:
+        return "log_history" in json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
 
 
 def _trainer(
@@ -137,14 +158,15 @@ def _trainer(
 ) -> transformers.Trainer:
     quiet: dict[str, Any] = {"logging_strategy": "epoch", "report_to": "none", "disable_tqdm": not sys.stderr.isatty()}
     usual: dict[str, Any] = {"save_strategy": "epoch", "train_sampling_strategy": "group_by_length"}
+    usual |= {"logging_nan_inf_filter": False}  # it would say 0 for NaN
     usual |= {"dataloader_pin_memory": torch.cuda.is_available()}
     trainer = transformers.Trainer(
         model=model,
         args=transformers.TrainingArguments(output_dir=str(place), **{**quiet, **usual, **options}),
         train_dataset=rows,  # any sequence of rows will do
-        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, model=model)
-        if model.config.is_encoder_decoder
-        else transformers.DataCollatorWithPadding(tokenizer),
+        data_collator=transformers.DataCollatorWithPadding(tokenizer)
+        if outputs.has_classes(model)
+        else transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
         callbacks=[watcher],
     )
@@ -153,13 +175,18 @@ def _trainer(
 
 
 def _watcher(
-    tokenizer: PreTrainedTokenizerBase, held_out: Corpus | None, metrics: Sequence[str | Metric], seed: int
+    tokenizer: PreTrainedTokenizerBase, held_out: Corpus | None, metrics: Sequence[Metric], seed: int
 ) -> transformers.TrainerCallback:
     """What measures the model at the end of each epoch, into the log that checkpoints keep."""
 
     class Watcher(transformers.TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
             entry = state.log_history[-1]
+            if not math.isfinite(entry.get("loss", 0.0)):
+                raise ValueError(
+                    f"the loss is {entry['loss']} after {state.global_step} steps; the checkpoints before are kept, "
+                    f"try a lower learning rate"
+                )
             if "loss" not in entry or held_out is None:
                 return
             found = evaluate(kwargs["model"], tokenizer, held_out, metrics, seed=seed)
@@ -169,13 +196,8 @@ def _watcher(
     return Watcher()
 
 
-_ENDS = {"": "value", ".low": "low", ".high": "high"}
-
-
-def _table(log: list[dict[str, Any]], recipe: str) -> pd.DataFrame:
-    kept = [entry for entry in log if "loss" in entry]
-    table = pd.DataFrame(kept).drop(columns=["grad_norm", "learning_rate"], errors="ignore")
-    table = table[["epoch", "step", "loss", *(name for name in table if str(name).startswith("held_out"))]]
+def _table(log: list[dict[str, Any]], names: list[str], recipe: str) -> pd.DataFrame:
+    table = pd.DataFrame([entry for entry in log if "loss" in entry])[["epoch", "step", "loss", *names]]
     table.attrs["signatures"] = dict.fromkeys(table.columns, recipe)
     table.attrs["recipe"] = recipe
     return table
