@@ -50,14 +50,13 @@ def ablate(
     heads of its "kind". `fill`: what a closed head puts out: "zero", its "mean" over the corpus, the output for an
     "other" example, that of "uniform" attention, or nothing while the rest of its layer is scaled up ("rescale").
 
-    Columns, where c is `ablation[metric]`, for plans but "single" `ablation[metric plan]`: c is metric(closed) -
-    metric(intact); `c.low` and `c.high` bound its 95 % interval over paired Poisson bootstrap resamples of the
-    examples; `c.p` is two-sided, of a paired t-test where the metric is a mean (of a ratio, by the delta method),
-    otherwise of the paired bootstrap (Koehn 2004), and then at least 2 / (resamples + 1),
-    so that many heads need many resamples; `c.holm` and `c.bh` are p
-    corrected for all that was tested, after Holm and after Benjamini and Hochberg. `early` runs a head only until it is
-    clear whether p is below 0.01 (`stopping.staged` has the risks); `c.examples` then says on how many examples.
-    How it is run: `sweep`.
+    Columns, where c is `ablation[metric]`, with plan, fill and "early" after the metric where they are not "single",
+    "zero" and False: c is metric(closed) - metric(intact); `c.low` and `c.high` bound its 95 % interval over paired
+    Poisson bootstrap resamples of the examples; `c.p` is two-sided, of a paired t-test where the metric is a mean (of a
+    ratio, by the delta method), otherwise of the paired bootstrap (Koehn 2004), and then at least 2 / (resamples + 1),
+    so that many heads need many resamples; `c.holm` and `c.bh` are p corrected for all that was tested, after Holm and
+    after Benjamini and Hochberg. `early` runs a head only until it is clear whether p is below 0.01 (`stopping.staged`
+    has the risks); `c.examples` then says on how many examples. How it is run: `sweep`.
     """
     index = families.index(model)
     run = _sweeping(model, tokenizer, corpus, the_metric(metric), plan, fill, early, seed)
@@ -82,6 +81,8 @@ def ablate_sets(
     `options` are those of `sweep`.
     """
     chosen = the_metric(metric)
+    if not sets:
+        raise ValueError("nothing to close: give at least one set of heads")
     closed = {name: frozenset(tuple(head) for head in given) for name, given in sets.items()}
     variants = list(dict.fromkeys(closed.values()))
     found = sweep(model, tokenizer, corpus, variants, chosen, fill=fill, **options)
@@ -120,7 +121,7 @@ def closed_in(
     index, chosen = families.index(model), the_metric(metric)
     recipe = heads.sign(
         weights=models.revision(model),
-        tokenizer=models.tokens(tokenizer),
+        configuration=models.configuration(model, tokenizer),
         text=corpus.hash,
         metric=chosen,
         seed=seed if early else None,
@@ -140,7 +141,7 @@ def closed_in(
     if plan == "rest" and not early:
         kept: dict[str, Any] = {"resamples": resamples, "seed": seed}
         keep(f"best-{metric}-{fill}", lambda: best(found(), index, **kept))
-        if len(corpus) > 1:
+        if len(found().numbers) > 1:
             keep(f"best-{metric}-{fill}-halves", lambda: best(found(), index, halves=True, **kept))
     return keep(f"ablation-{name}", lambda: _told(found(), index, plan, early, resamples, seed))
 
@@ -172,7 +173,9 @@ def _sweeping(
 
 def _told(found: Sweep, index: Any, plan: Plan, early: bool, resamples: int, seed: int) -> pd.DataFrame:
     """The table of effects of a sweep."""
-    name = f"ablation[{found.metric.name}]" if plan == "single" else f"ablation[{found.metric.name} {plan}]"
+    fill = dict(field.split(":", 1) for field in found.signature.split("|"))["fill"]
+    how = [*([] if plan == "single" else [plan]), *([] if fill == "zero" else [fill]), *(["early"] if early else [])]
+    name = f"ablation[{' '.join([found.metric.name, *how])}]"
     effect = effects(found, resamples=resamples, seed=seed)
     variants = list(found.closed)
     rows = np.array([variants.index(_closed(tuple(head), list(index), plan)) for head in index])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,14 @@ class Encoded:
         """How often each token id that is not special occurs on the side `source` or `target`."""
         pieces: Iterable[Pieces] = getattr(self, side) or ()
         return Counter(i for one in pieces for i in one.ids if i not in self.special)
+
+    def take(self, numbers: Iterable[int]) -> Encoded:
+        """The same of some sentences, by their numbers in the corpus; `too_long` stays."""
+        wanted = set(numbers)
+        rows = [row for row, number in enumerate(self.numbers) if number in wanted]
+        target = [self.target[row] for row in rows] if self.target else None
+        source = [self.source[row] for row in rows]
+        return replace(self, numbers=[self.numbers[row] for row in rows], source=source, target=target)
 
     @property
     def unaligned(self) -> int:
@@ -125,7 +133,7 @@ def encode(
     target = None
     if model.config.is_encoder_decoder and all(targets):
         target = pieces(tokenizer, [one for one in targets if one], words=words, target=True)
-    _check_fit(tokenizer, model, source + (target or []))
+    models.check_fit(tokenizer, model, max((i for one in [*source, *(target or ())] for i in one.ids), default=0))
     limit = models.positions(tokenizer, model)
     kept = [i for i, one in enumerate(source) if max(len(one), len(target[i]) if target else 0) <= limit]
     if not kept:
@@ -181,16 +189,6 @@ def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         group.append(i)
     if group:
         yield group
-
-
-def _check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, tokenised: list[Pieces]) -> None:
-    size = models.vocabulary(model)
-    largest = max((i for one in tokenised for i in one.ids), default=0)
-    if largest >= size:
-        raise ValueError(
-            f"the tokenizer does not fit the model: {type(tokenizer).__name__} gives token {largest}, "
-            f"{type(model).__name__} has embeddings for {size}; load both from one checkpoint"
-        )
 
 
 def _length(encoded: Encoded, i: int) -> int:

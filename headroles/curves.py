@@ -91,7 +91,7 @@ def curves_in(
     told = {label: " ".join(map(str, order)) for label, order in orders.items()}
     recipe = heads.sign(
         weights=models.revision(model),
-        tokenizer=models.tokens(tokenizer),
+        configuration=models.configuration(model, tokenizer),
         text=corpus.hash,
         metric=the_metric(metric),
         orders=hashlib.sha256(repr(told).encode()).hexdigest()[:12],
@@ -127,8 +127,10 @@ def orders(
         raise ValueError(f"no column {lacking[0]!r} to order heads by; known: {known}")
     found = {}
     for name in columns:
-        rising = rows[name.removeprefix("-")].sort_values(kind="stable").index.tolist()
-        found[name] = rising[::-1] if name.startswith("-") else rising
+        values = rows[name.removeprefix("-")]
+        rising = values.dropna().sort_values(kind="stable").index.tolist()
+        unknown = values.index[values.isna()].tolist()
+        found[name] = (rising[::-1] if name.startswith("-") else rising) + unknown
     chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
     return found | chance
 
@@ -150,13 +152,23 @@ def order_again(
     default the score's first; all heads, or those of a `kind`. `options` are those of `score`.
     """
     left = [head for head in families.index(model) if kind in (None, head[0])]
-    size, gone = len(left), list[Head]()
+    size, gone, rest = len(left), list[Head](), list[Head]()
+    if steps < 1:
+        raise ValueError(f"expected at least one step; got {steps}")
     for step in range(1, steps + 1):
+        count = round(size * step / steps) - len(gone)
+        if not count:
+            continue
         with gated(model, closed(model, gone)):
-            found = measure(model, tokenizer, corpus, [score], **{"resamples": 0, **options})
-        own = found[column or found.columns[0]].loc[left].sort_values(kind="stable")
-        gone += own.index.tolist()[: round(size * step / steps) - len(gone)]
-        left = [head for head in left if head not in gone]
+            try:
+                found = measure(model, tokenizer, corpus, [score], **{"resamples": 0, **options})
+            except ValueError:  # nothing depends on what is left: its order stays
+                if not gone:
+                    raise
+                return gone + rest
+        ranked = found[column or found.columns[0]].loc[left].sort_values(kind="stable").index.tolist()
+        gone, rest = gone + ranked[:count], ranked[count:]
+        left = [head for head in left if head in rest]
     return gone
 
 

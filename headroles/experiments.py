@@ -89,7 +89,7 @@ def ablate(
     table = closed_in(folder, place(loaded, device), tokenizer, sentences, **options)
     show_effects(table)
     for name in (f"best-{metric}-{fill}", f"best-{metric}-{fill}-halves"):
-        if plan == "rest" and folder.has(name):
+        if plan == "rest" and not early and folder.has(name):
             show_best(folder.load(name), "chosen on one half, measured on the other" if "halves" in name else "")
     list_figures(draw(folder), study)
 
@@ -158,13 +158,17 @@ def agreement(
     from headroles.study import Study
 
     one, two = (Study(folder).scores().filter(regex=f"^{re.escape(column)}") for folder in (study, other))
-    if one.empty or two.empty:
-        raise ValueError(f"no column {column!r} in {study if one.empty else other}; make it with headroles ablate")
+    for folder, table in ((study, one), (other, two)):
+        if column not in table:
+            raise ValueError(f"no column {column!r} in {folder}; make it with headroles ablate")
     found = outcomes.correlations(one[column], two[column])
-    found.attrs["signatures"] = dict.fromkeys(found, " AND ".join(signature(each, column) for each in (one, two)))
-    show_table(found, f"{column} in {study.name} and {other.name}")
+    signatures = [signature(each, column) for each in (one, two)]
+    found.attrs["signatures"] = dict.fromkeys(found, " AND ".join(signatures))
+    first, second = (dict(field.split(":", 1) for field in text.split("|"))["corpus"] for text in signatures)
+    axes = outcomes.agreement(one, two, names=(first.partition("+")[0], second.partition("+")[0]))
+    show_table(found, f"{column} on {first} and on {second}")
     save(found, output.with_suffix(".parquet"))
-    survey.save(outcomes.agreement(one, two, names=(study.name, other.name)), output)
+    survey.save(axes, output)
     say(f"written: {output} and its table")
 
 

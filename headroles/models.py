@@ -61,6 +61,15 @@ def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
     return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:12]}"
 
 
+def configuration(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """12 hexadecimal digits of all that a model's work follows from besides its weights: configs and tokenizer."""
+    generation: Any = model.generation_config if model.can_generate() else None
+    told = [model.config.to_json_string(), None if generation is None else generation.to_json_string()]
+    sample = "A b."
+    ids = [tokenizer(sample)["input_ids"], tokenizer(text_target=sample)["input_ids"]]
+    return hashlib.sha256(repr((told, tokens(tokenizer), ids)).encode()).hexdigest()[:12]
+
+
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """Ids of the tokens that stand for no text: EOS, BOS, CLS, SEP, padding and start tokens, but not unknown words."""
     config: Any = model.config
@@ -85,6 +94,16 @@ def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
     config: Any = model.config
     candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
     return int(next(i for i in candidates if i is not None))
+
+
+def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, largest: int) -> None:
+    """Raises ValueError if `largest`, the largest token a tokenizer gave, is none of the model's."""
+    size = vocabulary(model)
+    if largest >= size:
+        raise ValueError(
+            f"the tokenizer does not fit the model: {type(tokenizer).__name__} gives token {largest}, "
+            f"{type(model).__name__} has embeddings for {size}; load both from one checkpoint"
+        )
 
 
 def causal(model: PreTrainedModel) -> bool:

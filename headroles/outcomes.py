@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RANKS = (("Pearson", "pearson"), ("Spearman", "spearman"))
+HOW = {"rest": "all but one", "layer": "whole layers", "kind": "whole kinds", "early": "stopped early"}
 SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 
 
@@ -84,14 +85,15 @@ def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame
 
     both = _both(one, other)
     parts = {"all": both} | {str(kind): part for kind, part in both.groupby(level="kind", sort=False, observed=True)}
-    rows = {}
+    rows: dict[str, dict[str, float]] = {}
     for name, part in parts.items() if len(parts) > 2 else [("all", both)]:
         rows[name] = {"heads": len(part)}
         again = np.random.default_rng(0).integers(len(part), size=(1000, len(part)))
         draws = part.to_numpy()[np.concatenate([np.arange(len(part))[None], again])]  # [1 + resample, head, corpus]
         for key, each in (("pearson", draws), ("spearman", stats.rankdata(draws, axis=1))):
             values = _pearson(each)
-            low, high = np.nanquantile(values[1:], [0.025, 0.975])
+            known = values[1:][np.isfinite(values[1:])]
+            low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
             rows[name] |= {key: values[0], f"{key}.low": low, f"{key}.high": high}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("heads of")
     table.attrs["signatures"] = dict.fromkeys(table.columns, "correlations over heads; see the two studies")
@@ -101,13 +103,15 @@ def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame
 def _pearson(draws: Any) -> Any:
     """The correlation of the two columns of each draw [draw, head, 2]; NaN where one is constant."""
     a, b = np.moveaxis(draws - draws.mean(1, keepdims=True), -1, 0)
+    constant = (np.ptp(draws, axis=1) == 0).any(-1)  # whose mean need not be exactly what they are
     with np.errstate(invalid="ignore"):
-        return (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1))
+        found = (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1))
+    return np.where(constant, np.nan, found)
 
 
 def _both(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
     both = pd.DataFrame({"one": one, "other": other}).dropna()
-    if len(both) < 3 or len(both) < len(one):
+    if len(both) < 3 or len(both) < max(len(one), len(other)):
         raise ValueError(f"the tables are of different heads: {len(one)} and {len(other)} rows, {len(both)} in common")
     return both
 
@@ -125,5 +129,5 @@ def effect_of(table: Any) -> str:
 
 def _metric(name: str) -> str:
     """What an effect is of: ablation[loss rest] -> loss, all but one head."""
-    metric, _, plan = name.removeprefix("ablation[").removesuffix("]").partition(" ")
-    return metric + {"": "", "rest": ", all but one", "layer": ", whole layers", "kind": ", whole kinds"}[plan]
+    metric, *how = name.removeprefix("ablation[").removesuffix("]").split(" ")
+    return ", ".join([metric, *(HOW.get(one, one) for one in how)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -37,9 +39,20 @@ def spread(items: list[Any], run: Callable[[int, Any], T], shown: Callable[[list
     own = list(enumerate(items))[rank() :: count()]
     found = [(number, run(number, item)) for number, item in shown(own)]
     if count() > 1:
-        from accelerate import PartialState
         from accelerate.utils import gather_object
 
-        PartialState()  # joins the processes
+        _join()
         found = sorted(gather_object(found), key=lambda pair: pair[0])
     return [value for _, value in found]
+
+
+@cache
+def _join() -> None:
+    """Make the processes one group, until this one ends."""
+    import torch
+    from accelerate import PartialState
+
+    state = PartialState(cpu=not torch.cuda.is_available())
+    if state.num_processes != count():
+        raise RuntimeError(f"{count()} processes were started, and {state.num_processes} work together")
+    atexit.register(state.destroy_process_group)

@@ -42,7 +42,7 @@ def show_roles(told: Any) -> None:
 def show_table(table: Any, title: str) -> None:
     """Print a table of numbers, one row to a line; the columns `.low` and `.high` go into the cells of theirs."""
     names = [str(name) for name in table]
-    shown = Table(title=title)
+    shown = Table(title=escape(title))
     shown.add_column(str(table.index.name), no_wrap=True)
     own = [name for name in names if not name.removesuffix("low").removesuffix("high").endswith(".")]
     for name in own:

@@ -61,7 +61,7 @@ def is_mean(metric: Metric) -> bool:
 def best(found: Sweep, index: pd.MultiIndex, *, halves: bool = False, resamples: int = 1000, seed: int = 0) -> Any:
     """The head of each layer that is best to keep alone (Michel et al. 2019, Tables 2, 3, 5): a row per layer.
 
-    `found` is a sweep of the plan "rest", its variants in the order of `index`. Columns: `head`, and `effect`, the
+    `found` is a sweep of the plan "rest" of the heads of `index`. Columns: `head`, and `effect`, the
     change of the metric when the others of the layer are closed, with `.low`, `.high`, `.p`, `.holm` and `.bh`. Chosen
     on all examples, its effect is too good; with `halves` it is chosen on a random half (`chosen` is its effect there)
     and all else is of the other half (Tables 5 and 6 choose on another corpus).
@@ -70,8 +70,16 @@ def best(found: Sweep, index: pd.MultiIndex, *, halves: bool = False, resamples:
     half = len(rows) // 2 if halves else 0
     if halves and not half:
         raise ValueError("two halves need at least two examples")
-    told = effects(found.take(np.sort(rows[half:])), resamples=resamples, seed=seed).columns
-    seen = effects(found.take(np.sort(rows[:half])), resamples=0).columns[""] if halves else told[""]
+    heads = [tuple(head) for head in index]
+    rests = [frozenset(one for one in heads if one[:2] == head[:2] and one != head) for head in heads]
+    variants = [list(found.closed).index(rest) for rest in rests]
+
+    def of(part: npt.NDArray[np.int64], resamples: int) -> dict[str, Array]:
+        told = effects(found.take(np.sort(part)), resamples=resamples, seed=seed).columns
+        return {end: values[variants] for end, values in told.items()}
+
+    told = of(rows[half:], resamples)
+    seen = of(rows[:half], 0)[""] if halves else told[""]
     places = pd.Series(seen * found.metric.better, index=index)
     kept = places.groupby(level=["kind", "layer"], sort=False).idxmax().tolist()
     chosen = index.get_indexer(pd.MultiIndex.from_tuples(kept))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from scipy import stats
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles import batches
 from headroles.examples import Closed, Sweep
 from headroles.metrics import Metric
 from headroles.significance import effects, is_mean
@@ -44,19 +46,19 @@ def staged(
     will be below `level`, given the effect so far (normal, no prior), is below `miss` (stochastic curtailment). Effects
     of variants that were stopped are on average too far from 0. `options` are those of `sweep`.
     """
-    order = np.random.default_rng(seed).permutation(len(corpus))
-    ends = looks(len(corpus), first)
+    if not variants:
+        raise ValueError("nothing to close: give at least one variant")
+    numbers = batches.encode(corpus, tokenizer, model, words=False).numbers
+    order = np.random.default_rng(seed).permutation(numbers)
+    ends = looks(len(order), first)
     left, found = list(variants), None
     for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        rows = np.sort(order[start:end])
-        part = Corpus(corpus.name, tuple(corpus[int(row)] for row in rows))
-        more = sweep(model, tokenizer, part, left, metric, **options)
-        found = _joined(found, more, variants, rows)
-        if end == len(corpus):
+        rows = sorted(order[start:end].tolist())
+        found = _joined(found, sweep(model, tokenizer, corpus, left, metric, rows=rows, **options), variants)
+        if end == len(order):
             break
-        clear = stopped(
-            scores(found, left), end / len(corpus), level=level, risk=risk / max(1, len(ends) - 1), miss=miss
-        )
+        share = end / len(order)
+        clear = stopped(scores(found, left), share, level=level, risk=risk / max(1, len(ends) - 1), miss=miss)
         left = [each for each, done in zip(left, clear, strict=True) if not done]
         log.info("look %d, %d examples: %d of %d variants go on", number + 1, end, len(left), len(variants))
         if not left:
@@ -67,9 +69,11 @@ def staged(
 
 def looks(examples: int, first: int = FIRST) -> list[int]:
     """After how many examples a corpus is looked at; the last is all of them."""
+    if first < 1:
+        raise ValueError(f"the first look needs at least one example; got {first}")
     found = [first]
     while found[-1] < examples:
-        found.append(int(found[-1] * GROWTH))
+        found.append(max(found[-1] + 1, int(found[-1] * GROWTH)))
     return [*found[:-1], examples]
 
 
@@ -100,18 +104,15 @@ def stopped(z: Array, share: float, *, level: float, risk: float, miss: float) -
     return found
 
 
-def _joined(before: Sweep | None, more: Sweep, variants: list[Closed], rows: npt.NDArray[np.int64]) -> Sweep:
-    """Two sweeps of parts of a corpus, the second of the corpus's sentences `rows`."""
+def _joined(before: Sweep | None, more: Sweep, variants: list[Closed]) -> Sweep:
+    """Two sweeps of parts of a corpus, the second of fewer variants."""
     none = np.full_like(more.intact, np.nan)
     closed = {each: more.closed.get(each, none) for each in variants}
-    numbers = [int(rows[number]) for number in more.numbers]
     if before is None:
-        return Sweep(more.intact, closed, numbers, more.too_long, more.metric, more.signature)
-    return Sweep(
-        np.concatenate([before.intact, more.intact]),
-        {each: np.concatenate([before.closed[each], values]) for each, values in closed.items()},
-        before.numbers + numbers,
-        before.too_long + more.too_long,
-        more.metric,
-        more.signature,
+        return replace(more, closed=closed)
+    return replace(
+        more,
+        intact=np.concatenate([before.intact, more.intact]),
+        closed={each: np.concatenate([before.closed[each], values]) for each, values in closed.items()},
+        numbers=before.numbers + more.numbers,
     )

@@ -123,7 +123,7 @@ def draw(study: Study) -> list[Path]:
     for name, axes in _figures(study):
         files.append(save(axes, study.folder / f"{name}.png"))
     for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
-        old.unlink()
+        old.unlink(missing_ok=True)
     return files
 
 

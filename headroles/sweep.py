@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -40,12 +41,14 @@ def sweep(
     fill: Fill = "zero",
     budget: int = 4096,
     together: int = 8,
+    rows: Sequence[int] | None = None,
     folder: Path | None = None,
 ) -> Sweep:
     """Measure every variant on every example: exactly, and without computing what closing its heads cannot change.
 
     Layers below the first closed head are handed back, so is the encoder where its heads are open, and `together`
-    variants go through the model as one batch of at most `budget` tokens (halved, said once, if memory runs out). With
+    variants go through the model as one batch of at most `budget` tokens (halved, said once, if memory runs out).
+    `rows` are the numbers of the examples to run, by default all; what is of the corpus stays of all of it. With
     a `folder`, the statistics of each finished batch are kept there, and a sweep that was stopped goes on after them.
     Processes that `accelerate launch` started share the batches, and each gets all statistics.
     Raises ValueError for an unknown head or fill, and where the metric is not to be had or not finite.
@@ -59,12 +62,18 @@ def sweep(
     encoded = batches.encode(corpus, tokenizer, model, words=False)
     one = max(1, budget // together)
     with seam.evaluating(model):
-        groups = list(batches.batches(encoded, model, budget=one))
-        read = metric.reader(model, tokenizer, corpus, lambda: groups)
+        chosen = encoded if rows is None else encoded.take(rows)
+        groups = list(batches.batches(chosen, model, budget=one))
+
+        @cache
+        def every() -> list[Batch]:
+            return groups if rows is None else list(batches.batches(encoded, model, budget=one))
+
+        read = metric.reader(model, tokenizer, corpus, every)
         _check_others(groups, fill)
         longest = min(models.positions(tokenizer, model), LONGEST)
-        runner = _Runner(model, longest, read, metric, variants, _filling(model, groups, fill), fill, together)
-        name = _name(model, encoded, corpus, variants, metric, fill, one)
+        runner = _Runner(model, longest, read, metric, variants, _filling(model, every, fill), fill, together)
+        name = _name(model, encoded, corpus, variants, metric, fill, one, rows)
 
         def part(number: int, batch: Batch) -> Array:
             return _kept(folder, f"{name}-{number}", runner, batch)
@@ -77,7 +86,7 @@ def sweep(
         weights=models.revision(model),
         corpus=corpus.name,
         text=corpus.hash,
-        examples=len(numbers),
+        examples=len(encoded.numbers),
         too_long=encoded.too_long,
         metric=metric,
         fill=fill,
@@ -192,9 +201,11 @@ def _gates(model: PreTrainedModel, closed: Closed, fill: Fill) -> Tensor:
     return found
 
 
-def _filling(model: PreTrainedModel, groups: list[Batch], fill: Fill) -> gates.Fill | Mapping[Any, Tensor]:
+def _filling(
+    model: PreTrainedModel, groups: Callable[[], list[Batch]], fill: Fill
+) -> gates.Fill | Mapping[Any, Tensor]:
     if fill == "mean":
-        return gates.mean(model, groups)
+        return gates.mean(model, groups())
     return "zero" if fill == "rescale" else fill
 
 
@@ -214,11 +225,14 @@ def _name(
     metric: Metric,
     fill: Fill,
     budget: int,
+    rows: Sequence[int] | None,
 ) -> str:
     """What the files of a sweep are called: it follows from all that its numbers do."""
     config: Any = model.config
-    recipe = [models.revision(model), config.to_json_string(), corpus.hash, repr(metric), fill, budget]
+    recipe: list[Any] = [models.revision(model), config.to_json_string(), corpus.hash, repr(metric), fill, budget]
     recipe += [[one.ids for one in side] for side in (encoded.source, encoded.target or [])]
+    if rows is not None:
+        recipe.append(list(rows))
     if metric.generates:
         recipe.append(model.generation_config.to_json_string())
     listed = [sorted(closed) for closed in variants]

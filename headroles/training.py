@@ -52,21 +52,8 @@ def train(
     place = Path(folder)
     measured = [the_metric(one) for one in metrics] if held_out is not None else []
     names = [f"held_out {one.name}{end}" for one in measured for end in _ENDS]
-    recipe = heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
-        tokenizer=models.tokens(tokenizer),
-        corpus=corpus.name,
-        text=corpus.hash,
-        held_out=held_out.hash if held_out is not None else None,
-        metrics=",".join(map(str, measured)),
-        epochs=epochs,
-        batch=batch,
-        rate=rate,
-        seed=seed,
-        options=",".join(f"{name}={value}" for name, value in sorted(arguments.items())),
-        headroles=version("headroles"),
-    )
+    asked = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": arguments}
+    recipe = _recipe(model, tokenizer, corpus, held_out, measured, asked)
     _check_free(place, recipe)
     if (place / HISTORY).is_file():
         model.load_state_dict(type(model).from_pretrained(place).state_dict())
@@ -104,6 +91,29 @@ def classifier(name: str | Path, corpus: Corpus, **options: Any) -> tuple[PreTra
         raise ValueError(f"corpus {corpus.name!r} needs a label for each sentence, of at least two; found {labels}")
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     return models.load(name, cls="AutoModelForSequenceClassification", **names, **options)
+
+
+def _recipe(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    held_out: Corpus | None,
+    metrics: Sequence[Metric],
+    asked: dict[str, Any],
+) -> str:
+    """What a training follows from."""
+    options = ",".join(f"{name}={value}" for name, value in sorted(asked["options"].items()))
+    return heads.sign(
+        model=models.name(model),
+        weights=models.revision(model),
+        tokenizer=models.tokens(tokenizer),
+        corpus=corpus.name,
+        text=corpus.hash,
+        held_out=held_out.hash if held_out is not None else None,
+        metrics=",".join(map(str, metrics)),
+        **(asked | {"options": options}),
+        headroles=version("headroles"),
+    )
 
 
 def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:

@@ -803,7 +803,7 @@ def test_agreement_writes_a_picture_and_its_table(studies, tmp_path):
 
 def test_agreement_says_of_which_column_it_is(studies, tmp_path):
     done = run("agreement", *studies, "--output", tmp_path / "x.png")
-    assert "ablation[loss] in news and talks" in done.out.splitlines()[0]
+    assert "ablation[loss] on news.en+news.de and on talks.en+talks.de" in done.out.splitlines()[0]
 
 
 @pytest.mark.parametrize("column", ["nothing", "ablation[bleu]", "ablation[lo", "loss"])

@@ -200,7 +200,7 @@ def test_so_they_do_with_what_is_written_early_stops_and_curves(given, tmp_path)
     done = ended(launched(script, json.dumps([[*each, "--study", str(together)] for each in commands])))
     compared(done, commands, alone, together)
     assert set(Study(together).names()) == TABLES | {"heads"}
-    early = Study(together).load("ablation-loss-single-zero-early")["ablation[loss].examples"]
+    early = Study(together).load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
     assert set(early) == {FIRST, SIZE}
 
 

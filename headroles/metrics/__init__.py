@@ -15,7 +15,8 @@ def metric(given: str | Metric | objectives.Objective) -> Metric:
     if isinstance(given, Metric):
         return given
     if isinstance(given, objectives.Objective):
-        return Of(given)
+        same = given.name in METRICS and type(given) is objectives.OBJECTIVES[given.name]
+        return METRICS[given.name] if same else Of(given)
     if given in METRICS:
         return METRICS[given]
     if given in objectives.OBJECTIVES:
