@@ -224,8 +224,9 @@ def closing(name, plan):
     return [frozenset(other for other in index if CLOSES[plan](head, other)) for head in index]
 
 
-def column(plan, metric="loss"):
-    return f"ablation[{metric}]" if plan == "single" else f"ablation[{metric} {plan}]"
+def column(plan, metric="loss", fill="zero"):
+    how = [word for word, usual in ((plan, "single"), (fill, "zero")) if word != usual]
+    return f"ablation[{' '.join([metric, *how])}]"
 
 
 def ablated(name, **options):
@@ -237,17 +238,19 @@ def ablated(name, **options):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_effect_is_that_of_a_plain_loop(name, plan, fill):
     table = ablated(name, plan=plan, fill=fill)
-    expected = [mean(name, closed, fill) - mean(name, frozenset()) for closed in closing(name, plan)]
+    model, intact = given(name)[0], mean(name, frozenset())
+    expected = [mean(name, closed, fill) - intact for closed in closing(name, plan)]
     precision = 5e-6 if fill == "uniform" else 1e-6  # the naive loop attends in another way below the closed heads
-    np.testing.assert_allclose(table[column(plan)], expected, rtol=0, atol=precision)
-    assert list(table.index) == list(families.index(given(name)[0]))
-    fields = heads.signature(table, column(plan)).split("|")
-    said = {f"intact:{mean(name, frozenset()):.6g}", f"plan:{plan}", f"fill:{fill}", "examples:6"}
+    name = column(plan, fill=fill)
+    np.testing.assert_allclose(table[name], expected, rtol=0, atol=precision)
+    assert list(table.index) == list(families.index(model))
+    fields = heads.signature(table, name).split("|")
+    said = {f"intact:{intact:.6g}", f"plan:{plan}", f"fill:{fill}", "examples:6"}
     assert said <= set(fields)
 
 
 def test_plans_and_fills_differ():
-    found = [ablated("marian", plan=plan, fill=fill)[column(plan)] for plan in PLANS for fill in FILLS[:4]]
+    found = [ablated("marian", plan=plan, fill=fill)[column(plan, fill=fill)] for plan in PLANS for fill in FILLS[:4]]
     assert all(not np.allclose(one, other) for i, one in enumerate(found) for other in found[:i])
 
 
@@ -282,7 +285,8 @@ def test_neither_how_many_go_together_nor_batches_matter(name, fill):
         for budget in (ALL, 40 * together):
             found = ablated(name, fill=fill, together=together, budget=budget)
             pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-3)  # p are the least exact
-            np.testing.assert_allclose(found["ablation[loss]"], expected["ablation[loss]"], rtol=0, atol=5e-6)
+            effects = column("single", fill=fill)
+            np.testing.assert_allclose(found[effects], expected[effects], rtol=0, atol=5e-6)
 
 
 def test_a_head_alone_in_its_layer_has_no_rest():
