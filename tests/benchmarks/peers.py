@@ -14,6 +14,7 @@ import argparse
 import json
 import tempfile
 from copy import deepcopy
+from functools import partial
 
 import torch
 from ablation import Bench, marian, ratio, times_of
@@ -47,9 +48,14 @@ def main() -> None:
         "nnsight": _nnsight(bench),
         "captum FeatureAblation": _captum(bench, given.together),
     }
-    expected = bench.swept().sum(1)
-    far = {name: float((run().reshape(len(expected), -1).sum(1) - expected).abs().max()) for name, run in runs.items()}
-    times = times_of(runs, given.repeats)
+    results: dict[str, torch.Tensor] = {}
+
+    def kept(name: str) -> None:
+        results[name] = runs[name]()
+
+    times = times_of({name: partial(kept, name) for name in runs}, given.repeats)
+    sums = {name: result.reshape(len(bench.index), -1).sum(1) for name, result in results.items()}
+    far = {name: float((each - sums["sweep"]).abs().max()) for name, each in sums.items()}
     found = {
         name: {"time / sweep": ratio(times[name], times["sweep"]), "largest difference": far[name]} for name in runs
     }
