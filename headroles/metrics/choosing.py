@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from headroles.metrics.base import Array, Mean, Metric, Read
 from headroles.text import Corpus
 
 
-class Confusion(Metric):
-    """Statistics of a classifier: for each class how often it was right to choose it, chosen, and the label."""
+class Choosing(Metric):
+    """Statistics of what a classifier chooses beside the labels."""
 
     def reader(
         self,
@@ -24,16 +25,28 @@ class Confusion(Metric):
         _groups: objectives.Groups,
         /,
     ) -> Read:
-        """The choices beside the labels."""
-        _needs_classes(model, self.name)
-        classes = len(model.config.id2label or ())
+        """The statistics of each choice and its label."""
+        if not outputs.has_classes(model):
+            raise ValueError(f"metric {self.name!r} is for classifiers; {type(model).__name__} has no classes")
+        one = np.eye(len(model.config.id2label or ()))
 
         def read(output: Any, batch: Batch) -> Array:
             chosen, labels = output.logits.argmax(-1).cpu().numpy(), outputs.classes(model, batch).cpu().numpy()
-            one = np.eye(classes)
-            return np.concatenate([one[chosen] * one[labels], one[chosen], one[labels], np.ones((len(chosen), 1))], 1)
+            return self.told(one[chosen], one[labels])
 
         return read
+
+    @abstractmethod
+    def told(self, chosen: Array, labels: Array, /) -> Array:
+        """The statistics [example, statistic] of choices and labels, ones at the classes [example, class]."""
+
+
+class Confusion(Choosing):
+    """For each class how often it was right to choose it, chosen, and the label; and the number of examples."""
+
+    def told(self, chosen: Array, labels: Array, /) -> Array:
+        """3 statistics per class, and 1."""
+        return np.concatenate([chosen * labels, chosen, labels, np.ones((len(chosen), 1))], axis=1)
 
     def parts(self, sums: Array) -> tuple[Array, Array, Array, Array]:
         """Right, chosen and labelled per class, and the number of examples."""
@@ -41,27 +54,14 @@ class Confusion(Metric):
         return right, chosen, labelled, sums[..., -1]
 
 
-class Accuracy(Mean):
+class Accuracy(Choosing, Mean):
     """Share of examples whose label is chosen."""
 
     name = "accuracy"
 
-    def reader(
-        self,
-        model: PreTrainedModel,
-        _tokenizer: PreTrainedTokenizerBase,
-        _corpus: Corpus,
-        _groups: objectives.Groups,
-        /,
-    ) -> Read:
+    def told(self, chosen: Array, labels: Array, /) -> Array:
         """Whether the choice is right, and 1."""
-        _needs_classes(model, self.name)
-
-        def read(output: Any, batch: Batch) -> Array:
-            right = (output.logits.argmax(-1) == outputs.classes(model, batch)).double().cpu().numpy()
-            return np.stack([right, np.ones_like(right)], axis=1)
-
-        return read
+        return np.stack([(chosen * labels).sum(1), np.ones(len(chosen))], axis=1)
 
 
 class F1(Confusion):
@@ -86,8 +86,3 @@ class Matthews(Confusion):
         both = right.sum(-1) * n - (chosen * labelled).sum(-1)
         spread = np.sqrt((n**2 - (chosen**2).sum(-1)) * (n**2 - (labelled**2).sum(-1)))
         return np.asarray(np.where(spread == 0, 0.0, both / np.where(spread == 0, 1.0, spread)))
-
-
-def _needs_classes(model: PreTrainedModel, name: str) -> None:
-    if not outputs.has_classes(model):
-        raise ValueError(f"metric {name!r} is for classifiers; {type(model).__name__} has no classes")
