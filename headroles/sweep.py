@@ -81,7 +81,13 @@ def sweep(
         parts = processes.spread(groups, part, lambda own: track(own, "closing heads", total=len(own)))
     found = np.concatenate(parts, axis=1)  # [1 + variant, example, statistic]
     numbers = [number for batch in groups for number in batch.numbers]
-    text = heads.sign(
+    text = _signed(model, corpus, encoded, metric, fill)
+    return Sweep(found[0], dict(zip(variants, found[1:], strict=True)), numbers, encoded.too_long, metric, text)
+
+
+def _signed(model: PreTrainedModel, corpus: Corpus, encoded: Encoded, metric: Metric, fill: Fill) -> str:
+    """What the statistics of a sweep are of."""
+    return heads.sign(
         model=models.name(model),
         weights=models.revision(model),
         corpus=corpus.name,
@@ -92,7 +98,6 @@ def sweep(
         fill=fill,
         headroles=version("headroles"),
     )
-    return Sweep(found[0], dict(zip(variants, found[1:], strict=True)), numbers, encoded.too_long, metric, text)
 
 
 class _Runner:
