@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,48 +16,7 @@ from transformers import PreTrainedModel
 from headroles import heads, seam
 from headroles.heads import KINDS, Kind
 from headroles.probe import probe, without_cache
-
-
-class Outside(NamedTuple):
-    """A family outside transformers' attention interface: its attention class returns (output, weights)."""
-
-    out: str  # the output projection, from the attention module; ".." is its parent
-    kv_heads: str | None = None  # the attribute that counts key-value heads
-    time_major: bool = False  # activations are [time, batch, ...]
-
-
-OUTSIDE = {
-    "modeling_bloom.BloomAttention": Outside("dense"),
-    "modeling_falcon.FalconAttention": Outside("dense", kv_heads="num_kv_heads"),
-    "modeling_fsmt.Attention": Outside("out_proj", time_major=True),
-    "modeling_deberta_v2.DisentangledSelfAttention": Outside("..output.dense"),
-    "modeling_gptj.GPTJAttention": Outside("out_proj"),
-    "modeling_gpt_neo.GPTNeoSelfAttention": Outside("out_proj"),
-    "modeling_mpnet.MPNetSelfAttention": Outside("o"),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """One place where a model attends: `heads` heads of `size` numbers each, side by side at the input of `out`."""
-
-    kind: Kind
-    layer: int
-    heads: int
-    kv_heads: int
-    size: int  # numbers per head
-    name: str  # of the attention module in the model
-    module: nn.Module
-    out_name: str | None
-    out: nn.Module | None  # the output projection; None where something stands between the heads and it
-    turn: int  # which call of `module` in one forward this is (ALBERT calls one module once a layer)
-    outside: Outside | None = None
-
-    @property
-    def key(self) -> tuple[Kind, int]:
-        """(kind, layer)."""
-        return self.kind, self.layer
-
+from headroles.site import OUTSIDE, Outside, Site, class_name, recorded_sites, width
 
 _known: WeakKeyDictionary[PreTrainedModel, tuple[Any, list[Site]]] = WeakKeyDictionary()
 
@@ -77,7 +36,7 @@ def sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) ->
     print_now = _print(model)
     if inputs is None and model in _known and _known[model][0] == print_now:
         return _known[model][1]
-    found = _spy(model, dict(inputs or probe(model)))
+    found = recorded_sites(model) or _spy(model, dict(inputs or probe(model)))
     if not found:
         raise ValueError(
             f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "
@@ -88,9 +47,14 @@ def sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) ->
     return found
 
 
+def remember(model: PreTrainedModel, found: list[Site]) -> None:
+    """These are the sites of the model as it is now: for parameters that join it and change none of them."""
+    _known[model] = _print(model), found
+
+
 def index(model: PreTrainedModel) -> Any:
     """The head index of `model`: a pandas MultiIndex (kind, layer, head)."""
-    return heads.index({site.key: site.heads for site in sites(model)})
+    return heads.index({site.key: site.numbers for site in sites(model)})
 
 
 def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
@@ -150,7 +114,7 @@ class _Sighting:
 
 def _spy(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
     seen: list[_Sighting] = []
-    outside = {module: row for module in model.modules() if (row := OUTSIDE.get(_class_name(module)))}
+    outside = {module: row for module in model.modules() if (row := OUTSIDE.get(class_name(module)))}
 
     def from_interface(call: seam.Call) -> None:
         seen.append(_Sighting(call.module, call.weights, call.out.flatten(), call.key.shape[1], None))
@@ -192,12 +156,14 @@ def _numbered(model: PreTrainedModel, seen: list[_Sighting]) -> list[Site]:
                 layer=layers[one.kind],
                 heads=heads,
                 kv_heads=one.kv_heads or heads,
-                size=_width(one.out) // heads,
+                size=width(one.out) // heads,
                 name=names[one.module],
                 module=one.module,
                 out_name=names.get(one.out) if one.out is not None else None,
                 out=one.out,
                 turn=turns[one.module],
+                numbers=tuple(range(heads)),
+                of=heads,
                 outside=one.outside,
             )
         )
@@ -227,22 +193,11 @@ def _same(given: Any, flat: Tensor) -> bool:
     return isinstance(given, Tensor) and given.numel() == flat.numel() and torch.equal(given.flatten(), flat)
 
 
-def _width(projection: Any) -> int:
-    """How many numbers a projection takes in: the weight's axis 1 in nn.Linear, 0 in GPT-2's Conv1D."""
-    if projection is None:
-        return 0
-    return int(projection.weight.shape[0 if type(projection).__name__ == "Conv1D" else 1])
-
-
 def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:
     name = next(name for name, each in model.named_modules() if each is module)
     if path.startswith(".."):
         return model.get_submodule(f"{name.rpartition('.')[0]}.{path[2:]}")
     return module.get_submodule(path)
-
-
-def _class_name(module: nn.Module) -> str:
-    return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"
 
 
 def _print(model: PreTrainedModel) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -13,9 +14,9 @@ from transformers import PreTrainedModel
 
 from headroles import families, seam
 from headroles.batches import Batch
-from headroles.families import Site
 from headroles.heads import KINDS, Kind
 from headroles.probe import without_cache
+from headroles.site import Site
 
 Fill = Literal["zero", "other", "uniform"]
 FILLS: tuple[Fill, ...] = ("zero", "other", "uniform")
@@ -48,24 +49,28 @@ class Gate(Function):
 
 @contextmanager
 def gated(
-    model: PreTrainedModel, gates: Tensor, fill: Fill | Mapping[tuple[Kind, int], Tensor] | None = None
+    model: PreTrainedModel,
+    gates: Tensor | Callable[[], Tensor],
+    fill: Fill | Mapping[tuple[Kind, int], Tensor] | None = None,
 ) -> Iterator[None]:
     """Within the block every head's output z is `g z + (1 - g) fill`; other models are not touched.
 
     `gates` has one number per head in the order of the table's rows (`families.index`): [heads], or [batch, heads] to
-    give each example its own; a batch widened by beams takes each example's gates for all its beams. `fill` is what a
-    closed head puts in its place: None or "zero"; "other", the output for the next example of the batch; "uniform",
-    the mean of the values it may attend to; or a mapping (kind, layer) -> [heads, size] such as `mean` makes. Gates may
-    require gradients. Raises ValueError for a wrong number of gates or heads that cannot be gated.
+    give each example its own; a batch widened by beams takes each example's gates for all its beams. Gates may require
+    gradients, or be a function that is asked for them at each layer. `fill` is what a closed head puts in its place:
+    None or "zero"; "other", the output for the next example of the batch; "uniform", the mean of the values it may
+    attend to; or a mapping (kind, layer) -> [heads, size] such as `mean` makes. Raises ValueError for a wrong number of
+    gates or heads that cannot be gated.
     """
     found = families.sites(model)
-    _check(model, found, gates, fill)
-    parts = torch.split(gates, [site.heads for site in found], dim=-1)
-    own = {site.key: part for site, part in zip(found, parts, strict=True)}
+    ask = gates if callable(gates) else lambda: gates
+    _check(model, found, ask(), fill)
+    ends = [*accumulate(site.heads for site in found)]
+    own = {site.key: slice(end - site.heads, end) for site, end in zip(found, ends, strict=True)}
     uniform: dict[nn.Module, Tensor] = {}
 
     def gate(site: Site, z: Tensor) -> Tensor:
-        return _mix(z, own[site.key], instead(site, z))
+        return _mix(z, ask()[..., own[site.key]], instead(site, z))
 
     def instead(site: Site, z: Tensor) -> Tensor | None:
         if fill is None or fill == "zero":

@@ -50,9 +50,10 @@ class Resamples(dict[str, Any]):
         return f"<resamples of {len(self.draws)} columns>"
 
 
-def index(sizes: Mapping[tuple[Kind, int], int]) -> pd.MultiIndex:
-    """The head index of a model: `sizes` gives the number of heads of each (kind, layer), in the order of the rows."""
-    return _index([(kind, layer, head) for (kind, layer), heads in sizes.items() for head in range(heads)])
+def index(sizes: Mapping[tuple[Kind, int], int | Sequence[int]]) -> pd.MultiIndex:
+    """The head index of a model: how many heads each (kind, layer) has, or their numbers, in the order of the rows."""
+    numbered = {key: range(given) if isinstance(given, int) else given for key, given in sizes.items()}
+    return _index([(kind, layer, head) for (kind, layer), numbers in numbered.items() for head in numbers])
 
 
 def table(

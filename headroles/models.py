@@ -11,6 +11,8 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import processes
+from headroles.resize import resized
+from headroles.site import recorded
 
 
 def load(
@@ -19,21 +21,33 @@ def load(
     """The model and tokenizer of a hub id or a local folder, in eval mode.
 
     It is of the class the checkpoint was saved from, or of `cls`, such as "AutoModelForSequenceClassification";
-    `options` go to the model's `from_pretrained`. Weights the checkpoint lacks, such as a pooler's, are drawn the same
-    at every load. Raises OSError with the name and what was missing.
+    `options` go to the model's `from_pretrained`. A model whose heads were cut out comes back as it was saved. Weights
+    the checkpoint lacks, such as a pooler's, are drawn the same at every load. Raises OSError with the name and what
+    was missing.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         chosen = getattr(transformers, cls or (config.architectures or ["AutoModel"])[0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the revision is of all weights
-            model = chosen.from_pretrained(name, **options)
+            model = _loaded(chosen, config, name, options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, _reason(error)) from error
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
         raise _unloadable(name, "no vocabulary in its tokenizer, or no tokenizer")
     return model.eval(), tokenizer
+
+
+def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) -> PreTrainedModel:
+    if recorded(config) is None:
+        whole: PreTrainedModel = cls.from_pretrained(name, **options)
+        return whole
+    if hasattr(cls, "_model_mapping"):  # AutoModelFor...
+        cls = cls._model_mapping[type(config)]
+    cut: PreTrainedModel = resized(cls).from_pretrained(name, **options)
+    cut.__class__ = cls
+    return cut
 
 
 def vocabulary(model: PreTrainedModel) -> int:

@@ -16,6 +16,7 @@ from headroles.batches import Batch
 from headroles.gates import Fill, gated
 from headroles.heads import Kind
 from headroles.probe import without_cache
+from headroles.site import Site
 
 Start = tuple[int, int]
 NEVER = 10**9
@@ -121,7 +122,7 @@ class Replay:
             return True
         return begun >= self.encoded and ended <= min(self.looked, first[1])
 
-    def _start(self, site: families.Site) -> int:
+    def _start(self, site: Site) -> int:
         """When the heads of a site are projected; -1, nothing is the same, where that is not known."""
         calls = self.calls.get(site.out, []) if site.out is not None else []
         return calls[0][0] if len(calls) == 1 else -1

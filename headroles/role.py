@@ -88,6 +88,23 @@ def tellable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
     return any(True for role in roles for _ in role.variants(table.columns))
 
 
+def margins(table: pd.DataFrame, names: Iterable[str] = ("positional", "syntactic", "rare")) -> pd.Series[float]:
+    """How far each head is above the threshold of the nearest of these roles; below it the margin is negative.
+
+    Raises ValueError where no such role can be told from the table's columns.
+    """
+    wanted = set(names)
+    each = [
+        table[column] - (table[column + role.over] if role.over else 0.0) - role.threshold
+        for role in ROLES
+        if role.name in wanted
+        for _, column in role.variants(table.columns)
+    ]
+    if not each:
+        raise ValueError(f"none of the roles {', '.join(sorted(wanted))} can be told from {', '.join(table.columns)}")
+    return pd.concat(each, axis=1).max(axis=1).rename("margin")
+
+
 def held(roles: pd.DataFrame) -> pd.DataFrame:
     """The roles that heads have, a row for each, heads as in the table: kind, layer, head, role, value, stability."""
     rows = [

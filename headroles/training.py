@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 import pandas as pd
 import torch
 import transformers
+from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import batches, heads, models, outputs
 from headroles.evaluation import evaluate
 from headroles.metrics import Metric
 from headroles.metrics import metric as the_metric
+from headroles.resize import resized
 from headroles.text import Corpus
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"
@@ -37,13 +39,16 @@ def train(
     batch: int = 32,
     rate: float = 2e-5,
     seed: int = 0,
+    rates: Mapping[str, float] | None = None,
+    callbacks: Sequence[transformers.TrainerCallback] = (),
     **arguments: Any,
 ) -> pd.DataFrame:
     """Train `model` on `corpus`, in place, and save it with its tokenizer in `folder`: a row per epoch.
 
     A classifier learns the labels, an encoder-decoder the translations. Columns: `epoch`, `step`, `loss` (the mean over
     the epoch, dropout on), and each of the `metrics` (those of `ablate`) on `held_out` with `.low` and `.high`.
-    `rate` is the peak learning rate, `batch` the number of examples of a step on each process; `arguments` are those of
+    `rate` is the peak learning rate, `batch` the number of examples of a step on each process; `rates`
+    are other rates, of the parameters whose names begin so; `callbacks` and `arguments` are those of the Trainer and of
     `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` ...). The folder keeps a checkpoint
     of each epoch; training that was stopped goes on after the last. A folder of finished training is not trained again:
     its weights are taken. Raises ValueError for a model that is neither, for a corpus without labels or translations,
@@ -52,11 +57,11 @@ def train(
     place = Path(folder)
     measured = [the_metric(one) for one in metrics] if held_out is not None else []
     names = [f"held_out {one.name}{end}" for one in measured for end in _ENDS]
-    asked = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": arguments}
+    asked = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": {**arguments, **(rates or {})}}
     recipe = _recipe(model, tokenizer, corpus, held_out, measured, asked)
     _check_free(place, recipe)
     if (place / HISTORY).is_file():
-        model.load_state_dict(type(model).from_pretrained(place).state_dict())
+        _take(model, place)
         model.eval()
         return heads.load(place / HISTORY)
     rows = _rows(model, tokenizer, corpus)
@@ -65,7 +70,9 @@ def train(
     options = {"num_train_epochs": epochs, "per_device_train_batch_size": batch, "learning_rate": rate, "seed": seed}
     watcher = _watcher(tokenizer, held_out, measured, seed)
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
-    trainer = _trainer(model, tokenizer, rows, place, watcher, options | arguments)
+    trainer = _trainer(model, tokenizer, rows, place, options | arguments, rates or {})
+    for each in (watcher, *callbacks):
+        trainer.add_callback(each)
     with heads.replacing(place / RECIPE) as draft:
         draft.write_text(recipe)
     trainer.train(resume_from_checkpoint=_last(place))
@@ -163,14 +170,14 @@ def _trainer(
     tokenizer: PreTrainedTokenizerBase,
     rows: list[dict[str, Any]],
     place: Path,
-    watcher: transformers.TrainerCallback,
     options: dict[str, Any],
+    rates: Mapping[str, float],
 ) -> transformers.Trainer:
     quiet: dict[str, Any] = {"logging_strategy": "epoch", "report_to": "none", "disable_tqdm": not sys.stderr.isatty()}
     usual: dict[str, Any] = {"save_strategy": "epoch", "train_sampling_strategy": "group_by_length"}
     usual |= {"logging_nan_inf_filter": False}  # it would say 0 for NaN
     usual |= {"dataloader_pin_memory": torch.cuda.is_available()}
-    trainer = transformers.Trainer(
+    trainer = _with_rates(rates)(
         model=model,
         args=transformers.TrainingArguments(output_dir=str(place), **{**quiet, **usual, **options}),
         train_dataset=rows,  # any sequence of rows will do
@@ -178,10 +185,36 @@ def _trainer(
         if outputs.has_classes(model)
         else transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
-        callbacks=[watcher],
     )
     trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
     return trainer
+
+
+def _with_rates(rates: Mapping[str, float]) -> type[transformers.Trainer]:
+    """A Trainer whose optimizer has groups of their own for parameters with rates of their own."""
+
+    class WithRates(transformers.Trainer):
+        def create_optimizer(self, model: Any = None) -> Any:
+            named = [*(model or self.model).named_parameters()]  # type: ignore[union-attr]
+            own = {key: [value for name, value in named if name.startswith(key)] for key in rates}
+            for value in (value for values in own.values() for value in values):
+                value.requires_grad = False
+            optimizer = super().create_optimizer(*([] if model is None else [model]))
+            for key, values in own.items():
+                for value in values:
+                    value.requires_grad = True
+                optimizer.add_param_group({"params": values, "lr": rates[key], "weight_decay": 0.0})
+            return optimizer
+
+    return WithRates
+
+
+def _take(model: PreTrainedModel, place: Path) -> None:
+    """Take the weights of finished training, and those of modules that have joined the model, such as gates."""
+    state = resized(type(model)).from_pretrained(place).state_dict()
+    for file in place.glob("*.safetensors"):
+        state |= {name: value for name, value in load_file(file).items() if name not in state}
+    model.load_state_dict(state)
 
 
 def _watcher(

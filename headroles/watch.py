@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles import families, seam
-from headroles.families import Site
+from headroles.site import Site
 
 Look = Callable[[Site, Tensor], None]
 

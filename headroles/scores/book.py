@@ -46,9 +46,9 @@ class Book:
             columns: dict[str, Array] = {}
             for kind, layer in self.tallies:
                 sums = self.tallies[kind, layer].pop(score.label, None)
-                if sums is None:
+                rows = [row for row, head in enumerate(index) if head[:2] == (kind, layer)]
+                if sums is None or not rows:  # all heads of a layer may have been cut out
                     continue
-                rows = index.get_locs([[kind], [layer]])
                 for column, values in score.finish(self.grounds[kind][score.label] | sums).items():
                     empty = np.full((len(index), 1 + self.resamples), np.nan)
                     columns.setdefault(column, empty)[rows] = values.T.cpu().numpy()

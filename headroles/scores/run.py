@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import batches, families, heads, models, seam
 from headroles.batches import Batch, Encoded
-from headroles.families import Site
 from headroles.gates import Head
 from headroles.heads import Kind
 from headroles.models import vocabulary
@@ -23,6 +22,7 @@ from headroles.scores.base import SELF, Measure, Score, Seen, named
 from headroles.scores.book import Array, Book, bounds, counting, rounded
 from headroles.scores.flow import Flow
 from headroles.scores.gradient import Gradient
+from headroles.site import Site
 from headroles.text import Corpus, Sentence
 from headroles.watch import watched
 
@@ -88,7 +88,7 @@ def attention(
 
     def keep(site: Site, weights: Tensor) -> None:
         if site.key == head[:2]:
-            kept.append(weights[0, head[2]].float().cpu())
+            kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
 
     with seam.evaluating(model), torch.inference_mode():
         batch = next(batches.batches(encoded, model))

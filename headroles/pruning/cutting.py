@@ -1,0 +1,193 @@
+"""Cutting heads out: smaller queries, keys, values and output projections, and the same output as gates of zero."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headroles import families, seam
+from headroles.gates import Head, closed, gated
+from headroles.probe import probe, without_cache
+from headroles.pruning.layout import Layout, layouts
+from headroles.resize import renumber, resize
+from headroles.site import RECORD, Site, record, recorded
+
+Groups = Literal["equal", "whole", "expand"]
+log = logging.getLogger(__name__)
+
+
+def shrink(
+    model: PreTrainedModel, heads: Iterable[Head] | pd.Series[Any], *, groups: Groups = "equal"
+) -> PreTrainedModel:
+    """Cut heads out of `model`, in place: its output is that with their gates at zero, its attention is smaller.
+
+    `heads` are those to go, or a column of a table such as `prune` makes: heads whose value is 0 go. Those that stay
+    keep their numbers. Where query heads share key-value heads, `groups` says what goes: "whole" groups of which
+    every head is closed; "equal" also as many heads of each other group; "expand" gives every head that stays
+    key-value heads of its own, and all go. A closed head that has to stay is silenced: its columns of the output
+    projection are zero. The record of what is left is in the model's config: `save_pretrained` and the Trainer keep
+    it, `headroles.load` reads it. Raises ValueError, and changes nothing, where the output would not be the same.
+    """
+    found = families.sites(model)
+    gone = _gone(model, heads)
+    if groups not in ("equal", "whole", "expand"):
+        raise ValueError(f"unknown groups {groups!r}; known: equal, whole, expand")
+    _check_shared(found, gone)
+    expected = _states(model, gone)
+    undo = _Undo(model, found)
+    try:
+        _cut(model, found, gone, layouts(model), groups)
+        _check_same(model, expected, _states(model))
+    except (ValueError, RuntimeError, IndexError) as error:
+        undo()
+        raise ValueError(f"heads cannot be cut out of {type(model).__name__}, gates close them: {error}") from error
+    return model
+
+
+def _gone(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[Any]) -> set[Head]:
+    if isinstance(heads, pd.Series):
+        heads = heads.index[heads == 0].tolist()
+    listed = [tuple(head) for head in heads]
+    for head in listed:
+        families.check_head(model, head)
+    return {(kind, int(layer), int(head)) for kind, layer, head in listed}
+
+
+def _check_shared(found: Sequence[Site], gone: set[Head]) -> None:
+    """Raises ValueError for a head that is to go from some layers of those that share its weights."""
+    for module in {site.module for site in found}:
+        shared = [site for site in found if site.module is module]
+        each = [{number for number in site.numbers if (*site.key, number) in gone} for site in shared]
+        if any(one != each[0] for one in each):
+            raise ValueError(
+                f"{shared[0].name} is one module for {len(shared)} layers: the same heads must go from all of them; "
+                f"got {', '.join(f'layer {site.layer}: {sorted(one)}' for site, one in zip(shared, each, strict=True))}"
+            )
+
+
+def _cut(
+    model: PreTrainedModel, found: list[Site], gone: set[Head], rows: dict[nn.Module, Layout], groups: Groups
+) -> None:
+    after: dict[nn.Module, Site] = {}
+    shapes = dict((recorded(model.config) or {}).get("shapes", {}))
+    silenced = 0
+    for site in found:
+        if site.module not in after:
+            closed = {place for place, number in enumerate(site.numbers) if (*site.key, number) in gone}
+            keep = _kept(site, closed, groups)
+            silenced += _silence(site, closed & set(keep))
+            after[site.module] = new = _cut_site(site, keep, rows.get(site.module, {}), groups)
+            renumber(new)
+            for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
+                shapes |= {f"{name}.{key}": list(value.shape) for key, value in module.named_parameters()}
+    left = [_like(after[site.module], site) for site in found]
+    record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
+    if silenced:
+        log.warning("%d closed heads stay, silenced: others of their key-value heads are open", silenced)
+
+
+def _kept(site: Site, closed: set[int], groups: Groups) -> list[int]:
+    """The places of the heads that stay."""
+    sharing = site.heads // max(site.kv_heads, 1)
+    if sharing == 1 or groups == "expand":
+        return [place for place in range(site.heads) if place not in closed]
+    parts = [range(start, start + sharing) for start in range(0, site.heads, sharing)]
+    rest = [part for part in parts if not set(part) <= closed]
+    common = min((len(closed & set(part)) for part in rest), default=0) if groups == "equal" else 0
+    drop = {place for part in rest for place in sorted(closed & set(part))[:common]}
+    return [place for part in rest for place in part if place not in drop]
+
+
+def _silence(site: Site, places: set[int]) -> int:
+    if places:
+        weight: Tensor = _out(site).weight.detach().clone()  # type: ignore[operator]
+        columns = weight.T if type(site.out).__name__ == "Conv1D" else weight
+        for place in places:
+            columns[:, place * site.size : (place + 1) * site.size] = 0
+        resize(_out(site), "weight", weight)
+    return len(places)
+
+
+def _out(site: Site) -> nn.Module:
+    if site.out is None:
+        raise ValueError(f"something stands between the heads of {site.name} and the output projection")
+    return site.out
+
+
+def _cut_site(site: Site, keep: list[int], layout: Layout, groups: Groups) -> Site:
+    expand = groups == "expand" and site.kv_heads != site.heads
+    for name, runs in layout.items():
+        taken: list[int] = []
+        for heads, start, stop in runs:
+            here = len(heads & set(keep))
+            taken += [*range(start, stop)] * (here if expand else min(here, 1))
+        _take(site.module.get_submodule(name), taken, out=True)
+    _take(site.out, [place * site.size + i for place in keep for i in range(site.size)], out=False)
+    for name, value in list(site.module.named_parameters()):  # norms of their own, sinks
+        owner, _, last = name.rpartition(".")
+        if owner not in layout and value.shape[:1] == (site.heads,) and (value.ndim == 2 or last == "sinks"):
+            resize(site.module.get_submodule(owner), last, value.detach()[keep])
+    sharing = site.heads // max(site.kv_heads, 1)
+    groups_left = len(keep) if expand else len({place // sharing for place in keep})
+    numbers = tuple(site.numbers[place] for place in keep)
+    return replace(site, heads=len(keep), numbers=numbers, kv_heads=groups_left)
+
+
+def _like(cut: Site, site: Site) -> Site:
+    """What is left of a site, told of one that shares its module."""
+    return replace(site, heads=cut.heads, numbers=cut.numbers, kv_heads=cut.kv_heads)
+
+
+def _take(module: Any, rows: list[int], *, out: bool) -> None:
+    """Keep these rows of what a linear map puts out, or of what it takes in."""
+    axis = int(out == (type(module).__name__ == "Conv1D"))
+    weight = module.weight.detach()
+    resize(module, "weight", weight.index_select(axis, torch.tensor(rows, dtype=torch.long, device=weight.device)))
+    if out and module.bias is not None:
+        resize(module, "bias", module.bias.detach()[rows])
+
+
+def _states(model: PreTrainedModel, gone: Iterable[Head] = ()) -> Tensor:
+    """What the model's base puts out for a small input, with heads closed."""
+    gates = closed(model, gone)
+    with torch.no_grad(), seam.evaluating(model), gated(model, gates):
+        output: Any = model.base_model(**probe(model), **without_cache(model.base_model))
+    return torch.as_tensor(output[0]).double()
+
+
+def _check_same(model: PreTrainedModel, expected: Tensor, found: Tensor) -> None:
+    rounding = 10 * torch.finfo(model.dtype).eps if model.dtype.itemsize < 4 else 1e-5
+    apart, size = float((found - expected).abs().max()), float(expected.abs().max())
+    if not apart <= rounding * max(size, 1.0):
+        raise ValueError(f"its output would differ by {apart:.2g}, of {size:.2g}")
+
+
+class _Undo:
+    """What puts parameters, sizes and records back."""
+
+    def __init__(self, model: PreTrainedModel, found: list[Site]) -> None:
+        self.config, self.notes = model.config, recorded(model.config)
+        touched = [each for site in found for each in (*site.module.modules(), site.out)]
+        self.before = [(module, _copied(module.__dict__)) for module in dict.fromkeys(touched)]
+
+    def __call__(self) -> None:
+        for module, kept in self.before:
+            module.__dict__.clear()
+            module.__dict__.update(kept)
+        if self.notes is None:
+            self.config.__dict__.pop(RECORD, None)
+        else:
+            setattr(self.config, RECORD, self.notes)
+
+
+def _copied(kept: dict[str, Any]) -> dict[str, Any]:
+    """A copy, also of the parameters and hooks in it."""
+    return {name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()}

@@ -1,0 +1,155 @@
+"""L0 pruning: Hard Concrete gates under a penalty (Voita et al. 2019, section 6); exactly k heads (Li et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headroles.gates import Head
+from headroles.pruning.learnt import Gates, HardConcrete
+
+Freeze = Literal["nothing", "decoder", "all"]
+RAMP = 0.7  # share of the training after which a target number of heads is reached
+GAIN = 0.02  # of the pressure on gates, per step and per share of heads above the target
+
+
+@dataclass(frozen=True)
+class L0:
+    """Hard Concrete gates: the loss is cross-entropy + strength x E[L0].
+
+    `strength` is per head, on the mean loss per token (or sentence): the papers' values are on other scales and do not
+    carry over. With None it is adapted so that as many heads stay open as `prune` is asked to keep. `start` is log
+    alpha at first, `rate` the gates' own learning rate, `freeze` what of the model does not train with them.
+    """
+
+    strength: float | None = None
+    temperature: float = 0.33
+    start: float = 2.0
+    rate: float = 0.05
+    freeze: Freeze = "nothing"
+
+    @property
+    def name(self) -> str:
+        """What its columns are called by."""
+        return f"{self.strength:g}" if self.strength is not None else "l0"
+
+    def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        """Gates for these heads. Raises ValueError where neither a strength nor a number of heads is given."""
+        if (self.strength is None) == (keep is None):
+            raise ValueError("L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5")
+        if self.strength is not None and self.strength < 0:
+            raise ValueError(f"the strength of L0 must not be negative; got {self.strength}")
+        return _Penalised(model, learnt, self, keep)
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """Exactly as many heads as are to be kept, by differentiable subset selection (Li et al. 2021, section 3).
+
+    Gates are a relaxed top-k of Gumbel-perturbed weights, whose temperature falls from `hot` to `cold` over the
+    training. `rate` is the weights' own learning rate, `freeze` what of the model does not train with them.
+    """
+
+    hot: float = 4.0
+    cold: float = 0.05
+    rate: float = 0.05
+    freeze: Freeze = "nothing"
+    name = "exactly"
+
+    def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        """Gates for these heads. Raises ValueError where no number of heads is given."""
+        if keep is None:
+            raise ValueError("Exactly needs a number of heads to keep: keep=0.5, or keep=12")
+        return _Subset(model, learnt, self, keep)
+
+
+class _Penalised(Gates):
+    """Hard Concrete gates with a penalty, whose strength follows a target where there is one."""
+
+    pressure: Tensor
+
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], l0: L0, keep: int | None) -> None:
+        super().__init__(model, learnt, l0.start)
+        self.law, self.keep, self.strength = HardConcrete(l0.temperature), keep, l0.strength
+        self.register_buffer("pressure", torch.zeros((), dtype=torch.float64, device=self.step.device))
+
+    def sample(self) -> Tensor:
+        """A draw of the Hard Concrete distribution; where there is a target the pressure on the gates follows it.
+
+        The number of open heads is led to the target in a straight line: what is above it raises the pressure at once
+        and for good (a proportional and an integral part), what is below takes it away.
+        """
+        if self.keep is not None:
+            above = self.above()
+            self.pressure.copy_((self.pressure + GAIN * above).clamp(min=0))
+        return self.law.sample(self.log_alpha)
+
+    def above(self) -> Tensor:
+        """How many heads more than on the way to the target are expected to be open, as a share of all."""
+        all_, part = len(self.learnt), min(1.0, self.progress() / RAMP)
+        aim = all_ - part * (all_ - (self.keep or 0))
+        return (self.chances().detach().sum() - aim) / all_
+
+    def settled(self) -> Tensor:
+        """The likelier of closed and whole; with a target, as many of the likeliest are open."""
+        if self.keep is None:
+            return (self.law.whole(self.log_alpha) > self.law.closed(self.log_alpha)).float()
+        return _largest(self.log_alpha, self.keep)
+
+    def chances(self) -> Tensor:
+        """P(gate != 0)."""
+        return self.law.opened(self.log_alpha)
+
+    def penalty(self) -> Tensor:
+        """Strength times E[L0]."""
+        if self.strength is not None:
+            return self.strength * self.chances().sum()
+        return (self.pressure + self.above()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
+
+
+class _Subset(Gates):
+    """A relaxed choice of k heads."""
+
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], exactly: Exactly, keep: int) -> None:
+        super().__init__(model, learnt, 0.0)
+        self.keep, self.how = keep, exactly
+
+    def sample(self) -> Tensor:
+        """The relaxed indicator of the k largest perturbed weights; its sum is k."""
+        noise = -(-torch.rand_like(self.log_alpha).clamp(1e-6, 1 - 1e-6).log()).log()
+        return relaxed_top(self.log_alpha + noise, self.keep, self.temperature())
+
+    def temperature(self) -> float:
+        """Falls geometrically over the horizon."""
+        return math.exp(math.log(self.how.hot) + self.progress() * math.log(self.how.cold / self.how.hot))
+
+    def settled(self) -> Tensor:
+        """The k heads of the largest weights."""
+        return _largest(self.log_alpha, self.keep)
+
+    def chances(self) -> Tensor:
+        """The relaxed choice without noise."""
+        return relaxed_top(self.log_alpha, self.keep, self.temperature())
+
+
+def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
+    """A relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each with what the ones before took left out."""
+    chosen = torch.zeros_like(weights)
+    left = weights
+    for _ in range(k):
+        one = torch.softmax(left / temperature, -1)
+        left = left + torch.log1p(-one.clamp(max=1 - 1e-6))
+        chosen = chosen + one
+    return chosen
+
+
+def _largest(weights: Tensor, k: int) -> Tensor:
+    kept = torch.zeros_like(weights)
+    kept[weights.topk(k).indices] = 1.0
+    return kept

@@ -1,0 +1,246 @@
+"""Pruning: which heads survive, by an order or by gates that are learnt, with fine-tuning before or after it."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import transformers
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles import families, heads, models
+from headroles.gates import Head
+from headroles.heads import Kind
+from headroles.pruning.cutting import shrink
+from headroles.pruning.l0 import L0, Exactly, Freeze
+from headroles.pruning.learnt import NAME, Gates, learning
+from headroles.pruning.order import Order, Setting, among, order
+from headroles.text import Corpus
+from headroles.training import train
+
+Schedule = Literal["prune", "prune-tune", "tune-prune", "tune-prune-tune"]
+SCHEDULES: tuple[Schedule, ...] = ("prune", "prune-tune", "tune-prune", "tune-prune-tune")
+Strategy = Order | L0 | Exactly
+log = logging.getLogger(__name__)
+DECIDED = 0.9
+SHOWN = 60  # how often gates are written down in one training
+
+
+def prune(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    strategy: str | Strategy = "importance",
+    *,
+    keep: float | None = None,
+    kinds: Sequence[Kind] | None = None,
+    at_least: int = 0,
+    schedule: Schedule = "prune",
+    folder: str | Path | None = None,
+    seed: int = 0,
+    tune: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """Choose the heads that survive: `survival[...]`, 1 for a head that stays and 0 for one that goes.
+
+    `strategy` is an order or its name ("importance", "-importance", "random", "top" ...; `pruning.order.NAMED`), "l0",
+    "exactly", or one of `L0` and `Exactly`, which train the model in place together with its gates. `keep` is a number
+    of heads, or below 1 a share of those of `kinds`, by default of all; `at_least` so many stay in every layer (of an
+    order). With gates the column has `.open`, P(gate != 0), with an order `.turn`, when the head goes, from 1.
+
+    `schedule`: "tune" before or after "prune" is training of the whole model, or of what is left once the heads that go
+    are cut out. `tune` are options of `train` for it, and for learning gates (`epochs=`, `rate=`, `batch=` ...).
+    `folder` keeps checkpoints, from which stopped training goes on, and the history of gates, `gates.parquet`. Heads
+    are cut out only where the schedule ends in "tune"; otherwise by `shrink(model, table[column])`. Raises ValueError
+    for a strategy, kind, schedule or number of heads that is not to be had.
+    """
+    chosen, options = strategy_of(strategy), dict(tune or {})
+    if schedule not in SCHEDULES:
+        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
+    may_go = among(model, kinds)
+    count = _count(keep, len(may_go), chosen)
+    signature = _signature(model, corpus, chosen, count, kinds, at_least, schedule, seed, options)
+    with ExitStack() as stack:
+        place = Path(folder) if folder is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if schedule.startswith("tune"):
+            train(model, tokenizer, corpus, place / "tuned-before", **{"seed": seed, **options})
+        if isinstance(chosen, Order):
+            columns = _by_order(Setting(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
+        else:
+            columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, {"seed": seed, **options})
+        label = f"survival[{chosen.name}{'' if count is None else f' {count}'}]"
+        table = heads.table(
+            {label + part: values for part, values in columns.items()}, families.index(model), signature
+        )
+        if schedule.endswith("-tune"):
+            shrink(model, table[label])
+            train(model, tokenizer, corpus, place / "tuned-after", **{"seed": seed, **options})
+    return table
+
+
+def closed_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list[Head]:
+    """The heads that go when `count` of an order are to stay, none of which leaves a layer with fewer than `at_least`.
+
+    Raises ValueError where so many cannot go.
+    """
+    left: dict[tuple[Kind, int], int] = {}
+    for kind, layer, _ in ordered:
+        left[kind, layer] = left.get((kind, layer), 0) + 1
+    gone: list[Head] = []
+    for head in ordered:
+        if len(gone) < len(ordered) - count and left[head[0], head[1]] > at_least:
+            left[head[0], head[1]] -= 1
+            gone.append(head)
+    if len(gone) < len(ordered) - count:
+        raise ValueError(f"{count} of {len(ordered)} heads cannot stay with at least {at_least} in each layer")
+    return gone
+
+
+def strategy_of(given: str | Strategy) -> Strategy:
+    """The strategy of a name. Raises ValueError for a name there is none of."""
+    if isinstance(given, str) and given in ("l0", "exactly"):
+        return L0() if given == "l0" else Exactly()
+    return order(given) if isinstance(given, str | Order) else given
+
+
+def _count(keep: float | None, size: int, strategy: Strategy) -> int | None:
+    if keep is None:
+        if isinstance(strategy, Order):
+            raise ValueError(f"how many heads stay? {strategy.name!r} is an order: give keep=0.5, or keep={size // 2}")
+        return None
+    count = round(keep * size) if 0 < keep < 1 else int(keep)
+    if not 0 <= count <= size or (count != keep and keep >= 1):
+        raise ValueError(f"keep is a share below 1, or a number of heads up to {size}; got {keep}")
+    return count
+
+
+def _by_order(setting: Setting, chosen: Order, count: int, at_least: int) -> dict[str, pd.Series[Any]]:
+    ordered = chosen.order(setting)
+    gone = closed_first(ordered, count, at_least)
+    index = families.index(setting.model)
+    turns = pd.Series({head: turn for turn, head in enumerate(ordered, 1)}, dtype=float)
+    survival = pd.Series(1.0, index=index)
+    survival[survival.index.isin(gone)] = 0.0
+    return {"": survival, ".turn": pd.Series([turns.get(head) for head in index], index=index, dtype=float)}
+
+
+def _by_gates(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    chosen: L0 | Exactly,
+    learnt: Sequence[Head],
+    count: int | None,
+    place: Path,
+    options: dict[str, Any],
+) -> dict[str, pd.Series[Any]]:
+    """Train the model and its gates, and read off where they have settled."""
+    index = families.index(model)
+    if count == len(learnt):
+        return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
+    gates = chosen.gates(model, learnt, count)
+    watcher = _Watcher(gates)
+    with learning(model, gates), frozen(model, chosen.freeze):
+        history = train(model, tokenizer, corpus, place, **options, rates={NAME: chosen.rate}, callbacks=[watcher])
+        settled, chances = gates.settled().tolist(), gates.chances().tolist()
+    survival, opened = (pd.Series(1.0, index=index) for _ in range(2))
+    survival.update(pd.Series(settled, index=index[index.get_indexer(learnt)]))
+    opened.update(pd.Series(chances, index=index[index.get_indexer(learnt)]))
+    log.info("%d of %d gates are undecided", undecided(opened), len(learnt))
+    _write(place, watcher, history, learnt)
+    return {"": survival, ".open": opened}
+
+
+def undecided(opened: pd.Series[Any]) -> int:
+    """How many gates are neither open nor closed with a probability of at least 0.9."""
+    return int(((opened > 1 - DECIDED) & (opened < DECIDED)).sum())
+
+
+class _Watcher(transformers.TrainerCallback):
+    """Tells gates how long the training is, and writes them down as it goes, into the log that checkpoints keep."""
+
+    def __init__(self, gates: Gates) -> None:
+        self.gates, self.log = gates, list[dict[str, Any]]()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.gates.horizon = state.max_steps * args.gradient_accumulation_steps
+        if not state.global_step:
+            self._note(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        if state.global_step % max(1, state.max_steps // SHOWN) == 0 or state.global_step == state.max_steps:
+            self._note(state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.log = [entry for entry in state.log_history if "gates" in entry]
+
+    def _note(self, state: Any) -> None:
+        state.log_history.append({"step": state.global_step, "gates": self.gates.chances().detach().tolist()})
+
+
+def _write(place: Path, watcher: _Watcher, history: pd.DataFrame, learnt: Sequence[Head]) -> None:
+    """The history of gates: a row per head and step, P(gate != 0) in `open`."""
+    if not watcher.log:  # the training was finished before
+        return
+    rows = [
+        (*head, entry["step"], value)
+        for entry in watcher.log
+        for head, value in zip(learnt, entry["gates"], strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=[*heads.LEVELS, "step", "open"])
+    table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
+    heads.save(table, place / "gates.parquet")
+
+
+@contextmanager
+def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
+    """Within the block what is frozen of `model` does not train; gates do. Raises ValueError for what it lacks."""
+    if what not in ("nothing", "decoder", "all"):
+        raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
+    if what == "decoder" and not model.config.is_encoder_decoder:
+        raise ValueError(f"{type(model).__name__} has no decoder beside an encoder to freeze")
+    free: set[nn.Parameter] = set(getattr(model, NAME).parameters()) if hasattr(model, NAME) else set()
+    if what == "decoder":
+        encoder, decoder = (set(part.parameters()) for part in (model.get_encoder(), model.get_decoder()))
+        free |= encoder - decoder
+    held = [] if what == "nothing" else [one for one in model.parameters() if one.requires_grad and one not in free]
+    for one in held:
+        one.requires_grad = False
+    try:
+        yield
+    finally:
+        for one in held:
+            one.requires_grad = True
+
+
+def _signature(
+    model: PreTrainedModel,
+    corpus: Corpus,
+    chosen: Strategy,
+    count: int | None,
+    kinds: Sequence[Kind] | None,
+    at_least: int,
+    schedule: str,
+    seed: int,
+    options: Mapping[str, Any],
+) -> str:
+    return heads.sign(
+        model=models.name(model),
+        weights=models.revision(model),
+        corpus=corpus.name,
+        text=corpus.hash,
+        strategy=chosen,
+        keep=count,
+        kinds=",".join(kinds or ("all",)),
+        at_least=at_least,
+        schedule=schedule,
+        seed=seed,
+        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
+        headroles=version("headroles"),
+    )
