@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from headroles.ablation import ablate, ablate_sets
     from headroles.attribution import attribute
     from headroles.corpus import read
+    from headroles.costs import efficiency
+    from headroles.course import dynamics
     from headroles.curves import curve
     from headroles.evaluation import evaluate
     from headroles.families import sites
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
     from headroles.lrp import ruled
     from headroles.models import load
     from headroles.parsing import parse
+    from headroles.pruning.compensation import compensation
+    from headroles.pruning.contest import prune_contest
+    from headroles.pruning.cutting import shrink
+    from headroles.pruning.l0 import L0, Exactly
+    from headroles.pruning.learnt import learning
+    from headroles.pruning.run import prune
+    from headroles.pruning.sizes import prune_sizes
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
@@ -25,7 +34,9 @@ if TYPE_CHECKING:
 _ROOMS = {  # public name: its module, imported when first asked for, so that `import headroles` is quick
     "Attribution": "scores",
     "Corpus": "text",
+    "Exactly": "pruning.l0",
     "Importance": "scores",
+    "L0": "pruning.l0",
     "Relevance": "scores",
     "Role": "role",
     "Score": "scores",
@@ -35,16 +46,24 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "ablate_sets": "ablation",
     "attention": "scores",
     "attribute": "attribution",
+    "compensation": "pruning.compensation",
     "curve": "curves",
+    "dynamics": "course",
+    "efficiency": "costs",
     "evaluate": "evaluation",
     "gated": "gates",
     "join": "heads",
+    "learning": "pruning.learnt",
     "load": "models",
     "parse": "parsing",
+    "prune": "pruning.run",
+    "prune_contest": "pruning.contest",
+    "prune_sizes": "pruning.sizes",
     "read": "corpus",
     "roles": "role",
     "ruled": "lrp",
     "score": "scores",
+    "shrink": "pruning.cutting",
     "sites": "families",
     "train": "training",
     "watched": "watch",
@@ -58,6 +77,7 @@ _MODULES = (
     "lrp",
     "objectives",
     "plots",
+    "pruning",
     "scores",
     "survey",
     "toy",
@@ -66,7 +86,9 @@ _MODULES = (
 __all__ = [
     "Attribution",
     "Corpus",
+    "Exactly",
     "Importance",
+    "L0",
     "Relevance",
     "Role",
     "Score",
@@ -76,25 +98,34 @@ __all__ = [
     "ablate_sets",
     "attention",
     "attribute",
+    "compensation",
     "corpus",
     "curve",
     "curves",
+    "dynamics",
+    "efficiency",
     "evaluate",
     "families",
     "gated",
     "gates",
     "heads",
     "join",
+    "learning",
     "load",
     "lrp",
     "objectives",
     "parse",
     "plots",
+    "prune",
+    "prune_contest",
+    "prune_sizes",
+    "pruning",
     "read",
     "roles",
     "ruled",
     "score",
     "scores",
+    "shrink",
     "sites",
     "survey",
     "toy",

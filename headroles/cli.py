@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 import os
 import sys
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headroles.asked import assignment, head_of, scores_of
 from headroles.experiments import ablate, agreement, compare, curve, train
+from headroles.reductions import contest, dynamics, efficiency, prune, shrink
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -70,7 +70,7 @@ def score(
     sentences = read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
     loaded, tokenizer = load(model)
-    asked = None if scores is None else _asked(scores, rules)
+    asked = None if scores is None else scores_of(scores, rules)
     options: dict[str, Any] = {"resamples": resamples, "seed": seed, "budget": budget, "reference": counted}
     folder = Study(study)
     measure(folder, place(loaded, device), tokenizer, sentences, asked, **options)
@@ -94,7 +94,7 @@ def roles(
     from headroles.survey import tell
 
     folder = Study(study)
-    show_roles(tell(folder, thresholds=dict(map(_assignment, threshold or []))))
+    show_roles(tell(folder, thresholds=dict(map(assignment, threshold or []))))
     say(f"written: {folder.path('roles')}")
 
 
@@ -117,7 +117,7 @@ def attention(
     """Draw the attention of one head on one sentence."""
     from headroles import models, plots, scores, survey
 
-    asked = _head(head)
+    asked = head_of(head)
     loaded, tokenizer = models.load(model)
     axes = plots.attention(scores.attention(loaded, tokenizer, sentence, asked))
     axes.set_title(head)
@@ -138,7 +138,7 @@ def demo(
     list_figures(files, folder)
 
 
-for command in (compare, ablate, curve, agreement, train):
+for command in (compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, dynamics):
     app.command()(command)
 
 
@@ -163,29 +163,3 @@ def main() -> None:
 def _fail(message: str, code: int) -> int:
     sys.stderr.write(f"headroles: {message}\n")
     return code
-
-
-def _asked(scores: str, rules: str) -> list[Any]:
-    """The scores of a list with commas, relevance by each rule set of another."""
-    from headroles.scores import Relevance
-
-    found: list[Any] = []
-    for name in (name.strip() for name in scores.split(",")):
-        each: Any = [rule.strip() for rule in rules.split(",")]
-        found += [Relevance(rules=rule) for rule in each] if name == "relevance" else [name]
-    return found
-
-
-def _assignment(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    with contextlib.suppress(ValueError):
-        if not math.isnan(number := float(value)):
-            return name, number
-    raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
-
-
-def _head(text: str) -> Any:
-    parts = text.split(":")
-    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
-        raise ValueError(f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2")
-    return parts[0], int(parts[1]), int(parts[2])

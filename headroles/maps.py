@@ -124,6 +124,12 @@ def of_kind(table: Any, kind: Kind | None) -> tuple[Any, Kind]:
     return table.xs(kind or present[0], level="kind"), kind or present[0]
 
 
+def needs(table: Any, columns: set[str], made_by: str) -> None:
+    """Raises ValueError for what is no table with these columns."""
+    if not isinstance(table, pd.DataFrame) or not columns <= set(table):
+        raise ValueError(f"expected the table of {made_by} ({', '.join(sorted(columns))}); got {said(table)}")
+
+
 def said(given: object) -> str:
     """What was given, in the words of an error."""
     if not isinstance(given, pd.Series | pd.DataFrame):

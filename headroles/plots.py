@@ -13,6 +13,8 @@ from headroles.flows import conservation, relevance
 from headroles.heads import Kind
 from headroles.maps import TITLES, font, heatmap, heatmaps, new_axes, of_kind, roles, said, short
 from headroles.outcomes import ablation, agreement, histogram
+from headroles.survivors import by_kind, by_layer, densities, functions, gates, survival
+from headroles.trends import contest, dynamics, efficiency, settling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,15 +23,25 @@ __all__ = [
     "ablation",
     "agreement",
     "attention",
+    "by_kind",
+    "by_layer",
     "conservation",
+    "contest",
     "curves",
+    "densities",
     "dependency",
+    "dynamics",
+    "efficiency",
+    "functions",
+    "gates",
     "heatmap",
     "heatmaps",
     "histogram",
     "offsets",
     "relevance",
     "roles",
+    "settling",
+    "survival",
 ]
 
 

@@ -50,11 +50,13 @@ class Study:
         return heads.load(self.path(name))
 
     def scores(self) -> pd.DataFrame:
-        """All tables of the study that have a row per head and numbers, joined: scores and effects of ablation.
+        """All tables of the study with a row per head and numbers, joined: scores, effects of ablation, survival.
 
         Raises FileNotFoundError if there is none.
         """
-        found = [self.load(name) for name in self.names() if name == "heads" or name.startswith("ablation-")]
+        found = [
+            self.load(name) for name in self.names() if name == "heads" or name.startswith(("ablation-", "survival-"))
+        ]
         if not found:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
         return heads.join(*found)

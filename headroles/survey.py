@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DRAWN = (  # the files `draw` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
+    *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
+    *("contest.png", "efficiency.png", "dynamics.png", "settling.png"),
 )
 BALANCED = 100  # sentences of the conservation report
 MAPS = (  # columns worth a heatmap each, where a study has them
@@ -194,8 +196,33 @@ def _figures(study: Study) -> Iterator[tuple[str, Any]]:
                 yield _slug(f"{name} histogram"), plots.histogram(effects)
     for name in (name for name in study.names() if name.partition("-")[0] == "curves"):
         yield _slug(name), plots.curves(study.load(name), label=_measured(study.load(name)))
+    yield from _pruned(study)
     if study.has("offsets"):
         yield "offsets", plots.offsets(study.load("offsets"))[0]
+
+
+def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
+    """The figures of pruning."""
+    from headroles import plots
+
+    for name in study.names():
+        table, first = study.load(name), name.partition("-")[0]
+        kinds = _kinds(table) if first == "survival" else list(table["kind"].unique()) if first == "functions" else []
+        if first == "sizes":
+            yield _slug(name), plots.survival(table, label=_measured(table))
+            yield _slug(f"{name} kinds"), plots.by_kind(table)
+        for kind in kinds:
+            drawing: Any = plots.by_layer if first == "survival" else plots.functions
+            yield _slug(f"{name} {kind}"), drawing(table, kind=kind)
+        if first == "gates":
+            yield _slug(name), plots.gates(table)
+        if name == "contest":
+            yield name, plots.contest(table, study.load("contest-seeds"), label=_measured(table))[0]
+        if name == "efficiency":
+            yield name, plots.efficiency(table)
+        if name == "dynamics-curves":
+            yield "dynamics", plots.dynamics(table, label=_measured(table))
+            yield "settling", plots.settling(study.load("dynamics-order"))[0]
 
 
 def _measured(curves: pd.DataFrame) -> str:

@@ -19,10 +19,13 @@ import headroles
 ROOT = Path(headroles.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors before its own
     ("processes",),
-    ("text", "heads", "lexicon", "progress", "models", "seam"),
+    ("text", "heads", "lexicon", "progress", "seam"),
+    ("site", "bias"),
+    ("resize",),
+    ("models",),
     ("probe", "pieces", "conllu", "toy", "role", "study"),
     ("families", "batches", "corpus", "maps"),
-    ("gates", "watch", "parsing", "flows", "outcomes", "outputs", "lrp.rules"),
+    ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules"),
     ("plots", "objectives"),
     ("lrp.alphabeta",),
     ("lrp.mode",),
@@ -41,7 +44,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("sweep", "significance"),
     ("curves", "evaluation", "stopping"),
     ("ablation", "comparison", "training"),
-    ("demo", "experiments"),
+    ("pruning", "pruning.layout", "pruning.learnt"),
+    ("pruning.cutting", "pruning.compensation", "pruning.l0", "pruning.order"),
+    ("pruning.run", "pruning.trials"),
+    ("pruning.sizes", "pruning.contest"),
+    ("costs", "course"),
+    ("asked", "demo", "experiments"),
+    ("reductions",),
     ("cli",),
     ("__main__",),
 )  # fmt: skip
@@ -50,7 +59,10 @@ PLUG_INS = {  # what is looked for when it is asked for
     ("scores.base", "scores"),  # `known` looks for scores in the files beside it
     ("lrp.rules", "lrp.alphabeta"),  # `table` takes in the operations that have rules of their own
 }
-WITHOUT_TORCH = ("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "plots")
+WITHOUT_TORCH = (
+    *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
+    *("trends", "plots"),
+)
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25
 SAY_NOTHING = {"utils", "helpers", "manager", "process"}  # names
@@ -230,7 +242,9 @@ def test_errors_are_caught_by_their_kind(module):
                 assert BROAD[module] in lines[node.lineno - 1].partition("#")[2]
 
 
-@pytest.mark.parametrize("module", sorted(set(FILES) - {"cli", "experiments"}))  # whose arguments typer passes by name
+@pytest.mark.parametrize(
+    "module", sorted(set(FILES) - {"cli", "experiments", "reductions"})
+)  # whose arguments typer passes by name
 def test_a_bare_true_or_false_cannot_be_an_argument(module):
     """What is on or off is said by name at the call."""
     for function in functions(module):

@@ -44,7 +44,8 @@ def shrink(
     expected = _states(model, gone)
     undo = _Undo(model, found)
     try:
-        _cut(model, found, gone, layouts(model), groups)
+        with torch.inference_mode(mode=False):  # parameters made within it could never be trained
+            _cut(model, found, gone, layouts(model), groups)
         _check_same(model, expected, _states(model))
     except (ValueError, RuntimeError, IndexError) as error:
         undo()

@@ -74,7 +74,8 @@ def prune(
             columns = _by_order(Setting(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
         else:
             columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, {"seed": seed, **options})
-        label = f"survival[{chosen.name}{'' if count is None else f' {count}'}]"
+        words = [chosen.name, *([] if count is None else [str(count)]), *(kinds or ())]
+        label = f"survival[{' '.join(words)}]"
         table = heads.table(
             {label + part: values for part, values in columns.items()}, families.index(model), signature
         )

@@ -24,7 +24,7 @@ from headroles.text import Corpus
 from headroles.training import train
 
 
-def sizes(
+def prune_sizes(
     study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -1,0 +1,62 @@
+"""What the arguments of commands say: scores, thresholds, heads, kinds, numbers of heads, strategies."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+from typing import Any
+
+
+def scores_of(scores: str, rules: str) -> list[Any]:
+    """The scores of a list with commas, relevance by each rule set of another."""
+    from headroles.scores import Relevance
+
+    found: list[Any] = []
+    for name in (name.strip() for name in scores.split(",")):
+        each: Any = [rule.strip() for rule in rules.split(",")]
+        found += [Relevance(rules=rule) for rule in each] if name == "relevance" else [name]
+    return found
+
+
+def assignment(text: str) -> tuple[str, float]:
+    """The role and the number of a text such as positional=0.8. Raises ValueError for another form."""
+    name, _, value = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(value)):
+            return name, number
+    raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
+
+
+def strategy_named(name: str, gate_rate: float, freeze: Any, told: Path | None) -> Any:
+    """The strategy of a name, gates with their options, roles from a table of scores."""
+    from headroles.heads import load
+    from headroles.pruning.l0 import L0, Exactly
+    from headroles.pruning.order import Roles
+
+    if name in ("l0", "exactly"):
+        return (L0 if name == "l0" else Exactly)(rate=gate_rate, freeze=freeze)
+    return Roles(load(told)) if name == "roles" and told is not None else name
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers of heads, or shares. Raises ValueError for what are none."""
+    try:
+        return [float(one) if "." in one else int(one) for one in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
+        ) from None
+
+
+def kinds_of(text: str | None) -> Any:
+    """Kinds of heads; None: all."""
+    return None if text is None else [one.strip() for one in text.split(",")]
+
+
+def head_of(text: str) -> Any:
+    """The head of a text such as enc-self:0:2. Raises ValueError for another form."""
+    parts = text.strip().split(":")
+    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+        raise ValueError(f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2")
+    return parts[0], int(parts[1]), int(parts[2])

@@ -1,0 +1,212 @@
+"""The contest: several ways to choose heads, as they are and after retraining, at equal numbers of heads and seeds."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles import families, heads, models
+from headroles.gates import Head
+from headroles.heads import Kind
+from headroles.metrics import Metric
+from headroles.metrics import metric as the_metric
+from headroles.pruning.cutting import shrink
+from headroles.pruning.order import Order, Setting, among
+from headroles.pruning.run import Strategy, closed_first, prune, strategy_of
+from headroles.pruning.trials import Array, Trials, interval, signed, values
+from headroles.study import Study
+from headroles.text import Corpus
+from headroles.training import train
+
+STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
+WHOLE = "all heads"
+
+
+def prune_contest(
+    study: Study,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    held_out: Corpus,
+    *,
+    strategies: Sequence[str | Strategy] = STRATEGIES,
+    keep: Sequence[float] = (0.5, 0.25),
+    seeds: int = 3,
+    kinds: Sequence[Kind] | None = None,
+    metric: str | Metric = "loss",
+    scored: int = 1000,
+    tune: Mapping[str, Any] | None = None,
+    resamples: int = 1000,
+) -> pd.DataFrame:
+    """Does it matter how heads are chosen, without retraining (Michel et al.) and with it (Budhraja et al.)?
+
+    Each strategy chooses the heads that stay, of every number in `keep`, for each seed: a score on another random
+    sample of `scored` examples of `corpus`, learnt gates with another order of examples, chance with another draw.
+    The others are closed in `model` as it is, and cut out of a copy that is trained on `corpus` by the options `tune`
+    of `train`, the same for all; weights that were trained together with gates are not kept. Returns, and keeps as
+    `contest`, a row per strategy, number of heads and retraining: the mean over seeds of the metric on `held_out`,
+    with `.low` and `.high` of resampled seeds and examples, and `gain` over the strategy random, where it is among
+    them. `contest-seeds` has each seed, `contest-heads` which heads stay. What is finished is not run again.
+    """
+    chosen = [strategy_of(one) for one in strategies]
+    work = _Work(study, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
+    size = len(work.may_go)
+    counts = sorted({round(one * size) if one < 1 else int(one) for one in keep}, reverse=True)
+    runs: list[_Run] = []
+    for seed in range(seeds):
+        runs += work.seed(chosen, counts, seed)
+    draws = values(work.metric, [run.statistics for run in runs], resamples=resamples)
+    each = pd.DataFrame(
+        [
+            {
+                "strategy": run.strategy,
+                "heads": run.heads,
+                "share": run.heads / size,
+                "tuned": run.tuned,
+                "seed": run.seed,
+            }
+            | dict(zip(("value", "low", "high"), interval(own), strict=True))
+            for run, own in zip(runs, draws, strict=True)
+        ]
+    )
+    heads.save(signed(each, work.recipe, work.trials.signature), study.path("contest-seeds"))
+    heads.save(_survivors(work, runs), study.path("contest-heads"))
+    found = _summary(each, draws)
+    heads.save(signed(found, work.recipe, work.trials.signature, f"resamples:{resamples}"), study.path("contest"))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    strategy: str
+    heads: int
+    seed: int
+    tuned: bool
+    gone: tuple[Head, ...]
+    statistics: Array  # [example, statistic]
+
+
+class _Work:
+    """What all runs of a contest share."""
+
+    def __init__(
+        self,
+        study: Study,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        corpus: Corpus,
+        held_out: Corpus,
+        metric: Metric,
+        kinds: Sequence[Kind] | None,
+        scored: int,
+        tune: dict[str, Any],
+    ) -> None:
+        self.model, self.tokenizer, self.corpus, self.tune = model, tokenizer, corpus, tune
+        self.metric, self.scored, self.kinds, self.may_go = metric, scored, kinds, among(model, kinds)
+        self.recipe = heads.sign(
+            model=models.name(model),
+            weights=models.revision(model),
+            trained_on=corpus.hash,
+            scored=scored,
+            kinds=",".join(kinds or ("all",)),
+            tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
+            headroles=version("headroles"),
+        )
+        self.trials = Trials(study, tokenizer, held_out, metric, self.recipe)
+
+    def seed(self, chosen: Sequence[Strategy], counts: Sequence[int], seed: int) -> Iterator[_Run]:
+        """All runs of one seed: nothing gone, and every strategy at every number of heads, as it is and retrained."""
+        size = len(self.may_go)
+        plans = [(WHOLE, size, ())] + [
+            (one.name, count, tuple(self.gone(one, count, seed))) for one in chosen for count in counts
+        ]
+        found = self.trials.closed((seed,), self.model, [gone for _, _, gone in plans])
+        for (name, count, gone), statistics in zip(plans, found, strict=True):
+            yield _Run(name, count, seed, False, gone, statistics)
+            yield _Run(name, count, seed, True, gone, self.retrained(gone, seed))
+
+    def gone(self, strategy: Strategy, count: int, seed: int) -> list[Head]:
+        """The heads that go, chosen once and kept."""
+        kept = Study(self.trials.folder)
+        what = (str(strategy), seed) if isinstance(strategy, Order) else (str(strategy), count, seed)
+        place = self.trials.place("choice", *what)
+        recipe = heads.sign(recipe=self.recipe, what=what)
+        if isinstance(strategy, Order):
+            table = kept.keep(place.name, recipe, lambda: self._ordered(strategy, seed))
+            line: Any = table["turn"].dropna().sort_values().index.tolist()
+            return closed_first(line, count)
+
+        def learnt() -> pd.DataFrame:
+            options: Any = {"keep": count, "kinds": self.kinds, "seed": seed, "tune": self.tune, "folder": place}
+            return prune(deepcopy(self.model), self.tokenizer, self.corpus, strategy, **options)
+
+        found = kept.keep(place.name, recipe, learnt).iloc[:, 0]
+        shutil.rmtree(place, ignore_errors=True)
+        return [(kind, int(layer), int(head)) for kind, layer, head in found.index[found == 0]]
+
+    def retrained(self, gone: tuple[Head, ...], seed: int) -> Array:
+        """Statistics of every example by a copy without these heads, after training."""
+        what = ("retrained", sorted(gone), seed)
+        place = self.trials.place("training", *what)
+
+        def compute() -> PreTrainedModel:
+            one = deepcopy(self.model)
+            if gone:
+                shrink(one, gone)
+            train(one, self.tokenizer, self.corpus, place, **{**self.tune, "seed": seed})
+            return one
+
+        found = self.trials.run(what, compute)
+        shutil.rmtree(place, ignore_errors=True)
+        return found
+
+    def _ordered(self, strategy: Order, seed: int) -> pd.DataFrame:
+        sample = random.Random(seed).sample(self.corpus.sentences, min(self.scored, len(self.corpus)))
+        some = Corpus(self.corpus.name, tuple(sample))
+        line = strategy.order(Setting(self.model, self.tokenizer, some, self.may_go, seed))
+        turns = pd.Series(range(1, len(line) + 1), index=pd.MultiIndex.from_tuples(line), dtype=float)
+        index = families.index(self.model)
+        return heads.table({"turn": turns.reindex(index).to_numpy()}, index, self.recipe)
+
+
+def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
+    """A column per choice: 1 for a head that stays."""
+    index = families.index(work.model)
+    columns = {
+        f"survival[{run.strategy} {run.heads} seed {run.seed}]": [float(head not in run.gone) for head in index]
+        for run in runs
+        if not run.tuned and run.strategy != WHOLE
+    }
+    return heads.table(columns, index, work.recipe)
+
+
+def _summary(each: pd.DataFrame, draws: Array) -> pd.DataFrame:
+    """The mean over seeds, its interval from seeds and examples drawn anew, and what it gains over chance."""
+    seeds = each["seed"].nunique()
+    again = np.random.default_rng(0).integers(seeds, size=(draws.shape[1] - 1, seeds))
+    means: dict[Any, npt.NDArray[np.floating[Any]]] = {}
+    keys = ["strategy", "heads", "tuned"]
+    for key, part in each.groupby(keys, sort=False):
+        own = draws[part.index]  # [seed, 1 + resample]
+        resampled = np.take_along_axis(own[:, 1:], again.T, axis=0).mean(0)
+        means[key] = np.concatenate([own[:, :1].mean(0), resampled])
+    rows = []
+    for (strategy, count, tuned), own in means.items():
+        row = {"strategy": strategy, "heads": count, "tuned": tuned}
+        row |= dict(zip(("value", "value.low", "value.high"), interval(own), strict=True))
+        row["seeds.sd"] = float(each.loc[(each[keys] == [strategy, count, tuned]).all(axis=1), "value"].std())
+        chance = means.get(("random", count, tuned))
+        if chance is not None and strategy != "random":
+            row |= dict(zip(("gain", "gain.low", "gain.high"), interval(own - chance), strict=True))
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -1,0 +1,220 @@
+"""The commands that make models smaller: prune, shrink, contest, efficiency and dynamics, as those of `cli`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from headroles.asked import head_of, kinds_of, numbers, strategy_named
+from headroles.experiments import Device, Folder, Metric, Model, Target
+from headroles.screen import list_figures, say, show_table
+
+Text = Annotated[Path, typer.Argument(help="Corpus to learn from: labelled TSV, or text with its translations.")]
+HeldOut = Annotated[Path, typer.Option(help="Corpus on which pruned models are measured.")]
+HeldOutTarget = Annotated[Path | None, typer.Option(help="Its translations.")]
+Keep = Annotated[str, typer.Option(help="Numbers of heads that stay, or shares below 1; commas between.")]
+Kinds = Annotated[str | None, typer.Option(help="Kinds that may lose heads, by default all; commas between.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first examples to learn from.", min=1)]
+Epochs = Annotated[int, typer.Option(help="How often they are gone through in each training.", min=1)]
+Batch = Annotated[int, typer.Option(help="Examples of a step, on each process.", min=1)]
+Rate = Annotated[float, typer.Option(help="Peak learning rate of the weights.")]
+Warmup = Annotated[int, typer.Option(help="Steps until it is reached.", min=0)]
+GateRate = Annotated[float, typer.Option(help="Learning rate of gates.")]
+Freeze = Annotated[
+    Literal["nothing", "decoder", "all"], typer.Option(help="What does not train while gates are learnt.")
+]
+Told = Annotated[
+    Path | None, typer.Option(help="Score table (heads.parquet) from which the order `roles` tells roles.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of chance and of training.")]
+
+
+def prune(
+    model: Model,
+    corpus: Text,
+    target: Target = None,
+    *,
+    held_out: HeldOut,
+    held_out_target: HeldOutTarget = None,
+    strategy: Annotated[
+        str,
+        typer.Option(help="l0, exactly, or an order: importance, effect, random, top ...; a minus reverses."),
+    ] = "l0",
+    keep: Keep = "0.75,0.5,0.25",
+    kinds: Kinds = None,
+    metric: Metric = "loss",
+    scored: Annotated[Path | None, typer.Option(help="Corpus on which the roles of what is left are told.")] = None,
+    scored_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
+    study: Folder = Path("study"),
+    told: Told = None,
+    gate_rate: GateRate = 0.05,
+    freeze: Freeze = "nothing",
+    epochs: Epochs = 1,
+    batch: Batch = 32,
+    rate: Rate = 2e-5,
+    warmup: Warmup = 0,
+    limit: Limit = None,
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
+    """Prune a model to several numbers of heads, by learnt gates or an order with training after it."""
+    from headroles.corpus import read
+    from headroles.models import load, place
+    from headroles.pruning.sizes import prune_sizes
+    from headroles.study import Study
+    from headroles.survey import draw
+
+    folder, tune = Study(study), {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
+    learnt, measured = read(corpus, target, limit=limit), read(held_out, held_out_target)
+    roles_on = None if scored is None else read(scored, scored_target)
+    loaded, tokenizer = load(model)
+    chosen = strategy_named(strategy, gate_rate, freeze, told)
+    options: Any = {"keep": numbers(keep), "kinds": kinds_of(kinds), "metric": metric, "scored": roles_on}
+    options |= {"seed": seed, "tune": tune}
+    table = prune_sizes(folder, place(loaded, device), tokenizer, learnt, measured, chosen, **options)
+    show_table(_ends(table.set_index("heads")), f"{strategy}: {metric} on {held_out.name}")
+    list_figures(draw(folder), study)
+
+
+def contest(
+    model: Model,
+    corpus: Text,
+    target: Target = None,
+    *,
+    held_out: HeldOut,
+    held_out_target: HeldOutTarget = None,
+    strategies: Annotated[
+        str, typer.Option(help="Strategies, separated by commas.")
+    ] = "importance,effect,l0,roles,random,-importance",
+    keep: Keep = "0.5,0.25",
+    kinds: Kinds = None,
+    seeds: Annotated[int, typer.Option(help="How often everything is done again.", min=1)] = 3,
+    metric: Metric = "loss",
+    scored: Annotated[int, typer.Option(help="Examples on which scores are measured, others for each seed.")] = 1000,
+    study: Folder = Path("study"),
+    told: Told = None,
+    gate_rate: GateRate = 0.05,
+    freeze: Freeze = "nothing",
+    epochs: Epochs = 1,
+    batch: Batch = 32,
+    rate: Rate = 2e-5,
+    warmup: Warmup = 0,
+    limit: Limit = None,
+    device: Device = None,
+) -> None:
+    """Compare strategies of pruning at equal numbers of heads, without and with retraining, over several seeds."""
+    import pandas as pd
+
+    from headroles.corpus import read
+    from headroles.models import load, place
+    from headroles.pruning.contest import prune_contest
+    from headroles.study import Study
+    from headroles.survey import draw
+
+    folder, tune = Study(study), {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
+    learnt, measured = read(corpus, target, limit=limit), read(held_out, held_out_target)
+    loaded, tokenizer = load(model)
+    chosen = [strategy_named(name.strip(), gate_rate, freeze, told) for name in strategies.split(",")]
+    options: Any = {"strategies": chosen, "keep": numbers(keep), "seeds": seeds, "kinds": kinds_of(kinds)}
+    options |= {"metric": metric, "scored": scored, "tune": {**tune, "save_strategy": "no"}}
+    table = prune_contest(folder, place(loaded, device), tokenizer, learnt, measured, **options)
+    names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
+    shown = table.drop(columns=["strategy", "heads", "tuned"]).set_index(pd.Index(names, name="choice"))
+    show_table(shown, f"{metric} on {held_out.name}, mean of {seeds} seeds")
+    list_figures(draw(folder), study)
+
+
+def shrink(
+    model: Model,
+    heads: Annotated[
+        str, typer.Argument(help="Heads to cut out, as kind:layer:head with commas between; or a table of hr.prune.")
+    ],
+    output: Annotated[Path, typer.Option(help="Folder for the smaller model and its tokenizer.")],
+    column: Annotated[str | None, typer.Option(help="Column of the table, by default its first.")] = None,
+    groups: Annotated[
+        Literal["equal", "whole", "expand"], typer.Option(help="What goes where heads share key-value heads.")
+    ] = "equal",
+) -> None:
+    """Cut heads out of a model and save what is left; headroles.load brings it back."""
+    from headroles.heads import load as load_table
+    from headroles.models import load
+    from headroles.pruning.cutting import shrink as run
+
+    loaded, tokenizer = load(model)
+    before = sum(one.numel() for one in loaded.parameters())
+    if Path(heads).is_file():
+        table = load_table(heads)
+        gone: Any = table[column or table.columns[0]]
+    else:
+        gone = [head_of(text) for text in heads.split(",")]
+    run(loaded, gone, groups=groups).save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    after = sum(one.numel() for one in loaded.parameters())
+    say(f"written: {output}, {after:,} of {before:,} parameters")
+
+
+def efficiency(
+    model: Model,
+    study: Folder = Path("study"),
+    batches: Annotated[str, typer.Option(help="Batch sizes, with commas between.")] = "1,4,16,64",
+    length: Annotated[int, typer.Option(help="Tokens of an example.", min=1)] = 64,
+    repeats: Annotated[int, typer.Option(help="How often each forward is timed.", min=2)] = 7,
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
+    """Time a model with heads closed by gates and with them cut out, the same number from each layer."""
+    import pandas as pd
+
+    from headroles.costs import efficiency as run
+    from headroles.models import load, place
+    from headroles.pruning.order import Random, Setting, among
+    from headroles.study import Study
+    from headroles.survey import draw
+    from headroles.text import Corpus
+
+    loaded, tokenizer = load(model)
+    whole = place(loaded, device)
+    order = Random("layer").order(Setting(whole, tokenizer, Corpus("none", ()), among(whole, None), seed))
+    sizes = [int(one) for one in batches.split(",")]
+    folder = Study(study)
+    table = folder.keep(
+        "efficiency", "timed now", lambda: run(whole, order, batches=sizes, length=length, repeats=repeats)
+    )
+    names = [f"{row.share:.0%} closed, {row.way}, batch {row.batch}" for row in table.itertuples()]
+    shown = table[["parameters", "speedup", "speedup.low", "speedup.high", "allowed"]].set_index(
+        pd.Index(names, name="model")
+    )
+    show_table(shown, "speed over that of the whole model")
+    list_figures(draw(folder), study)
+
+
+def dynamics(
+    training: Annotated[Path, typer.Argument(help="Folder of headroles train, with its checkpoints.")],
+    corpus: Annotated[Path, typer.Argument(help="Corpus on which importance and roles are told.")],
+    target: Target = None,
+    *,
+    held_out: HeldOut,
+    held_out_target: HeldOutTarget = None,
+    metric: Metric = "loss",
+    steps: Annotated[int, typer.Option(help="In how many steps all heads are closed.", min=1)] = 10,
+    study: Folder = Path("study"),
+    limit: Annotated[int | None, typer.Option(help="Only the first held-out examples.", min=1)] = None,
+) -> None:
+    """Close heads at every checkpoint of a training: when does their order settle, and when do roles appear?"""
+    from headroles.corpus import read
+    from headroles.course import dynamics as run
+    from headroles.study import Study
+    from headroles.survey import draw
+
+    told, measured = read(corpus, target), read(held_out, held_out_target, limit=limit)
+    folder = Study(study)
+    _, order = run(folder, training, told, measured, metric=metric, steps=steps)
+    show_table(order.set_index("epoch"), "the order of heads, and roles, at each checkpoint")
+    list_figures(draw(folder), study)
+
+
+def _ends(table: Any) -> Any:
+    """Bounds by the name of what they are of."""
+    return table.rename(columns={"low": "value.low", "high": "value.high"})
