@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
     from headroles.text import Corpus, Sentence
-    from headroles.training import train
+    from headroles.training import classifier, train
     from headroles.watch import watched
 
 _ROOMS = {  # public name: its module, imported when first asked for, so that `import headroles` is quick
@@ -46,6 +46,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "ablate_sets": "ablation",
     "attention": "scores",
     "attribute": "attribution",
+    "classifier": "training",
     "compensation": "pruning.compensation",
     "curve": "curves",
     "dynamics": "course",
@@ -98,6 +99,7 @@ __all__ = [
     "ablate_sets",
     "attention",
     "attribute",
+    "classifier",
     "compensation",
     "corpus",
     "curve",

@@ -55,9 +55,8 @@ class _Bias:
 
     def after(self, module: nn.Module, _: Any, output: Any) -> Any:
         """What a T5 hands on: the bias of all heads; that of cross-attention is zero."""
+        full, self.full = self.full, None
         if not hasattr(module, "has_relative_attention_bias"):
             return output
-        own = output[1]
-        full = own.new_zeros(1, self.of, *own.shape[2:]) if self.full is None else self.full
-        self.full = None
+        full = output[1].new_zeros(1, self.of, *output[1].shape[2:]) if full is None else full
         return (output[0], full, *output[2:])

@@ -132,7 +132,8 @@ def _size(model: PreTrainedModel) -> dict[str, int]:
 
 
 def _flops(forward: _Forward) -> int:
-    with FlopCounterMode(display=False) as counter:
+    """By the model's eager attention, whose products are counted; fused ones are not."""
+    with seam.attending(forward.model, lambda _: None), FlopCounterMode(display=False) as counter:
         forward()
     return int(counter.get_total_flops())
 

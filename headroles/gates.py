@@ -43,8 +43,10 @@ class Gate(Function):
         back = c * gate.to(z) if to_z else None
         if not to_gate:
             return back, None
-        felt = (c.to(gate.dtype) * z.to(gate.dtype)).sum(-1, keepdim=True).sum(-3, keepdim=True)
-        return back, felt if gate.ndim == 4 else felt.sum(0).sum(0)
+        felt = c.to(gate.dtype) * z.to(gate.dtype)  # [batch, query, heads, size]
+        if gate.ndim == 4:
+            return back, felt.sum(-1, keepdim=True).sum(-3, keepdim=True)
+        return back, felt.flatten(0, -3).sum(0).sum(-1, keepdim=True)  # whole rows are added up fastest
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from headroles.site import Site, class_name, module_at, recorded, recorded_sites
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # what attention modules call the number of heads,
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")  # ... of key-value heads,
 WIDTH = ("all_head_size", "inner_dim", "split_size")  # ... and of numbers of all heads
+_SILENT = "silent_heads"  # where an output projection keeps the columns it does not read
 ASKS_CONFIG = ("modeling_phi3.Phi3Attention",)  # they ask their config for the number of heads at every call
 
 
@@ -30,6 +31,22 @@ def renumber(site: Site) -> None:
         whole = module.config.config if isinstance(module.config, Narrowed) else module.config
         module.config = Narrowed(whole, num_attention_heads=site.heads)
     narrow(module, site.numbers, site.of)
+    silence(site)
+
+
+def silence(site: Site) -> None:
+    """From now on what silenced heads put out is zero, also in training, which cannot wake them."""
+    out: Any = site.out
+    places = [site.numbers.index(number) for number in site.silenced]
+    if places and _SILENT not in out.__dict__:
+        out.register_forward_pre_hook(_without_silent)
+    if places or _SILENT in out.__dict__:
+        out.__dict__[_SILENT] = [place * site.size + i for place in places for i in range(site.size)]
+
+
+def _without_silent(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    columns = torch.tensor(module.__dict__[_SILENT], dtype=torch.long, device=args[0].device)
+    return args[0].index_fill(-1, columns, 0), *args[1:]
 
 
 def resize(module: nn.Module, name: str, value: torch.Tensor) -> None:

@@ -51,6 +51,7 @@ class Site:
     turn: int  # which call of `module` in one forward this is (ALBERT calls one module once a layer)
     numbers: tuple[int, ...]  # of the heads: 0, 1, ... unless some were cut out
     of: int  # how many heads there were at first
+    silenced: tuple[int, ...] = ()  # numbers of closed heads that had to stay
     outside: Outside | None = None
 
     @property
@@ -61,7 +62,11 @@ class Site:
 
 def record(model: PreTrainedModel, found: Sequence[Site], notes: Mapping[str, Any]) -> None:
     """Write sites into the model's config, where every way of saving it keeps them, with notes of what was cut out."""
-    rows = [{field: getattr(site, field) for field in FIELDS} | {"heads": list(site.numbers)} for site in found]
+    rows = [
+        {field: getattr(site, field) for field in FIELDS}
+        | {"heads": list(site.numbers), "silenced": list(site.silenced)}
+        for site in found
+    ]
     setattr(model.config, RECORD, {"sites": rows, **notes})
 
 
@@ -89,7 +94,8 @@ def recorded_sites(model: PreTrainedModel) -> list[Site] | None:
             return None
         numbers, outside = tuple(row["heads"]), OUTSIDE.get(class_name(module))
         rest = {field: row[field] for field in FIELDS}
-        found.append(Site(**rest, heads=len(numbers), numbers=numbers, module=module, out=out, outside=outside))
+        rest |= {"heads": len(numbers), "numbers": numbers, "silenced": tuple(row["silenced"])}
+        found.append(Site(**rest, module=module, out=out, outside=outside))
     return found or None
 
 

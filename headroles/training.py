@@ -41,6 +41,7 @@ def train(
     seed: int = 0,
     rates: Mapping[str, float] | None = None,
     callbacks: Sequence[transformers.TrainerCallback] = (),
+    note: str = "",
     **arguments: Any,
 ) -> pd.DataFrame:
     """Train `model` on `corpus`, in place, and save it with its tokenizer in `folder`: a row per epoch.
@@ -49,7 +50,8 @@ def train(
     the epoch, dropout on), and each of the `metrics` (those of `ablate`) on `held_out` with `.low` and `.high`.
     `rate` is the peak learning rate, `batch` the number of examples of a step on each process; `rates`
     are other rates, of the parameters whose names begin so; `callbacks` and `arguments` are those of the Trainer and of
-    `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` ...). The folder keeps a checkpoint
+    `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` ...), `note` is what else the
+    training follows from. The folder keeps a checkpoint
     of each epoch; training that was stopped goes on after the last. A folder of finished training is not trained again:
     its weights are taken. Raises ValueError for a model that is neither, for a corpus without labels or translations,
     for a metric that is not to be had, for a loss that is not finite, and for a folder of other training.
@@ -58,6 +60,7 @@ def train(
     measured = [the_metric(one) for one in metrics] if held_out is not None else []
     names = [f"held_out {one.name}{end}" for one in measured for end in _ENDS]
     asked = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": {**arguments, **(rates or {})}}
+    asked |= {"note": note} if note else {}
     recipe = _recipe(model, tokenizer, corpus, held_out, measured, asked)
     _check_free(place, recipe)
     if (place / HISTORY).is_file():
@@ -196,7 +199,10 @@ def _with_rates(rates: Mapping[str, float]) -> type[transformers.Trainer]:
     class WithRates(transformers.Trainer):
         def create_optimizer(self, model: Any = None) -> Any:
             named = [*(model or self.model).named_parameters()]  # type: ignore[union-attr]
-            own = {key: [value for name, value in named if name.startswith(key)] for key in rates}
+            free = [(name, value) for name, value in named if value.requires_grad]
+            own = {key: [value for name, value in free if name.startswith(key)] for key in rates}
+            if lacking := [key for key in rates if not any(name.startswith(key) for name, _ in named)]:
+                raise ValueError(f"no parameter begins with {lacking[0]!r}, which has a rate of its own")
             for value in (value for values in own.values() for value in values):
                 value.requires_grad = False
             optimizer = super().create_optimizer(*([] if model is None else [model]))

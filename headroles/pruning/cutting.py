@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Literal
@@ -32,24 +33,31 @@ def shrink(
     `heads` are those to go, or a column of a table such as `prune` makes: heads whose value is 0 go. Those that stay
     keep their numbers. Where query heads share key-value heads, `groups` says what goes: "whole" groups of which
     every head is closed; "equal" also as many heads of each other group; "expand" gives every head that stays
-    key-value heads of its own, and all go. A closed head that has to stay is silenced: its columns of the output
-    projection are zero. The record of what is left is in the model's config: `save_pretrained` and the Trainer keep
-    it, `headroles.load` reads it. Raises ValueError, and changes nothing, where the output would not be the same.
+    key-value heads of its own, and all go. A closed head that has to stay is silenced, for good: there, and as the
+    last one of a layer where attention cannot be without any (a decoder's cache takes its length from it). The record
+    of what is left is in the model's config: `save_pretrained` and the Trainer keep it, `headroles.load` reads it.
+    Raises ValueError, and changes nothing, where the output would not be the same.
     """
     found = families.sites(model)
     gone = _gone(model, heads)
     if groups not in ("equal", "whole", "expand"):
         raise ValueError(f"unknown groups {groups!r}; known: equal, whole, expand")
     _check_shared(found, gone)
-    expected = _states(model, gone)
-    undo = _Undo(model, found)
-    try:
-        with torch.inference_mode(mode=False):  # parameters made within it could never be trained
-            _cut(model, found, gone, layouts(model), groups)
-        _check_same(model, expected, _states(model))
-    except (ValueError, RuntimeError, IndexError) as error:
-        undo()
-        raise ValueError(f"heads cannot be cut out of {type(model).__name__}, gates close them: {error}") from error
+    gone |= {(*site.key, number) for site in found for number in site.silenced}
+    expected, rows = _states(model, gone), None
+    for spare in (False, True):
+        try:
+            with _undone_by_errors(model, found), torch.inference_mode(mode=False):  # for parameters that can train
+                rows = rows or layouts(model)
+                _cut(model, found, gone, rows, groups, spare=spare)
+                _check_same(model, expected, _states(model))
+            return model
+        except (ValueError, RuntimeError, IndexError, ArithmeticError) as error:
+            empties = any(all((*site.key, number) in gone for number in site.numbers) for site in found)
+            if spare or not empties:
+                raise ValueError(
+                    f"heads cannot be cut out of {type(model).__name__}, gates close them: {error}"
+                ) from error
     return model
 
 
@@ -75,7 +83,13 @@ def _check_shared(found: Sequence[Site], gone: set[Head]) -> None:
 
 
 def _cut(
-    model: PreTrainedModel, found: list[Site], gone: set[Head], rows: dict[nn.Module, Layout], groups: Groups
+    model: PreTrainedModel,
+    found: list[Site],
+    gone: set[Head],
+    rows: dict[nn.Module, Layout],
+    groups: Groups,
+    *,
+    spare: bool,
 ) -> None:
     after: dict[nn.Module, Site] = {}
     shapes = dict((recorded(model.config) or {}).get("shapes", {}))
@@ -83,16 +97,22 @@ def _cut(
     for site in found:
         if site.module not in after:
             closed = {place for place, number in enumerate(site.numbers) if (*site.key, number) in gone}
-            keep = _kept(site, closed, groups)
-            silenced += _silence(site, closed & set(keep))
-            after[site.module] = new = _cut_site(site, keep, rows.get(site.module, {}), groups)
+            keep = _kept(site, closed, groups) or ([0] if site.heads and (spare or site.kind == "dec-self") else [])
+            quiet = tuple(site.numbers[place] for place in keep if place in closed)
+            silenced += len(quiet)
+            new = replace(_cut_site(site, keep, rows.get(site.module, {}), groups), silenced=quiet)
+            after[site.module] = new
+            _empty(new)
             renumber(new)
             for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
                 shapes |= {f"{name}.{key}": list(value.shape) for key, value in module.named_parameters()}
     left = [_like(after[site.module], site) for site in found]
     record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
     if silenced:
-        log.warning("%d closed heads stay, silenced: others of their key-value heads are open", silenced)
+        log.warning(
+            "%d closed heads stay, silenced: they share key-value heads with open ones, or their layer needs one",
+            silenced,
+        )
 
 
 def _kept(site: Site, closed: set[int], groups: Groups) -> list[int]:
@@ -107,14 +127,14 @@ def _kept(site: Site, closed: set[int], groups: Groups) -> list[int]:
     return [place for part in rest for place in part if place not in drop]
 
 
-def _silence(site: Site, places: set[int]) -> int:
-    if places:
+def _empty(site: Site) -> None:
+    """Let nothing of silenced heads through, also where the weights are read without their record."""
+    if site.silenced:
         weight: Tensor = _out(site).weight.detach().clone()  # type: ignore[operator]
         columns = weight.T if type(site.out).__name__ == "Conv1D" else weight
-        for place in places:
+        for place in map(site.numbers.index, site.silenced):
             columns[:, place * site.size : (place + 1) * site.size] = 0
         resize(_out(site), "weight", weight)
-    return len(places)
 
 
 def _out(site: Site) -> nn.Module:
@@ -144,7 +164,7 @@ def _cut_site(site: Site, keep: list[int], layout: Layout, groups: Groups) -> Si
 
 def _like(cut: Site, site: Site) -> Site:
     """What is left of a site, told of one that shares its module."""
-    return replace(site, heads=cut.heads, numbers=cut.numbers, kv_heads=cut.kv_heads)
+    return replace(site, heads=cut.heads, numbers=cut.numbers, kv_heads=cut.kv_heads, silenced=cut.silenced)
 
 
 def _take(module: Any, rows: list[int], *, out: bool) -> None:
@@ -171,22 +191,25 @@ def _check_same(model: PreTrainedModel, expected: Tensor, found: Tensor) -> None
         raise ValueError(f"its output would differ by {apart:.2g}, of {size:.2g}")
 
 
-class _Undo:
-    """What puts parameters, sizes and records back."""
-
-    def __init__(self, model: PreTrainedModel, found: list[Site]) -> None:
-        self.config, self.notes = model.config, recorded(model.config)
-        touched = [each for site in found for each in (*site.module.modules(), site.out)]
-        self.before = [(module, _copied(module.__dict__)) for module in dict.fromkeys(touched)]
-
-    def __call__(self) -> None:
-        for module, kept in self.before:
-            module.__dict__.clear()
-            module.__dict__.update(kept)
-        if self.notes is None:
-            self.config.__dict__.pop(RECORD, None)
-        else:
-            setattr(self.config, RECORD, self.notes)
+@contextmanager
+def _undone_by_errors(model: PreTrainedModel, found: list[Site]) -> Iterator[None]:
+    """Whatever ends the block early, the attention modules and the config are then what they were before it."""
+    touched = [each for site in found for each in (*site.module.modules(), site.out)]
+    before = [(module, _copied(module.__dict__)) for module in dict.fromkeys(touched)]
+    notes = recorded(model.config)
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        if not done:
+            for module, kept in before:
+                module.__dict__.clear()
+                module.__dict__.update(_copied(kept))
+            if notes is None:
+                model.config.__dict__.pop(RECORD, None)
+            else:
+                setattr(model.config, RECORD, notes)
 
 
 def _copied(kept: dict[str, Any]) -> dict[str, Any]:

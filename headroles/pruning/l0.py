@@ -16,6 +16,7 @@ from headroles.pruning.learnt import Gates, HardConcrete
 
 Freeze = Literal["nothing", "decoder", "all"]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
+DRAWS = 1000  # from which the chance of a head to be chosen is told
 GAIN = 0.02  # of the pressure on gates, per step and per share of heads above the target
 
 
@@ -45,6 +46,8 @@ class L0:
             raise ValueError("L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5")
         if self.strength is not None and self.strength < 0:
             raise ValueError(f"the strength of L0 must not be negative; got {self.strength}")
+        if not self.temperature > 0:
+            raise ValueError(f"the temperature of L0 must be above zero; got {self.temperature}")
         return _Penalised(model, learnt, self, keep)
 
 
@@ -66,6 +69,8 @@ class Exactly:
         """Gates for these heads. Raises ValueError where no number of heads is given."""
         if keep is None:
             raise ValueError("Exactly needs a number of heads to keep: keep=0.5, or keep=12")
+        if not min(self.hot, self.cold) > 0:
+            raise ValueError(f"the temperatures of Exactly must be above zero; got {self.hot} and {self.cold}")
         return _Subset(model, learnt, self, keep)
 
 
@@ -134,18 +139,22 @@ class _Subset(Gates):
         return _largest(self.log_alpha, self.keep)
 
     def chances(self) -> Tensor:
-        """The relaxed choice without noise."""
-        return relaxed_top(self.log_alpha, self.keep, self.temperature())
+        """How often each head is among the k largest perturbed weights, in draws of a generator of their own."""
+        generator = torch.Generator().manual_seed(0)
+        noise = -(-torch.rand(DRAWS, len(self.learnt), generator=generator).clamp(1e-6, 1 - 1e-6).log()).log()
+        places = (self.log_alpha.detach().cpu() + noise).topk(self.keep).indices  # [draw, k]
+        return (places.flatten().bincount(minlength=len(self.learnt)) / DRAWS).to(self.log_alpha)
 
 
 def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
     """A relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each with what the ones before took left out."""
-    chosen = torch.zeros_like(weights)
-    left = weights
+    itself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
+    chosen, left = torch.zeros_like(weights), weights
     for _ in range(k):
-        one = torch.softmax(left / temperature, -1)
-        left = left + torch.log1p(-one.clamp(max=1 - 1e-6))
-        chosen = chosen + one
+        scaled = left / temperature
+        others = scaled.expand(len(weights), -1).masked_fill(itself, -torch.inf).logsumexp(-1)
+        chosen = chosen + torch.softmax(scaled, -1)
+        left = left + others - scaled.logsumexp(-1)  # log(1 - p), exact also where p is nearly 1
     return chosen
 
 

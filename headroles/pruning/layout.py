@@ -60,7 +60,7 @@ def _slopes(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, 
         for each in inside.keys() - outs.keys():
             stack.callback(each.register_forward_hook(keep).remove)
         for out in outs:
-            stack.callback(out.register_forward_pre_hook(look).remove)
+            stack.callback(out.register_forward_pre_hook(look, prepend=True).remove)  # before any that silences
         stack.enter_context(seam.evaluating(model))
         stack.enter_context(torch.enable_grad())
         model.base_model(**probe(model), **without_cache(model.base_model))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles import families
+from headroles import families, models
 from headroles.gates import Head, gated
 
 NAME = "head_gates"  # of the gates among the model's modules: the Trainer, its optimizer and checkpoints take them in
@@ -107,7 +107,7 @@ def learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
     they settle. The gates are a module of the model, `head_gates`: optimizers and checkpoints take them in. Raises
     ValueError for a forward in training mode that returns no loss (as with label smoothing outside the model).
     """
-    found = families.sites(model)
+    found, causal = families.sites(model), models.causal(model)
     model.add_module(NAME, gates)
     families.remember(model, found)
 
@@ -123,7 +123,7 @@ def learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
                 "gates are learnt from the loss that the model returns, and it returned none: give it labels, and "
                 "leave label smoothing out"
             )
-        output.loss = output.loss + gates.penalty() * _share(kwargs)
+        output.loss = output.loss + gates.penalty() * _share(kwargs, causal=causal)
 
     hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after, with_kwargs=True)]
     try:
@@ -137,7 +137,12 @@ def learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
         families.remember(model, found)
 
 
-def _share(kwargs: dict[str, Any]) -> float:
-    """The share of this forward in its step: of gradients that are added up over several, each has its own labels."""
+def _share(kwargs: dict[str, Any], *, causal: bool) -> float:
+    """The share of this forward in its step: of gradients that are added up over several, each has its own labels.
+
+    They are counted as the Trainer counts them: the first of a text is none that a causal model predicts.
+    """
     total, labels = kwargs.get("num_items_in_batch"), kwargs.get("labels")
-    return 1.0 if total is None or labels is None else float((labels != -100).sum() / total)
+    if total is None or labels is None:
+        return 1.0
+    return float((labels[..., 1:] if causal else labels).ne(-100).sum() / total)

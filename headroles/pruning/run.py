@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -63,6 +65,8 @@ def prune(
     chosen, options = strategy_of(strategy), dict(tune or {})
     if schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
+    if at_least and not isinstance(chosen, Order):
+        raise ValueError(f"at_least={at_least} is for orders; gates are learnt without it")
     may_go = among(model, kinds)
     count = _count(keep, len(may_go), chosen)
     signature = _signature(model, corpus, chosen, count, kinds, at_least, schedule, seed, options)
@@ -143,12 +147,15 @@ def _by_gates(
 ) -> dict[str, pd.Series[Any]]:
     """Train the model and its gates, and read off where they have settled."""
     index = families.index(model)
+    gates = chosen.gates(model, learnt, count)
     if count == len(learnt):
         return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
-    gates = chosen.gates(model, learnt, count)
     watcher = _Watcher(gates)
+    options["rates"] = {**options.get("rates", {}), NAME: chosen.rate}
+    options["callbacks"] = [*options.get("callbacks", ()), watcher]
     with learning(model, gates), frozen(model, chosen.freeze):
-        history = train(model, tokenizer, corpus, place, **options, rates={NAME: chosen.rate}, callbacks=[watcher])
+        note = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}"
+        history = train(model, tokenizer, corpus, place, **options, note=hashlib.sha256(note.encode()).hexdigest()[:12])
         settled, chances = gates.settled().tolist(), gates.chances().tolist()
     survival, opened = (pd.Series(1.0, index=index) for _ in range(2))
     survival.update(pd.Series(settled, index=index[index.get_indexer(learnt)]))
@@ -170,7 +177,11 @@ class _Watcher(transformers.TrainerCallback):
         self.gates, self.log = gates, list[dict[str, Any]]()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        self.gates.horizon = state.max_steps * args.gradient_accumulation_steps
+        epochs, batches = args.num_train_epochs, len(kwargs["train_dataloader"])
+        whole = (
+            math.ceil(epochs * batches) if args.max_steps <= 0 else args.max_steps * args.gradient_accumulation_steps
+        )
+        self.gates.horizon = whole  # forwards, of which the last of an epoch may be fewer than a step takes
         if not state.global_step:
             self._note(state)
 

@@ -136,14 +136,13 @@ class _Made:
 
 def functions(told: pd.DataFrame) -> pd.DataFrame:
     """How many heads of each kind have which family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    held = role.held(told).assign(function=lambda rows: rows["role"].str.partition("[")[0])
-    each = held.groupby(heads.LEVELS, observed=True)["function"].agg(lambda part: _one(set(part)))
-    every = each.reindex(told.index).fillna("none").rename("function").reset_index()
-    return every.groupby(["kind", "function"], as_index=False, observed=True).size().rename(columns={"size": "count"})
-
-
-def _one(families: set[str]) -> str:
-    return families.pop() if len(families) == 1 else "several"
+    found: dict[Any, set[str]] = {head: set() for head in told.index}
+    rows: Any = role.held(told)
+    for row in rows.itertuples():
+        found[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
+    named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in found.items()]
+    counts = pd.Series(named).value_counts(sort=False)
+    return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
 
 
 def _table(metric: Metric, statistics: Sequence[Any], tables: Sequence[pd.DataFrame], resamples: int) -> pd.DataFrame:

@@ -1,0 +1,457 @@
+"""Which heads go and what is left: orders, schedules, sizes, the contest, movement, costs, the course of training."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import zoo
+from test_bad_input import whole
+from test_cli import run
+from test_train import films, tokenizer, untrained
+
+import headroles as hr
+from headroles import families, heads, role
+from headroles.pruning import contest, order, sizes
+from headroles.pruning import run as pruning
+from headroles.pruning.compensation import compensation, uniformity
+from headroles.pruning.contest import prune_contest
+from headroles.pruning.order import NAMED, By, Effect, Place, Random, Reverse, Roles, Setting, Told, among
+from headroles.pruning.run import closed_first, prune
+from headroles.pruning.sizes import functions, prune_sizes
+from headroles.study import Study
+from headroles.training import train
+
+TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
+
+
+@cache
+def learnt():
+    """A classifier of films with two layers of four heads that has learnt a little."""
+    model = untrained(num_hidden_layers=2)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(std=0.3)
+    return model
+
+
+def setting(seed=0, kinds=None, size=24):
+    return Setting(learnt(), tokenizer(), films(size), among(learnt(), kinds), seed)
+
+
+def grid(layers, per_layer, *kinds):
+    return [(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(per_layer)]
+
+
+def placed(where, alternating=False, layers=6):
+    """The layers in the order in which `Place` empties them."""
+    line = Place(where, alternating).order(Setting(None, None, None, grid(layers, 2, "enc-self")))
+    return [layer for _, layer, _ in line][::2]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_order_has_every_head_once_and_its_reverse_is_the_other_way(name):
+    first = order.order(name).order(setting())
+    assert sorted(first) == sorted(families.index(learnt()))
+    assert order.order(name).order(setting()) == first
+    assert order.order(f"-{name}").order(setting()) == first[::-1]
+    assert order.order(f"-{name}").name == f"-{name}"
+
+
+@pytest.mark.parametrize(
+    ("where", "alternating", "layers"),
+    [
+        ("bottom", False, [0, 1, 2, 3, 4, 5]),
+        ("top", False, [5, 4, 3, 2, 1, 0]),
+        ("middle", False, [2, 3, 1, 4, 0, 5]),
+        ("ends", False, [0, 5, 1, 4, 2, 3]),
+        ("bottom", True, [0, 2, 4, 1, 3, 5]),
+        ("top", True, [5, 3, 1, 4, 2, 0]),
+        ("middle", True, [2, 4, 0, 3, 1, 5]),
+    ],
+)
+def test_layers_go_in_their_order(where, alternating, layers):
+    assert placed(where, alternating) == layers
+
+
+def test_kinds_take_turns_within_a_place():
+    line = Place("bottom").order(Setting(None, None, None, grid(2, 4, "enc-self", "cross")))
+    assert [layer for _, layer, _ in line] == [0] * 8 + [1] * 8
+    assert {kind for kind, _, _ in line[:2]} == {"enc-self", "cross"}
+
+
+@pytest.mark.parametrize(("spread", "groups"), [("kind", 2), ("layer", 6)])
+def test_chance_can_be_spread_over_kinds_or_layers(spread, groups):
+    line = Random(spread).order(Setting(None, None, None, grid(3, 4, "enc-self", "cross"), 3))
+    for start in range(0, len(line), groups):
+        part = line[start : start + groups]
+        assert len({head[: 1 + (spread == "layer")] for head in part}) == groups
+
+
+def test_chance_depends_on_the_seed_alone():
+    lines = [Random().order(setting(seed)) for seed in (0, 0, 1)]
+    assert lines[0] == lines[1] != lines[2]
+
+
+def test_a_score_puts_the_smallest_first():
+    table = hr.score(learnt(), tokenizer(), films(24), ["importance"], resamples=0)
+    line = By("importance").order(setting())
+    assert table["importance"].loc[line].is_monotonic_increasing
+    assert Told(table["importance"]).order(setting()) == line
+    assert By("importance", limit=4).order(setting()) == By("importance").order(setting(size=4))
+
+
+def test_effect_puts_the_least_missed_first_for_either_direction_of_a_metric():
+    for metric, sign in (("loss", 1), ("accuracy", -1)):
+        table = hr.ablate(learnt(), tokenizer(), films(24), metric=metric, resamples=0)
+        line = Effect(metric).order(setting())
+        assert (sign * table.iloc[:, 0]).loc[line].is_monotonic_increasing
+
+
+def test_roles_go_last_and_the_farthest_from_one_first():
+    index = heads.index({("enc-self", 0): 4})
+    columns = {"position[-1]": [0.95, 0.2, 0.5, 0.1], "rarity": [0.1, 0.45, 0.1, 0.2], "confidence": [0.9] * 4}
+    table = heads.table(columns, index, "made up")
+    assert role.margins(table).tolist() == pytest.approx([0.05, -0.05, -0.4, -0.3])
+    line = Roles(table).order(Setting(None, None, None, list(index)))
+    assert [head for _, _, head in line] == [2, 3, 1, 0]
+    with pytest.raises(
+        ValueError, match=whole("none of the roles positional, rare, syntactic can be told from confidence")
+    ):
+        role.margins(table[["confidence"]])
+
+
+def test_an_order_is_cut_where_so_many_stay_and_layers_keep_some():
+    line = grid(2, 3, "enc-self")
+    assert closed_first(line, 4) == line[:2]
+    assert closed_first(line, 2, 1) == [*line[:2], *line[3:5]]
+    assert closed_first(line, 6) == []
+    with pytest.raises(ValueError, match=whole("1 of 6 heads cannot stay with at least 1 in each layer")):
+        closed_first(line, 1, 1)
+
+
+def test_the_table_says_who_stays_and_when_who_goes():
+    table = prune(learnt(), tokenizer(), films(24), "random", keep=0.25, seed=5)
+    assert table.columns.tolist() == ["survival[random 2]", "survival[random 2].turn"]
+    gone = table.index[table["survival[random 2]"] == 0].tolist()
+    assert table["survival[random 2]"].sum() == 2
+    assert sorted(table.loc[gone, "survival[random 2].turn"]) == [1, 2, 3, 4, 5, 6]
+    assert gone == sorted(Random().order(setting(5))[:6])
+    assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|schedule:prune|seed:5" in heads.signature(
+        table, "survival[random 2]"
+    )
+
+
+WRONG = {
+    "order": (
+        {"strategy": "nonsense", "keep": 2},
+        f"unknown order 'nonsense'; known: {', '.join(NAMED)}, with a minus before it its reverse",
+    ),
+    "schedule": (
+        {"schedule": "tune", "keep": 2},
+        "unknown schedule 'tune'; known: prune, prune-tune, tune-prune, tune-prune-tune",
+    ),
+    "kind": (
+        {"kinds": ["cross"], "keep": 2},
+        "BertForSequenceClassification has no heads of kind 'cross'; it has enc-self",
+    ),
+    "number": ({"keep": 9}, "keep is a share below 1, or a number of heads up to 8; got 9"),
+    "fraction": ({"keep": 2.5}, "keep is a share below 1, or a number of heads up to 8; got 2.5"),
+    "negative": ({"keep": -1}, "keep is a share below 1, or a number of heads up to 8; got -1"),
+    "nothing": ({}, "how many heads stay? 'importance' is an order: give keep=0.5, or keep=4"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_pruned_is_said(options, message):
+    with pytest.raises(ValueError, match=whole(message)):
+        prune(learnt(), tokenizer(), films(24), **options)
+
+
+def test_values_of_other_heads_are_no_order():
+    values = pd.Series([1.0], index=heads.index({("enc-self", 0): 1}), name="mine")
+    with pytest.raises(ValueError, match=r"^'mine' is of other heads: it lacks \('enc-self', \d, \d\) of 8$"):
+        Told(values).order(setting())
+
+
+@pytest.mark.parametrize("schedule", ["prune-tune", "tune-prune", "tune-prune-tune"])
+def test_a_schedule_trains_when_it_says(tmp_path, schedule):
+    model = deepcopy(learnt())
+    table = prune(model, tokenizer(), films(48), keep=3, schedule=schedule, folder=tmp_path, tune=TUNE)
+    parts = {"tuned-before": schedule.startswith("tune"), "tuned-after": schedule.endswith("tune")}
+    assert {name: (tmp_path / name).is_dir() for name in parts} == parts
+    assert len(families.index(model)) == (3 if parts["tuned-after"] else 8)
+    if parts["tuned-after"]:
+        assert list(families.index(model)) == table.index[table.iloc[:, 0] == 1].tolist()
+        again, _ = hr.load(tmp_path / "tuned-after")
+        assert list(families.index(again)) == list(families.index(model))
+    if schedule == "tune-prune":
+        tuned = deepcopy(learnt())
+        train(tuned, tokenizer(), films(48), tmp_path / "other", seed=0, **TUNE)
+        expected = prune(tuned, tokenizer(), films(48), keep=3)
+        assert expected.equals(table)
+
+
+def no_training(monkeypatch):
+    for room in (sizes, contest, pruning):
+        monkeypatch.setattr(room, "train", lambda *_, **__: pytest.fail("trained again"))
+
+
+def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, monkeypatch):
+    study, model = Study(tmp_path), learnt()
+    asked = {"keep": [6, 0.25], "metric": "accuracy", "tune": TUNE, "scored": films(30, 2)}
+    table = prune_sizes(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked)
+    assert table["heads"].tolist() == table["enc-self"].tolist() == [8, 6, 2]
+    assert table["change"].tolist() == pytest.approx((table["value"] - table["value"][0]).tolist())
+    assert (table["low"] <= table["value"]).all()
+    assert (table["value"] <= table["high"]).all()
+    control = deepcopy(model)
+    train(control, tokenizer(), films(48), tmp_path / "control", seed=0, **TUNE)
+    value = hr.evaluate(control, tokenizer(), films(40, 1), ["accuracy"], resamples=0).loc["accuracy", "value"]
+    assert table["value"][0] == pytest.approx(value)
+    survival = study.load("survival-l0")
+    assert survival[["survival[l0 6]", "survival[l0 2]"]].sum().tolist() == [6, 2]
+    told = study.load("functions-l0")
+    assert told.groupby("heads")["count"].sum().to_dict() == {8: 8, 6: 6, 2: 2}
+    assert study.load("gates-l0-6")["step"].min() == 0
+    no_training(monkeypatch)
+    assert prune_sizes(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked).equals(table)
+
+
+def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
+    table = prune_sizes(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE)
+    model = deepcopy(learnt())
+    prune(model, tokenizer(), films(48), "random", keep=2, schedule="prune-tune", folder=tmp_path / "own", tune=TUNE)
+    value = hr.evaluate(model, tokenizer(), films(40, 1), ["loss"], resamples=0).loc["loss", "value"]
+    assert table["value"][1] == pytest.approx(value)
+
+
+def test_functions_count_each_head_once():
+    index = heads.index({("enc-self", 0): 4})
+    columns = {"position[-1]": [0.95, 0.95, 0.5, 0.1], "rarity": [0.1, 0.6, 0.7, 0.2]}
+    told = functions(hr.roles(heads.table(columns, index, "made up")))
+    assert dict(zip(told["function"], told["count"], strict=True)) == {
+        "none": 1,
+        "positional": 1,
+        "rare": 1,
+        "several": 1,
+    }
+
+
+@cache
+def fought(folder):
+    asked = {
+        "strategies": ["importance", "random"],
+        "keep": [0.5],
+        "seeds": 2,
+        "metric": "loss",
+        "scored": 16,
+        "tune": TUNE,
+    }
+    return prune_contest(Study(folder), learnt(), tokenizer(), films(48), films(40, 1), **asked)
+
+
+def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
+    found, study = fought(tmp_path), Study(tmp_path)
+    each, choices = study.load("contest-seeds"), study.load("contest-heads")
+    assert choices.sum().tolist() == [4.0] * 4
+    for seed in (0, 1):
+        gone = choices.index[choices[f"survival[random 4 seed {seed}]"] == 0].tolist()
+        assert gone == sorted(Random().order(setting(seed))[:4])
+        with hr.gated(learnt(), hr.gates.closed(learnt(), gone)):
+            closed = hr.evaluate(learnt(), tokenizer(), films(40, 1), ["loss"], resamples=0)["value"].item()
+        cut = hr.shrink(deepcopy(learnt()), gone)
+        train(cut, tokenizer(), films(48), tmp_path / f"own-{seed}", **TUNE, seed=seed)
+        tuned = hr.evaluate(cut, tokenizer(), films(40, 1), ["loss"], resamples=0)["value"].item()
+        rows = each[(each["strategy"] == "random") & (each["seed"] == seed)].set_index("tuned")["value"]
+        assert rows.to_dict() == pytest.approx({False: closed, True: tuned}, rel=1e-5)
+    means = each.groupby(["strategy", "tuned"])["value"].mean()
+    assert found.set_index(["strategy", "tuned"])["value"].to_dict() == pytest.approx(means.to_dict())
+    gains = found.set_index(["strategy", "tuned"])["gain"]
+    for tuned in (False, True):
+        expected = means["importance", tuned] - means["random", tuned]
+        assert gains["importance", tuned] == pytest.approx(expected)
+    assert ((found["value.low"] <= found["value"]) & (found["value"] <= found["value.high"])).all()
+    no_training(monkeypatch)
+    fought.cache_clear()
+    assert fought(tmp_path).equals(found)
+
+
+def test_what_did_not_move_did_not_move():
+    table = compensation(learnt(), deepcopy(learnt()))
+    assert (table.filter(like="distance[") == 0).all(axis=None)
+    assert np.allclose(table.filter(like="cosine["), 1)
+    assert {name for name in table if name.startswith("moved")} == {f"moved[{part}]" for part in (*"qkvo", "all")}
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "rows", "part"),
+    [
+        ("bert", "bert.encoder.layer.1.attention.self.query", slice(16, 24), "q"),
+        ("marian", "model.encoder.layers.1.self_attn.v_proj", slice(16, 24), "v"),
+        ("gpt-neox", "gpt_neox.layers.1.attention.query_key_value", slice(2 * 24 + 8, 2 * 24 + 16), "k"),
+    ],
+)
+def test_movement_is_that_of_the_head_and_part(name, where, rows, part):
+    before, after = zoo.tiny(name), zoo.tiny(name)
+    kind = families.sites(before)[0].kind
+    weight = after.get_submodule(where).weight
+    with torch.no_grad():
+        weight[rows] *= 1.5
+    table = compensation(before, after)
+    moved = table.filter(regex=r"^moved\[[^a]\]$")
+    assert moved.loc[(kind, 1, 2), f"moved[{part}]"] == pytest.approx(0.5)
+    assert moved.sum().sum() == pytest.approx(0.5)
+    assert table.loc[(kind, 1, 2), f"cosine[{part}]"] == pytest.approx(1)
+
+
+def test_what_is_left_is_compared_with_the_heads_of_the_same_numbers():
+    before = zoo.tiny("bert")
+    after = hr.shrink(deepcopy(before), [("enc-self", 0, 0), ("enc-self", 1, 2)])
+    table = compensation(before, after)
+    assert len(table) == 6
+    assert (table.filter(like="distance[") == 0).all(axis=None)
+    message = "the model before lacks head ('enc-self', 0, 0) of the model after; give them in the other order"
+    with pytest.raises(ValueError, match=whole(message)):
+        compensation(after, before)
+
+
+def test_heads_that_share_keys_move_together():
+    before, after = zoo.tiny("llama-grouped"), zoo.tiny("llama-grouped")
+    with torch.no_grad():
+        after.model.layers[0].self_attn.k_proj.weight[:8] *= 2
+    moved = compensation(before, after)["moved[k]"]
+    assert moved.loc["dec-self", 0].tolist() == pytest.approx([1, 1, 0, 0])
+
+
+def moved(values):
+    index = heads.index({("enc-self", layer): len(values) // 2 for layer in (0, 1)})
+    return heads.table({"moved[all]": values}, index, "made up")
+
+
+def test_uniform_movement_is_told_from_heads_that_always_move_most():
+    rng = np.random.default_rng(0)
+    base = np.linspace(1, 2, 20)
+    same = uniformity([moved(base + rng.normal(0, 0.001, 20)) for _ in range(4)])
+    chance = uniformity([moved(1 + rng.normal(0, 0.1, 20)) for _ in range(4)])
+    assert same.loc["heads", "w"] > 0.99
+    assert same.loc["heads", "p"] < 1e-6
+    assert same.loc["heads", "cv"] == pytest.approx(base.std() / base.mean(), abs=1e-3)
+    assert chance.loc["heads", "p"] > 0.01
+    with pytest.raises(
+        ValueError, match=whole("expected tables of the same heads after at least 3 fine-tunings; got 2")
+    ):
+        uniformity([moved(base)] * 2)
+
+
+def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
+    model = zoo.tiny("bert")
+    line = Random("layer").order(Setting(None, None, None, list(families.index(model))))
+    table = hr.efficiency(model, line, shares=(0.0, 0.5), batches=(1, 3), length=6, repeats=2)
+    assert table[["share", "way", "batch"]].values.tolist() == [
+        [share, way, batch] for batch in (1, 3) for share in (0.0, 0.5) for way in ("gates", "cut")
+    ]
+    left = hr.shrink(deepcopy(model), line[:4])
+    cut = table[(table["way"] == "cut") & (table["share"] == 0.5)]
+    assert set(cut["parameters"]) == {sum(one.numel() for one in left.parameters())}
+    assert (cut["bytes"] == 4 * cut["parameters"]).all()
+    rest = table.drop(cut.index)
+    assert set(rest["parameters"]) == {sum(one.numel() for one in model.parameters())}
+    assert (rest["allowed"] == 1).all()
+    saved = rest["flops"].min() - cut["flops"].iloc[0]  # a head of 8 of 32: four maps, scores and sums of 6 x 6
+    assert saved == 4 * (4 * 2 * 6 * 32 * 8 + 2 * 2 * 6 * 6 * 8)
+    assert (table[["speed", "speedup", "speedup.low", "speedup.high"]] > 0).all(axis=None)
+    with pytest.raises(ValueError, match=whole("4 heads are to be closed, and the order has 2; give one of all heads")):
+        hr.efficiency(model, line[:2], shares=(0.5,), batches=(1,))
+
+
+def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_path):
+    train(untrained(), tokenizer(), films(60), tmp_path / "trained", epochs=2, rate=1e-3, batch=16)
+    study = Study(tmp_path / "study")
+    asked = {"metric": "loss", "steps": 2, "resamples": 20}
+    curves, settled = hr.dynamics(study, tmp_path / "trained", films(30, 1), films(20, 2), **asked)
+    assert settled["epoch"].tolist() == [1, 2]
+    assert curves.groupby("epoch")["closed"].apply(list).tolist() == [[0, 2, 4]] * 2
+    assert (curves.loc[curves["closed"] == 0, "kept"] == 1).all()
+    last = settled.iloc[-1]
+    assert (last["all"], last["within"]) == (pytest.approx(1), pytest.approx(1))
+    model, _ = hr.load(tmp_path / "trained" / f"checkpoint-{settled['step'][0]}")
+    value = hr.evaluate(model, tokenizer(), films(20, 2), ["loss"], resamples=0)["value"].item()
+    assert curves["value"][0] == pytest.approx(value)
+    with pytest.raises(
+        FileNotFoundError, match=whole(f"no checkpoint in {tmp_path}; headroles train keeps one each epoch")
+    ):
+        hr.dynamics(study, tmp_path, films(30, 1), films(20, 2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model and its corpora as files."""
+    place = tmp_path_factory.mktemp("pruning")
+    learnt().save_pretrained(place / "model")
+    tokenizer().save_pretrained(place / "model")
+    for name, corpus in (("train", films(48)), ("dev", films(40, 1))):
+        rows = "".join(f"{one.label}\t{one.text}\n" for one in corpus)
+        (place / f"{name}.tsv").write_text(f"label\tsentence\n{rows}")
+    return place
+
+
+def test_prune_and_shrink_are_commands(folder):
+    asked = ["--held-out", folder / "dev.tsv", "--keep", "4", "--gate-rate", "0.3", "--metric", "accuracy"]
+    done = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study")
+    assert done.code == 0, done.err
+    for name in ("sizes-l0", "sizes-l0-kinds", "survival-l0-enc-self", "gates-l0-4"):
+        assert (folder / "study" / f"{name}.png").is_file()
+    done = run("shrink", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
+    assert done.code == 0, done.err
+    assert re.search(r"smaller, 1\d,\d{3} of 1\d,\d{3} parameters$", done.out.strip())
+    smaller, _ = hr.load(folder / "smaller")
+    table = heads.load(folder / "study/survival-l0.parquet")
+    assert list(families.index(smaller)) == table.index[table.iloc[:, 0] == 1].tolist()
+    done = run("shrink", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
+    assert done.code == 2
+    assert "no head ('enc-self', 9, 0) in BertForSequenceClassification" in done.err
+
+
+def test_contest_efficiency_and_dynamics_are_commands(folder):
+    asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "2", "--strategies", "random,top"]
+    done = run("contest", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
+    assert done.code == 0, done.err
+    done = run(
+        "efficiency",
+        folder / "model",
+        "--batches",
+        "1",
+        "--length",
+        "5",
+        "--repeats",
+        "2",
+        "--study",
+        folder / "contest",
+    )
+    assert done.code == 0, done.err
+    options = ["--epochs", "2", "--output", folder / "trained"]
+    assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
+    done = run(
+        "dynamics",
+        folder / "trained",
+        folder / "dev.tsv",
+        "--held-out",
+        folder / "dev.tsv",
+        "--study",
+        folder / "contest",
+    )
+    assert done.code == 0, done.err
+    for name in ("contest", "efficiency", "dynamics", "settling"):
+        assert (folder / "contest" / f"{name}.png").is_file()
+
+
+def test_a_reverse_has_the_same_heads():
+    assert Reverse(Random()).order(setting()) == Random().order(setting())[::-1]
