@@ -28,6 +28,23 @@ def assignment(text: str) -> tuple[str, float]:
     raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
 
 
+def heads_of(text: str) -> Any:
+    """The heads of a text such as enc-self:0:2,cross:1:0; or those that go by a column of a table, FILE:COLUMN or FILE.
+
+    Raises ValueError for another form.
+    """
+    from headroles.heads import load
+
+    file, mark, column = text.partition(".parquet")
+    if not mark:
+        return [head_of(one) for one in text.split(",")]
+    table = load(f"{file}{mark}")
+    name = column.removeprefix(":") or table.columns[0]
+    if name not in table:
+        raise ValueError(f"no column {name!r} in {file}{mark}; it has {', '.join(map(str, table))}")
+    return table[name]
+
+
 def strategy_named(name: str, gate_rate: float, freeze: Any, told: Path | None) -> Any:
     """The strategy of a name, gates with their options, roles from a table of scores."""
     from headroles.heads import load

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headroles.asked import heads_of
 from headroles.screen import list_figures, say, show_best, show_effects, show_table
 
 Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
@@ -184,20 +185,30 @@ def train(
     batch: Annotated[int, typer.Option(help="Examples of a step, on each process.", min=1)] = 32,
     rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-5,
     warmup: Annotated[int, typer.Option(help="Steps until it is reached.", min=0)] = 0,
+    smoothing: Annotated[float, typer.Option(help="Label smoothing.", min=0, max=1)] = 0.0,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Draw the weights anew by the seed.")] = False,
+    without: Annotated[
+        str | None, typer.Option(help="Heads to cut out first: kind:layer:head with commas, or TABLE:COLUMN of prune.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of examples and of dropout.")] = 0,
     limit: Limit = None,
 ) -> None:
     """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
     from headroles.corpus import read
-    from headroles.models import load
+    from headroles.models import load, untrained
+    from headroles.pruning.cutting import shrink
     from headroles.training import classifier
     from headroles.training import train as run
 
     sentences = read(corpus, target, limit=limit)
     measured = None if held_out is None else read(held_out, held_out_target)
     loaded, tokenizer = load(model) if target is not None else classifier(model, sentences)
+    loaded = untrained(loaded, seed=seed) if from_scratch else loaded
+    if without is not None:
+        shrink(loaded, heads_of(without))
     asked = [name.strip() for name in metrics.split(",")]
     options: dict[str, Any] = {"held_out": measured, "metrics": asked, "epochs": epochs, "batch": batch}
+    options |= {"label_smoothing_factor": smoothing} if smoothing else {}
     history = run(loaded, tokenizer, sentences, output, rate=rate, warmup_steps=warmup, seed=seed, **options)
     show_table(history.set_index("epoch"), f"trained on {len(sentences)} examples")
     say(f"written: {output}")

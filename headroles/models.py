@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) ->
     cut: PreTrainedModel = resized(cls).from_pretrained(name, **options)
     cut.__class__ = cls
     return cut
+
+
+def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
+    """A model of the same class, sizes and heads as another, its weights drawn anew."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh: PreTrainedModel = resized(type(model))(deepcopy(model.config))
+    fresh.__class__ = type(model)
+    if model.can_generate():
+        fresh.generation_config = deepcopy(model.generation_config)
+    fresh.to(model.device)  # type: ignore[arg-type]
+    return fresh.eval()
 
 
 def vocabulary(model: PreTrainedModel) -> int:

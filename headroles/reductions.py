@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles.asked import head_of, kinds_of, numbers, strategy_named
+from headroles.asked import heads_of, kinds_of, numbers, strategy_named
 from headroles.experiments import Device, Folder, Metric, Model, Target
 from headroles.screen import list_figures, say, show_table
 
@@ -129,27 +129,20 @@ def contest(
 def shrink(
     model: Model,
     heads: Annotated[
-        str, typer.Argument(help="Heads to cut out, as kind:layer:head with commas between; or a table of hr.prune.")
+        str, typer.Argument(help="Heads to cut out: kind:layer:head with commas, or TABLE:COLUMN of prune.")
     ],
     output: Annotated[Path, typer.Option(help="Folder for the smaller model and its tokenizer.")],
-    column: Annotated[str | None, typer.Option(help="Column of the table, by default its first.")] = None,
     groups: Annotated[
         Literal["equal", "whole", "expand"], typer.Option(help="What goes where heads share key-value heads.")
     ] = "equal",
 ) -> None:
     """Cut heads out of a model and save what is left; headroles.load brings it back."""
-    from headroles.heads import load as load_table
     from headroles.models import load
     from headroles.pruning.cutting import shrink as run
 
     loaded, tokenizer = load(model)
     before = sum(one.numel() for one in loaded.parameters())
-    if Path(heads).is_file():
-        table = load_table(heads)
-        gone: Any = table[column or table.columns[0]]
-    else:
-        gone = [head_of(text) for text in heads.split(",")]
-    run(loaded, gone, groups=groups).save_pretrained(output)
+    run(loaded, heads_of(heads), groups=groups).save_pretrained(output)
     tokenizer.save_pretrained(output)
     after = sum(one.numel() for one in loaded.parameters())
     say(f"written: {output}, {after:,} of {before:,} parameters")
