@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -67,12 +66,10 @@ def gated(
     found = families.sites(model)
     ask = gates if callable(gates) else lambda: gates
     _check(model, found, ask(), fill)
-    ends = [*accumulate(site.heads for site in found)]
-    own = {site.key: slice(end - site.heads, end) for site, end in zip(found, ends, strict=True)}
-    uniform: dict[nn.Module, Tensor] = {}
+    own, uniform = _Parts(found), dict[nn.Module, Tensor]()
 
     def gate(site: Site, z: Tensor) -> Tensor:
-        return _mix(z, ask()[..., own[site.key]], instead(site, z))
+        return _mix(z, own.of(site, ask()), instead(site, z))
 
     def instead(site: Site, z: Tensor) -> Tensor | None:
         if fill is None or fill == "zero":
@@ -122,6 +119,21 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
             present.update({kind: batch.queries(kind).present for kind in KINDS})
             model(**batch.inputs, **without_cache(model))
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
+
+
+class _Parts:
+    """The gates of each site, split once for all sites while they are the same tensor."""
+
+    def __init__(self, found: list[Site]) -> None:
+        self.sizes, self.places = [site.heads for site in found], {site.key: i for i, site in enumerate(found)}
+        self.split: tuple[Tensor | None, bool] = None, False  # what was split, and whether gradients were recorded
+        self.parts: tuple[Tensor, ...] = ()
+
+    def of(self, site: Site, gates: Tensor) -> Tensor:
+        """Those of one site, of all gates."""
+        if gates is not self.split[0] or torch.is_grad_enabled() != self.split[1]:
+            self.split, self.parts = (gates, torch.is_grad_enabled()), torch.split(gates, self.sizes, dim=-1)
+        return self.parts[self.places[site.key]]
 
 
 class _Reader:

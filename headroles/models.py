@@ -60,7 +60,8 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
     if model.can_generate():
         fresh.generation_config = deepcopy(model.generation_config)
     fresh.to(model.device)  # type: ignore[arg-type]
-    return fresh.eval()
+    fresh.eval()
+    return fresh
 
 
 def vocabulary(model: PreTrainedModel) -> int:

@@ -17,6 +17,7 @@ from test_train import films, tokenizer, untrained
 
 import headroles as hr
 from headroles import families, heads, role
+from headroles.models import untrained as untrained_as
 from headroles.pruning import contest, order, sizes
 from headroles.pruning import run as pruning
 from headroles.pruning.compensation import compensation, uniformity
@@ -418,6 +419,19 @@ def test_prune_and_shrink_are_commands(folder):
     done = run("shrink", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
     assert done.code == 2
     assert "no head ('enc-self', 9, 0) in BertForSequenceClassification" in done.err
+
+
+def test_a_model_is_trained_from_scratch_without_the_heads_that_went(folder):
+    options = ["--epochs", "1", "--smoothing", "0.1", "--from-scratch", "--without", "enc-self:0:1,enc-self:1:3"]
+    done = run("train", folder / "model", folder / "train.tsv", *options, "--output", folder / "scratch")
+    assert done.code == 0, done.err
+    model, _ = hr.load(folder / "scratch")
+    gone = {("enc-self", 0, 1), ("enc-self", 1, 3)}
+    assert set(families.index(model)) == set(families.index(learnt())) - gone
+    start = untrained_as(hr.shrink(deepcopy(learnt()), gone))
+    assert [one.shape for one in start.parameters()] == [one.shape for one in model.parameters()]
+    moved = start.bert.embeddings.word_embeddings.weight - model.bert.embeddings.word_embeddings.weight
+    assert 0 < float(moved.detach().abs().max()) < 1e-3  # 3 steps from the same draw, at a small rate
 
 
 def test_contest_efficiency_and_dynamics_are_commands(folder):

