@@ -12,7 +12,7 @@ import typer
 
 from headroles.asked import assignment, head_of, scores_of
 from headroles.experiments import ablate, agreement, compare, curve, train
-from headroles.reductions import contest, dynamics, efficiency, prune, shrink
+from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -138,7 +138,7 @@ def demo(
     list_figures(files, folder)
 
 
-for command in (compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, dynamics):
+for command in (compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, compensation, dynamics):
     app.command()(command)
 
 

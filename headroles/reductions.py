@@ -40,7 +40,7 @@ def prune(
     held_out_target: HeldOutTarget = None,
     strategy: Annotated[
         str,
-        typer.Option(help="l0, exactly, or an order: importance, effect, random, top ...; a minus reverses."),
+        typer.Option(help="Gates (l0, exactly) or an order: importance, effect, random, top ...; a minus reverses."),
     ] = "l0",
     keep: Keep = "0.75,0.5,0.25",
     kinds: Kinds = None,
@@ -195,7 +195,7 @@ def dynamics(
     study: Folder = Path("study"),
     limit: Annotated[int | None, typer.Option(help="Only the first held-out examples.", min=1)] = None,
 ) -> None:
-    """Close heads at every checkpoint of a training: when does their order settle, and when do roles appear?"""
+    """Close heads at every checkpoint of a training, to see when their order settles and when roles appear."""
     from headroles.corpus import read
     from headroles.course import dynamics as run
     from headroles.study import Study
@@ -205,6 +205,30 @@ def dynamics(
     folder = Study(study)
     _, order = run(folder, training, told, measured, metric=metric, steps=steps)
     show_table(order.set_index("epoch"), "the order of heads, and roles, at each checkpoint")
+    list_figures(draw(folder), study)
+
+
+def compensation(
+    before: Annotated[str, typer.Argument(help="Model before fine-tuning, with all heads.")],
+    after: Annotated[list[str], typer.Argument(help="What was fine-tuned from it, by several seeds.")],
+    study: Folder = Path("study"),
+) -> None:
+    """Measure how far the weights of each head moved in fine-tuning, and whether all moved alike."""
+    from headroles.heads import save
+    from headroles.models import load
+    from headroles.pruning.compensation import alike
+    from headroles.pruning.compensation import compensation as run
+    from headroles.study import Study
+    from headroles.survey import draw
+
+    folder, start = Study(study), load(before)[0]
+    tables = [run(start, load(one)[0]) for one in after]
+    for seed, table in enumerate(tables):
+        save(table, folder.path(f"compensation-{seed}"))
+    if len(tables) > 2:
+        found = alike(tables)
+        save(found, folder.path("uniformity"))
+        show_table(found, "do all heads move alike? w 0: chance, 1: the same heads move most each time")
     list_figures(draw(folder), study)
 
 

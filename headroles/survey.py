@@ -26,7 +26,7 @@ DRAWN = (  # the files `draw` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
     *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
-    *("contest.png", "efficiency.png", "dynamics.png", "settling.png"),
+    *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
 )
 BALANCED = 100  # sentences of the conservation report
 MAPS = (  # columns worth a heatmap each, where a study has them
@@ -207,7 +207,8 @@ def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
 
     for name in study.names():
         table, first = study.load(name), name.partition("-")[0]
-        kinds = _kinds(table) if first == "survival" else list(table["kind"].unique()) if first == "functions" else []
+        gone = table[(table.filter(regex=r"\]$") == 0).any(axis=1)] if first == "survival" else table[:0]
+        kinds = list(table["kind"].unique()) if first == "functions" else _kinds(gone) if len(gone) else []
         if first == "sizes":
             yield _slug(name), plots.survival(table, label=_measured(table))
             yield _slug(f"{name} kinds"), plots.by_kind(table)
@@ -216,6 +217,8 @@ def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
             yield _slug(f"{name} {kind}"), drawing(table, kind=kind)
         if first == "gates":
             yield _slug(name), plots.gates(table)
+        if first == "compensation":
+            yield _slug(name), plots.heatmaps(table["moved[all]"], label="change of the weights, relative")[0]
         if name == "contest":
             yield name, plots.contest(table, study.load("contest-seeds"), label=_measured(table))[0]
         if name == "efficiency":

@@ -119,7 +119,8 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 
 def test_these_are_the_commands():
     own = {"parse", "score", "roles", "plot", "attention", "demo"}
-    assert set(COMMANDS) == own | {"compare", "ablate", "curve", "agreement", "train"}
+    smaller = {"prune", "contest", "shrink", "efficiency", "compensation", "dynamics"}
+    assert set(COMMANDS) == own | smaller | {"compare", "ablate", "curve", "agreement", "train"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

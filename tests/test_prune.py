@@ -434,6 +434,23 @@ def test_a_model_is_trained_from_scratch_without_the_heads_that_went(folder):
     assert 0 < float(moved.detach().abs().max()) < 1e-3  # 3 steps from the same draw, at a small rate
 
 
+def test_movement_is_a_command(folder):
+    options = ["--epochs", "1", "--without", "enc-self:0:1"]
+    for seed in range(3):
+        place = folder / f"tuned-{seed}"
+        assert (
+            run("train", folder / "model", folder / "train.tsv", *options, "--seed", seed, "--output", place).code == 0
+        )
+    tuned = [folder / f"tuned-{seed}" for seed in range(3)]
+    done = run("compensation", folder / "model", *tuned, "--study", folder / "moved")
+    assert done.code == 0, done.err
+    tables = [heads.load(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
+    assert [len(table) for table in tables] == [7, 7, 7]
+    assert all((table["moved[all]"] > 0).all() for table in tables)
+    found = heads.load(folder / "moved/uniformity.parquet")
+    assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
+
+
 def test_contest_efficiency_and_dynamics_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "2", "--strategies", "random,top"]
     done = run("contest", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")

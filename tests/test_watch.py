@@ -15,6 +15,7 @@ from test_families import NAMES, _traces
 import headroles as hr
 from headroles import families, seam
 from headroles.probe import without_cache
+from headroles.site import class_name
 
 OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
 FIELDS = {"enc-self": "encoder_attentions", "dec-self": "decoder_attentions", "cross": "cross_attentions"}
@@ -66,7 +67,7 @@ def present(given, kind, side):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attention_call_is_a_known_site_once(name):
     calls, known = Counter(), hr.sites(tiny(name))
-    outside = [each for each in tiny(name).modules() if families._class_name(each) in families.OUTSIDE]
+    outside = [each for each in tiny(name).modules() if class_name(each) in families.OUTSIDE]
     hooks = [module.register_forward_hook(lambda module, *_: calls.update([module])) for module in outside]
     try:
         with seam.attending(tiny(name), lambda call: calls.update([call.module])):

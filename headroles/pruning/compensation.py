@@ -63,6 +63,17 @@ def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd
     return found
 
 
+def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """`uniformity` of distances and of relative movement, of all weights and of each part."""
+    columns = [name for name in map(str, tables[0]) if name.startswith(("distance[", "moved["))]
+    parts = [uniformity(tables, name) for name in columns]
+    for name, part in zip(columns, parts, strict=True):
+        part.index = pd.Index([f"{name} of {of}" for of in part.index], name="of")
+    found = pd.concat(parts)
+    found.attrs["signatures"] = dict.fromkeys(found.columns, heads.signature(tables[0], columns[0]))
+    return found
+
+
 def _alike(values: Any) -> dict[str, float]:
     test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
     count, seeds = values.shape

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import families, heads, models
+from headroles import families, heads
 from headroles.gates import Head
 from headroles.heads import Kind
 from headroles.metrics import Metric
@@ -23,7 +22,7 @@ from headroles.metrics import metric as the_metric
 from headroles.pruning.cutting import shrink
 from headroles.pruning.order import Order, Setting, among
 from headroles.pruning.run import Strategy, closed_first, prune, strategy_of
-from headroles.pruning.trials import Array, Trials, interval, signed, values
+from headroles.pruning.trials import Array, Trials, interval, recipe, signed, values
 from headroles.study import Study
 from headroles.text import Corpus
 from headroles.training import train
@@ -113,15 +112,7 @@ class _Work:
     ) -> None:
         self.model, self.tokenizer, self.corpus, self.tune = model, tokenizer, corpus, tune
         self.metric, self.scored, self.kinds, self.may_go = metric, scored, kinds, among(model, kinds)
-        self.recipe = heads.sign(
-            model=models.name(model),
-            weights=models.revision(model),
-            trained_on=corpus.hash,
-            scored=scored,
-            kinds=",".join(kinds or ("all",)),
-            tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
-            headroles=version("headroles"),
-        )
+        self.recipe = recipe(model, corpus, kinds, tune, scored=scored)
         self.trials = Trials(study, tokenizer, held_out, metric, self.recipe)
 
     def seed(self, chosen: Sequence[Strategy], counts: Sequence[int], seed: int) -> Iterator[_Run]:
@@ -140,9 +131,9 @@ class _Work:
         kept = Study(self.trials.folder)
         what = (str(strategy), seed) if isinstance(strategy, Order) else (str(strategy), count, seed)
         place = self.trials.place("choice", *what)
-        recipe = heads.sign(recipe=self.recipe, what=what)
+        told = heads.sign(recipe=self.recipe, what=what)
         if isinstance(strategy, Order):
-            table = kept.keep(place.name, recipe, lambda: self._ordered(strategy, seed))
+            table = kept.keep(place.name, told, lambda: self._ordered(strategy, seed))
             line: Any = table["turn"].dropna().sort_values().index.tolist()
             return closed_first(line, count)
 
@@ -150,7 +141,7 @@ class _Work:
             options: Any = {"keep": count, "kinds": self.kinds, "seed": seed, "tune": self.tune, "folder": place}
             return prune(deepcopy(self.model), self.tokenizer, self.corpus, strategy, **options)
 
-        found = kept.keep(place.name, recipe, learnt).iloc[:, 0]
+        found = kept.keep(place.name, told, learnt).iloc[:, 0]
         shutil.rmtree(place, ignore_errors=True)
         return [(kind, int(layer), int(head)) for kind, layer, head in found.index[found == 0]]
 

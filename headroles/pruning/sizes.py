@@ -10,14 +10,14 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import families, heads, models, role
+from headroles import families, heads, role
 from headroles.heads import KINDS, Kind
 from headroles.metrics import Metric
 from headroles.metrics import metric as the_metric
 from headroles.pruning.cutting import shrink
 from headroles.pruning.order import Order, among
 from headroles.pruning.run import Strategy, frozen, prune, strategy_of, undecided
-from headroles.pruning.trials import Trials, interval, signed, values
+from headroles.pruning.trials import Trials, interval, recipe, signed, values
 from headroles.scores import score
 from headroles.study import Study
 from headroles.text import Corpus
@@ -51,8 +51,8 @@ def prune_sizes(
     chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     measured, may_go = the_metric(metric), among(model, kinds)
-    recipe = _recipe(model, corpus, chosen, kinds, options)
-    trials = Trials(study, tokenizer, held_out, measured, recipe)
+    work = recipe(model, corpus, kinds, options, strategy=chosen)
+    trials = Trials(study, tokenizer, held_out, measured, work)
     counts = [round(one * len(may_go)) if one < 1 else int(one) for one in keep]
     statistics, tables, told = [], [], []
     for count in (len(may_go), *sorted(set(counts) - {len(may_go)}, reverse=True)):
@@ -65,9 +65,9 @@ def prune_sizes(
     heads.save(table, study.path(f"survival-{name}"))
     if told:
         parts = pd.concat(told, ignore_index=True)
-        heads.save(signed(parts, recipe, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}"))
+        heads.save(signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}"))
     found = _table(measured, statistics, tables, resamples)
-    heads.save(signed(found, recipe, trials.signature), study.path(f"sizes-{name}"))
+    heads.save(signed(found, work, trials.signature), study.path(f"sizes-{name}"))
     return found
 
 
@@ -125,13 +125,13 @@ class _Made:
 
     def roles(self, scored: Corpus) -> pd.DataFrame:
         """How many heads of each kind have which family of roles: kind, function, count; "several", "none" too."""
-        recipe = heads.sign(place=self.place.name, scored=scored.hash, headroles=version("headroles"))
+        work = heads.sign(place=self.place.name, scored=scored.hash, headroles=version("headroles"))
         kept = Study(self.trials.folder)
 
         def compute() -> pd.DataFrame:
             return role.roles(score(self.model(), self.tokenizer, scored, resamples=200))
 
-        return functions(kept.keep(f"roles-{self.place.name}", recipe, compute))
+        return functions(kept.keep(f"roles-{self.place.name}", work, compute))
 
 
 def functions(told: pd.DataFrame) -> pd.DataFrame:
@@ -158,21 +158,3 @@ def _table(metric: Metric, statistics: Sequence[Any], tables: Sequence[pd.DataFr
         opened = table.iloc[:, 1] if table.shape[1] > 1 and str(table.columns[1]).endswith(".open") else None
         rows.append(row | {"undecided": 0 if opened is None else undecided(opened)})
     return pd.DataFrame(rows)
-
-
-def _recipe(
-    model: PreTrainedModel,
-    corpus: Corpus,
-    chosen: Strategy,
-    kinds: Sequence[Kind] | None,
-    options: Mapping[str, Any],
-) -> str:
-    return heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
-        trained_on=corpus.hash,
-        strategy=chosen,
-        kinds=",".join(kinds or ("all",)),
-        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
-        headroles=version("headroles"),
-    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import heads, models
 from headroles.examples import Closed, Sweep
 from headroles.gates import Head
+from headroles.heads import Kind
 from headroles.metrics import Metric
 from headroles.scores.book import bounds, counting
 from headroles.study import Study
@@ -21,6 +24,21 @@ from headroles.sweep import sweep
 from headroles.text import Corpus
 
 Array = npt.NDArray[np.floating]
+
+
+def recipe(
+    model: PreTrainedModel, corpus: Corpus, kinds: Sequence[Kind] | None, tune: Mapping[str, Any], **rest: object
+) -> str:
+    """What the trials of a model that is pruned and trained on a corpus follow from."""
+    return heads.sign(
+        model=models.name(model),
+        weights=models.revision(model),
+        trained_on=corpus.hash,
+        **rest,
+        kinds=",".join(kinds or ("all",)),
+        tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
+        headroles=version("headroles"),
+    )
 
 
 class Trials:
