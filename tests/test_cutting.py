@@ -36,6 +36,14 @@ GENERATING = [
     for name in CUT
     if name in zoo.DECODERS or (name in zoo.ENCODER_DECODERS and "num_mel_bins" not in zoo.ZOO[name][2])
 ]
+QUICK = {"marian", "t5", "bert", "albert", "deberta-v2", "gpt2", "llama-grouped"}  # the others are slow together
+
+
+def each(names):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+EACH, WRITING = each(CUT), each(GENERATING)
 GROUPED = [name for name in CUT if any(kv_heads < heads for *_, heads, kv_heads, _ in zoo.EXPECTED[name])]
 LOADED = ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5", "bert2gpt2"]
 
@@ -163,7 +171,7 @@ def same_text(model, like, heads, name):
 # --- every family ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
     model, gone, given = cut(name), mixed(whole(name)), zoo.inputs(whole(name))
     expected, intact = closing(whole(name), gone, given), outputs(whole(name), given)
@@ -177,7 +185,7 @@ def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
         assert (one.heads, site.width(one.out)) == (len(one.numbers), one.heads * one.size)
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_a_cut_model_is_saved_and_comes_back(name, saved):
     model, given = cut(name), zoo.inputs(whole(name))
     again = resized(type(model)).from_pretrained(saved(name)).eval()
@@ -186,7 +194,7 @@ def test_a_cut_model_is_saved_and_comes_back(name, saved):
     assert site.recorded(again.config) == site.recorded(model.config)
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_transformers_alone_does_not_load_a_cut_model(name, saved):
     """Rather an error than a model with some weights drawn at random."""
     pair = isinstance(whole(name), transformers.EncoderDecoderModel)  # which is no AutoModel
@@ -195,7 +203,7 @@ def test_transformers_alone_does_not_load_a_cut_model(name, saved):
             cls.from_pretrained(saved(name))
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_a_cut_model_can_be_cut_again(name):
     given, second = zoo.inputs(whole(name)), numbered(whole(name), 2)
     expected = closing(whole(name), mixed(whole(name)) + second, given)
@@ -203,7 +211,7 @@ def test_a_cut_model_can_be_cut_again(name):
     assert apart(outputs(cut_again(name), given), expected) <= 1e-5
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_cutting_twice_leaves_what_cutting_once_leaves(name):
     once = shrink(zoo.tiny(name), mixed(whole(name)) + numbered(whole(name), 2))
     assert families.index(cut_again(name)).tolist() == families.index(once).tolist()
@@ -211,7 +219,7 @@ def test_cutting_twice_leaves_what_cutting_once_leaves(name):
     assert torch.equal(outputs(cut_again(name), zoo.inputs(once)), outputs(once, zoo.inputs(once)))
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_what_is_cut_already_cannot_be_cut(name):
     model = cut(name)
     head, before = (*hr.sites(model)[0].key, 1), snapshot(model)
@@ -221,7 +229,7 @@ def test_what_is_cut_already_cannot_be_cut(name):
     assert unchanged(model, before)
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_a_whole_layer_can_go(name, tmp_path):
     model, gone, given = without_first_layers(name), first_layers(whole(name)), zoo.inputs(whole(name))
     assert apart(outputs(model, given), closing(whole(name), gone, given)) <= 1e-5
@@ -235,18 +243,18 @@ def test_a_whole_layer_can_go(name, tmp_path):
     assert torch.equal(outputs(reloaded(model, tmp_path), given), outputs(model, given))
 
 
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", WRITING)
 def test_a_cut_model_writes_what_it_does_with_the_heads_closed(name):
     same_text(cut(name), whole(name), mixed(whole(name)), name)
 
 
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", WRITING)
 def test_a_model_without_its_first_layer_writes_what_it_does_with_the_heads_closed(name):
     """The first layer is the one that a cache asks how long the text is."""
     same_text(without_first_layers(name), whole(name), first_layers(whole(name)), name)
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_a_copy_of_a_cut_model_stands_alone(name):
     model, given = cut(name), zoo.inputs(whole(name))
     plain, before = outputs(model, given), snapshot(model)
@@ -260,7 +268,7 @@ def test_a_copy_of_a_cut_model_stands_alone(name):
     assert torch.equal(outputs(model, given), plain)
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", EACH)
 def test_the_gradients_of_a_cut_model_are_those_with_the_heads_closed(name):
     model, like, given = copy.deepcopy(cut(name)), zoo.tiny(name), zoo.inputs(whole(name))
     gone = mixed(like)

@@ -182,6 +182,7 @@ def test_values_of_other_heads_are_no_order():
         Told(values).order(setting())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["prune-tune", "tune-prune", "tune-prune-tune"])
 def test_a_schedule_trains_when_it_says(tmp_path, schedule):
     model = deepcopy(learnt())
@@ -205,6 +206,7 @@ def no_training(monkeypatch):
         monkeypatch.setattr(room, "train", lambda *_, **__: pytest.fail("trained again"))
 
 
+@pytest.mark.slow
 def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, monkeypatch):
     study, model = Study(tmp_path), learnt()
     asked = {"keep": [6, 0.25], "metric": "accuracy", "tune": TUNE, "scored": films(30, 2)}
@@ -226,6 +228,7 @@ def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, 
     assert prune_sizes(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked).equals(table)
 
 
+@pytest.mark.slow
 def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
     table = prune_sizes(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE)
     model = deepcopy(learnt())
@@ -259,6 +262,7 @@ def fought(folder):
     return prune_contest(Study(folder), learnt(), tokenizer(), films(48), films(40, 1), **asked)
 
 
+@pytest.mark.slow
 def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
     found, study = fought(tmp_path), Study(tmp_path)
     each, choices = study.load("contest-seeds"), study.load("contest-heads")
@@ -404,6 +408,7 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_prune_and_shrink_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "4", "--gate-rate", "0.3", "--metric", "accuracy"]
     done = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study")
@@ -421,6 +426,7 @@ def test_prune_and_shrink_are_commands(folder):
     assert "no head ('enc-self', 9, 0) in BertForSequenceClassification" in done.err
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_from_scratch_without_the_heads_that_went(folder):
     options = ["--epochs", "1", "--smoothing", "0.1", "--from-scratch", "--without", "enc-self:0:1,enc-self:1:3"]
     done = run("train", folder / "model", folder / "train.tsv", *options, "--output", folder / "scratch")
@@ -434,6 +440,7 @@ def test_a_model_is_trained_from_scratch_without_the_heads_that_went(folder):
     assert 0 < float(moved.detach().abs().max()) < 1e-3  # 3 steps from the same draw, at a small rate
 
 
+@pytest.mark.slow
 def test_movement_is_a_command(folder):
     options = ["--epochs", "1", "--without", "enc-self:0:1"]
     for seed in range(3):
@@ -451,6 +458,7 @@ def test_movement_is_a_command(folder):
     assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
 
 
+@pytest.mark.slow
 def test_contest_efficiency_and_dynamics_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "2", "--strategies", "random,top"]
     done = run("contest", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
