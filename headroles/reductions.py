@@ -74,7 +74,9 @@ def prune(
     options: Any = {"keep": numbers(keep), "kinds": kinds_of(kinds), "metric": metric, "scored": roles_on}
     options |= {"seed": seed, "tune": tune}
     table = prune_sizes(folder, place(loaded, device), tokenizer, learnt, measured, chosen, **options)
-    show_table(_ends(table.set_index("heads")), f"{strategy}: {metric} on {held_out.name}")
+    shown = table.set_index("heads").rename(columns={"low": "value.low", "high": "value.high"})
+    shown = shown[[name for name in shown if str(name).startswith(("value", "change", "undecided"))]]
+    show_table(shown, f"{strategy}: {metric} on {held_out.name}, the whole model first")
     list_figures(draw(folder), study)
 
 
@@ -230,8 +232,3 @@ def compensation(
         save(found, folder.path("uniformity"))
         show_table(found, "do all heads move alike? w 0: chance, 1: the same heads move most each time")
     list_figures(draw(folder), study)
-
-
-def _ends(table: Any) -> Any:
-    """Bounds by the name of what they are of."""
-    return table.rename(columns={"low": "value.low", "high": "value.high"})

@@ -232,7 +232,7 @@ def _measured(curves: pd.DataFrame) -> str:
     """What the curves are of, from their signature."""
     found = re.search(r"metric:(\w+)\(", heads.signature(curves, "value"))
     name = found.group(1).lower() if found else "metric"
-    return "agreement with the intact model" if name == "agreement" else name
+    return {"agreement": "agreement with the intact model", "bleu": "BLEU", "chrf": "chrF"}.get(name, name)
 
 
 def _kinds(table: pd.DataFrame) -> list[Any]:
