@@ -123,7 +123,7 @@ def contest(
     options |= {"metric": metric, "scored": scored, "tune": {**tune, "save_strategy": "no"}}
     table = prune_contest(folder, place(loaded, device), tokenizer, learnt, measured, **options)
     names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
-    shown = table.drop(columns=["strategy", "heads", "tuned"]).set_index(pd.Index(names, name="choice"))
+    shown = table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"]).set_index(pd.Index(names, name="choice"))
     show_table(shown, f"{metric} on {held_out.name}, mean of {seeds} seeds")
     list_figures(draw(folder), study)
 

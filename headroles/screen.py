@@ -85,4 +85,6 @@ def _cell(row: Any, name: str) -> str:
     ends = [row.get(f"{name}.{end}") for end in ("low", "high")]
     interval = "" if None in ends else " \\[{:.3f}, {:.3f}]".format(*ends)
     number = row[name]
+    if number != number:  # there is none
+        return ""
     return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"

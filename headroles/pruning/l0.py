@@ -56,7 +56,8 @@ class Exactly:
     """Exactly as many heads as are to be kept, by differentiable subset selection (Li et al. 2021, section 3).
 
     Gates are a relaxed top-k of Gumbel-perturbed weights, whose temperature falls from `hot` to `cold` over the
-    training. `rate` is the weights' own learning rate, `freeze` what of the model does not train with them.
+    training (in the authors' code from 1000 to 1e-8, on BERT). `rate` is the weights' own learning rate, `freeze` what
+    of the model does not train with them.
     """
 
     hot: float = 4.0
