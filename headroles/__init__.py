@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headroles.gates import gated
     from headroles.heads import join
     from headroles.lrp import ruled
-    from headroles.models import load
+    from headroles.models import load, save
     from headroles.parsing import parse
     from headroles.pruning.compensation import compensation
     from headroles.pruning.contest import prune_contest
@@ -63,6 +63,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "read": "corpus",
     "roles": "role",
     "ruled": "lrp",
+    "save": "models",
     "score": "scores",
     "shrink": "pruning.cutting",
     "sites": "families",
@@ -125,6 +126,7 @@ __all__ = [
     "read",
     "roles",
     "ruled",
+    "save",
     "score",
     "scores",
     "shrink",

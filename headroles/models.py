@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import processes
 from headroles.resize import resized
-from headroles.site import recorded
+from headroles.site import recorded, recorded_sites
 
 
 def load(
@@ -48,7 +50,30 @@ def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) ->
         cls = cls._model_mapping[type(config)]
     cut: PreTrainedModel = resized(cls).from_pretrained(name, **options)
     cut.__class__ = cls
+    if recorded_sites(cut) is None:
+        raise ValueError("its record of heads is of weights of other sizes")
     return cut
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> Path:
+    """Save a model, whole or with heads cut out, and its tokenizer in a folder, for `load`.
+
+    Files are written beside the folder and moved there when all are whole: a full disk leaves what was there before.
+    Raises OSError with the path and the reason.
+    """
+    place = Path(folder)
+    draft = place.absolute().with_name(f".{place.absolute().name}.{os.getpid()}")
+    try:
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        place.mkdir(parents=True, exist_ok=True)
+        for file in draft.iterdir():
+            file.replace(place / file.name)
+    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
+        raise OSError(f"could not write {place}: {_reason(error)}; what was there before is unchanged") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return place
 
 
 def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:

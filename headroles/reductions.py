@@ -139,13 +139,12 @@ def shrink(
     ] = "equal",
 ) -> None:
     """Cut heads out of a model and save what is left; headroles.load brings it back."""
-    from headroles.models import load
+    from headroles.models import load, save
     from headroles.pruning.cutting import shrink as run
 
     loaded, tokenizer = load(model)
     before = sum(one.numel() for one in loaded.parameters())
-    run(loaded, heads_of(heads), groups=groups).save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    save(run(loaded, heads_of(heads), groups=groups), tokenizer, output)
     after = sum(one.numel() for one in loaded.parameters())
     say(f"written: {output}, {after:,} of {before:,} parameters")
 

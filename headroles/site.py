@@ -81,7 +81,10 @@ def module_at(model: nn.Module, name: str) -> nn.Module:
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     names = [name, name.removeprefix(prefix), prefix + name]
     modules: dict[str, nn.Module] = dict(model.named_modules())
-    return next(modules[each] for each in names if each in modules)
+    found = next((modules[each] for each in names if each in modules), None)
+    if found is None:
+        raise ValueError(f"its record of heads speaks of {name!r}, which {type(model).__name__} does not have")
+    return found
 
 
 def recorded_sites(model: PreTrainedModel) -> list[Site] | None:

@@ -22,8 +22,8 @@ from headroles import families, heads
 from headroles.gates import closed, gated
 from headroles.probe import probe
 from headroles.pruning.l0 import L0, Exactly, relaxed_top
-from headroles.pruning.learnt import NAME, HardConcrete, learning
-from headroles.pruning.run import frozen, prune, undecided
+from headroles.pruning.learnt import NAME, HardConcrete, frozen, learning
+from headroles.pruning.run import prune, undecided
 from headroles.training import train
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)

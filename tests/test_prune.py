@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from copy import deepcopy
 from functools import cache
 
@@ -494,3 +497,84 @@ def test_contest_efficiency_and_dynamics_are_commands(folder):
 
 def test_a_reverse_has_the_same_heads():
     assert Reverse(Random()).order(setting()) == Random().order(setting())[::-1]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_a_strength_that_closes_everything_is_said(caplog):
+    model = deepcopy(learnt())
+    table = prune(model, tokenizer(), films(48), hr.L0(strength=100.0, rate=1.0), tune=TUNE | {"epochs": 3})
+    assert table["survival[100]"].sum() == 0
+    assert caplog.messages == ["every gate is closed: lower the strength, or ask for a number of heads"]
+    hr.shrink(model, table["survival[100]"])
+    assert list(families.index(model)) == []
+    output = model(**tokenizer()("the film", return_tensors="pt"))
+    assert output.logits.isfinite().all()
+
+
+def test_a_number_of_heads_that_is_not_reached_is_said(caplog):
+    table = prune(deepcopy(learnt()), tokenizer(), films(48), hr.L0(rate=1e-4), keep=2, tune=TUNE)
+    assert table["survival[l0 2]"].sum() == 2
+    message = (
+        "2 heads were asked for, and 8 of 8 gates are expected to be open: the likeliest stay; more steps or a larger"
+    )
+    assert caplog.messages == [f"{message} rate of gates decide them"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_learning_of_gates(tmp_path):
+    model = deepcopy(learnt())
+    options = {"folder": tmp_path, "tune": TUNE | {"rate": 1e38, "epochs": 2}}
+    with pytest.raises(
+        ValueError, match=r"^the loss is (nan|inf) after \d+ steps; the checkpoints before are kept, try a "
+    ):
+        prune(model, tokenizer(), films(48), hr.L0(), keep=2, **options)
+    assert not hasattr(model, "head_gates")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.fixture
+def smaller(tmp_path):
+    """A folder with a model whose heads were cut out, and its record."""
+    hr.save(hr.shrink(deepcopy(learnt()), [("enc-self", 0, 1)]), tokenizer(), tmp_path / "smaller")
+    config = tmp_path / "smaller/config.json"
+    return config.parent, json.loads(config.read_text()), config
+
+
+def unloadable(folder, reason):
+    hint = "a local folder needs config.json, weights, tokenizer"
+    with pytest.raises(OSError, match=whole(f"could not load {str(folder)!r}: {reason} ({hint})")):
+        hr.load(folder)
+
+
+def test_a_record_that_does_not_fit_the_weights_is_no_model(smaller):
+    folder, told, config = smaller
+    told["headroles"]["sites"][0]["heads"] = [0, 2]
+    config.write_text(json.dumps(told))
+    unloadable(folder, "its record of heads is of weights of other sizes")
+    told["headroles"]["sites"][0] |= {"heads": [0, 2, 3], "name": "model.encoder.layers.0.self_attn"}
+    config.write_text(json.dumps(told))
+    other = "'model.encoder.layers.0.self_attn', which BertForSequenceClassification does not have"
+    unloadable(folder, f"its record of heads speaks of {other}")
+
+
+def test_a_full_disk_leaves_the_model_there_was(smaller):
+    folder, _, _ = smaller
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    code = """
+import resource, sys
+import headroles as hr
+model, tokenizer = hr.load(sys.argv[1])
+hr.shrink(model, [("enc-self", 1, 2)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000))
+try:
+    hr.save(model, tokenizer, sys.argv[1])
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert re.fullmatch(
+        rf"could not write {re.escape(str(folder))}: .*; what was there before is unchanged\n", done.stdout
+    ), (done.stdout, done.stderr)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["smaller"]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from headroles.gates import Head
-from headroles.pruning.learnt import Gates, HardConcrete
+from headroles.pruning.learnt import Freeze, Gates, HardConcrete
 
-Freeze = Literal["nothing", "decoder", "all"]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
 DRAWS = 1000  # from which the chance of a head to be chosen is told
 GAIN = 0.02  # of the pressure on gates, per step and per share of heads above the target

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from headroles import families, models
 from headroles.gates import Head, gated
 
 NAME = "head_gates"  # of the gates among the model's modules: the Trainer, its optimizer and checkpoints take them in
+Freeze = Literal["nothing", "decoder", "all"]
 LOW, HIGH = -0.1, 1.1  # the interval a binary Concrete variable is stretched to before it is clipped to 0..1
 
 
@@ -138,6 +139,27 @@ def learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
         gates.drawn = None
         delattr(model, NAME)
         families.remember(model, found)
+
+
+@contextmanager
+def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
+    """Within the block what is frozen of `model` does not train; gates do. Raises ValueError for what it lacks."""
+    if what not in ("nothing", "decoder", "all"):
+        raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
+    if what == "decoder" and not model.config.is_encoder_decoder:
+        raise ValueError(f"{type(model).__name__} has no decoder beside an encoder to freeze")
+    free: set[nn.Parameter] = set(getattr(model, NAME).parameters()) if hasattr(model, NAME) else set()
+    if what == "decoder":
+        encoder, decoder = (set(part.parameters()) for part in (model.get_encoder(), model.get_decoder()))
+        free |= encoder - decoder
+    held = [] if what == "nothing" else [one for one in model.parameters() if one.requires_grad and one not in free]
+    for one in held:
+        one.requires_grad = False
+    try:
+        yield
+    finally:
+        for one in held:
+            one.requires_grad = True
 
 
 def _share(kwargs: dict[str, Any], *, causal: bool) -> float:

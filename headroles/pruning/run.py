@@ -6,23 +6,22 @@ import hashlib
 import logging
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import transformers
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import families, heads, models
 from headroles.gates import Head
 from headroles.heads import Kind
 from headroles.pruning.cutting import shrink
-from headroles.pruning.l0 import L0, Exactly, Freeze
-from headroles.pruning.learnt import NAME, Gates, learning
+from headroles.pruning.l0 import L0, Exactly
+from headroles.pruning.learnt import NAME, Gates, frozen, learning
 from headroles.pruning.order import Order, Setting, among, order
 from headroles.text import Corpus
 from headroles.training import train
@@ -160,9 +159,22 @@ def _by_gates(
     survival, opened = (pd.Series(1.0, index=index) for _ in range(2))
     survival.update(pd.Series(settled, index=index[index.get_indexer(learnt)]))
     opened.update(pd.Series(chances, index=index[index.get_indexer(learnt)]))
-    log.info("%d of %d gates are undecided", undecided(opened), len(learnt))
+    _warn(settled, chances, count)
     _write(place, watcher, history, learnt)
     return {"": survival, ".open": opened}
+
+
+def _warn(settled: list[float], chances: list[float], count: int | None) -> None:
+    """Say what is not as it was asked for."""
+    expected, size = sum(chances), len(chances)
+    if not any(settled) and count != 0:
+        log.warning("every gate is closed: lower the strength, or ask for a number of heads")
+    if count is not None and abs(expected - count) > 0.1 * size:
+        log.warning(
+            "%d heads were asked for, and %.0f of %d gates are expected to be open: the likeliest stay; more steps or "
+            "a larger rate of gates decide them",
+            *(count, expected, size),
+        )
 
 
 def undecided(opened: pd.Series[Any]) -> int:
@@ -208,27 +220,6 @@ def _write(place: Path, watcher: _Watcher, history: pd.DataFrame, learnt: Sequen
     table = pd.DataFrame(rows, columns=[*heads.LEVELS, "step", "open"])
     table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
     heads.save(table, place / "gates.parquet")
-
-
-@contextmanager
-def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
-    """Within the block what is frozen of `model` does not train; gates do. Raises ValueError for what it lacks."""
-    if what not in ("nothing", "decoder", "all"):
-        raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
-    if what == "decoder" and not model.config.is_encoder_decoder:
-        raise ValueError(f"{type(model).__name__} has no decoder beside an encoder to freeze")
-    free: set[nn.Parameter] = set(getattr(model, NAME).parameters()) if hasattr(model, NAME) else set()
-    if what == "decoder":
-        encoder, decoder = (set(part.parameters()) for part in (model.get_encoder(), model.get_decoder()))
-        free |= encoder - decoder
-    held = [] if what == "nothing" else [one for one in model.parameters() if one.requires_grad and one not in free]
-    for one in held:
-        one.requires_grad = False
-    try:
-        yield
-    finally:
-        for one in held:
-            one.requires_grad = True
 
 
 def _signature(

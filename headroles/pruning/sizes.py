@@ -15,8 +15,9 @@ from headroles.heads import KINDS, Kind
 from headroles.metrics import Metric
 from headroles.metrics import metric as the_metric
 from headroles.pruning.cutting import shrink
+from headroles.pruning.learnt import frozen
 from headroles.pruning.order import Order, among
-from headroles.pruning.run import Strategy, frozen, prune, strategy_of, undecided
+from headroles.pruning.run import Strategy, prune, strategy_of, undecided
 from headroles.pruning.trials import Trials, interval, recipe, signed, values
 from headroles.scores import score
 from headroles.study import Study
