@@ -16,7 +16,7 @@ import transformers
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, heads, models, outputs
+from headroles import batches, heads, models, outputs, processes
 from headroles.evaluation import evaluate
 from headroles.metrics import Metric
 from headroles.metrics import metric as the_metric
@@ -180,6 +180,8 @@ def _trainer(
     usual: dict[str, Any] = {"save_strategy": "epoch", "train_sampling_strategy": "group_by_length"}
     usual |= {"logging_nan_inf_filter": False}  # it would say 0 for NaN
     usual |= {"dataloader_pin_memory": torch.cuda.is_available()}
+    if processes.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
+        usual |= {"use_cpu": True, "ddp_backend": "gloo"}
     trainer = _with_rates(rates)(
         model=model,
         args=transformers.TrainingArguments(output_dir=str(place), **{**quiet, **usual, **options}),

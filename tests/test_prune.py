@@ -8,6 +8,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ import pytest
 import torch
 import zoo
 from test_bad_input import whole
-from test_cli import run
+from test_cli import ended, run
+from test_processes import launched
 from test_train import films, tokenizer, untrained
 
 import headroles as hr
@@ -578,3 +580,30 @@ except OSError as error:
     ), (done.stdout, done.stderr)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["smaller"]
+
+
+LEARNING = """
+import sys
+from pathlib import Path
+from test_prune import films, learnt, tokenizer
+import headroles as hr
+from headroles import models, processes
+
+place = Path(sys.argv[1])
+tune = {"epochs": 2, "rate": 1e-3, "batch": 8}
+table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), keep=3, folder=place / "work", tune=tune)
+steps = hr.heads.load(place / "work/history.parquet")["step"].tolist()
+(place / str(processes.rank())).write_text(repr((steps, models.revision(learnt()), table.to_numpy().tolist())))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
+    script = tmp_path / "learning.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n{LEARNING}")
+    done = ended(launched(script, tmp_path))
+    assert done.code == 0, done.err
+    told = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
+    assert told[0] == told[1]
+    assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
+    assert heads.load(tmp_path / "work/gates.parquet")["step"].max() == 12

@@ -16,7 +16,7 @@ import pandas as pd
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import families, heads, models
+from headroles import families, heads, models, processes
 from headroles.gates import Head
 from headroles.heads import Kind
 from headroles.pruning.cutting import shrink
@@ -210,7 +210,7 @@ class _Watcher(transformers.TrainerCallback):
 
 def _write(place: Path, watcher: _Watcher, history: pd.DataFrame, learnt: Sequence[Head]) -> None:
     """The history of gates: a row per head and step, P(gate != 0) in `open`."""
-    if not watcher.log:  # the training was finished before
+    if not watcher.log or not processes.first():  # the training was finished before
         return
     rows = [
         (*head, entry["step"], value)
