@@ -88,7 +88,10 @@ def tellable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
     return any(True for role in roles for _ in role.variants(table.columns))
 
 
-def margins(table: pd.DataFrame, names: Iterable[str] = ("positional", "syntactic", "rare")) -> pd.Series[float]:
+SPECIAL = ("positional", "syntactic", "rare", "alignment")  # what a specialised head does; a sink does nothing
+
+
+def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[float]:
     """How far each head is above the threshold of the nearest of these roles; below it the margin is negative.
 
     Raises ValueError where no such role can be told from the table's columns.

@@ -116,7 +116,7 @@ class Told(Order):
 
 @dataclass(frozen=True, eq=False)
 class Roles(Order):
-    """By roles: heads with none first, the farthest from the threshold of any (positional, syntactic, rare) the first.
+    """By roles: heads with none first, the farthest from the threshold of any (`role.SPECIAL`) the first.
 
     `table` are scores there are already, of any corpus; by default they are made on the one that is pruned on.
     """
