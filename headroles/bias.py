@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from headroles import seam
 
-NAMES = (
-    "position_bias",
-    "alibi",
-)  # arguments of attention modules: [batch or 1, head, query, key], [batch x head, ...]
+# arguments of attention modules: [batch or 1, head, query, key], and [batch x head, 1, key]
+NAMES = ("position_bias", "alibi")
 _LEFT = "bias_of_heads"  # where an attention module keeps which
 
 

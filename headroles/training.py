@@ -48,13 +48,13 @@ def train(
 
     A classifier learns the labels, an encoder-decoder the translations. Columns: `epoch`, `step`, `loss` (the mean over
     the epoch, dropout on), and each of the `metrics` (those of `ablate`) on `held_out` with `.low` and `.high`.
-    `rate` is the peak learning rate, `batch` the number of examples of a step on each process; `rates`
-    are other rates, of the parameters whose names begin so; `callbacks` and `arguments` are those of the Trainer and of
+    `rate` is the peak learning rate, `batch` the number of examples of a step on each process; `rates` are other rates,
+    of the parameters whose names begin so; `callbacks` and `arguments` are those of the Trainer and of
     `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` ...), `note` is what else the
-    training follows from. The folder keeps a checkpoint
-    of each epoch; training that was stopped goes on after the last. A folder of finished training is not trained again:
-    its weights are taken. Raises ValueError for a model that is neither, for a corpus without labels or translations,
-    for a metric that is not to be had, for a loss that is not finite, and for a folder of other training.
+    training follows from. The folder keeps a checkpoint of each epoch; training that was stopped goes on after the
+    last. A folder of finished training is not trained again: its weights are taken. Raises ValueError for a model that
+    is neither, for a corpus without labels or translations, for a metric that is not to be had, for a loss that is not
+    finite, and for a folder of other training.
     """
     place = Path(folder)
     measured = [the_metric(one) for one in metrics] if held_out is not None else []
@@ -132,7 +132,7 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
     if not classes and not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
         raise ValueError(
             f"{type(model).__name__} is neither a classifier nor an encoder-decoder that writes; "
-            f"headroles.training.classifier(name, corpus) loads it with a new head for the labels of a corpus"
+            f"headroles.classifier(name, corpus) loads it with a new head for the labels of a corpus"
         )
     encoded = batches.encode(corpus, tokenizer, model, words=False)
     sources: list[dict[str, Any]] = [

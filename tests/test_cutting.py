@@ -472,6 +472,15 @@ def test_cutting_groups_twice_puts_out_what_cutting_once_does(name, groups):
     assert apart(outputs(model, given), closing(whole(name), first + second, given)) <= 1e-5
 
 
+def test_heads_that_are_only_silenced_are_remembered():
+    """No shape changes, and yet the second cut knows of the first."""
+    model = zoo.tiny("llama-grouped")
+    shrink(model, [("dec-self", 0, 1)], groups="whole")
+    assert [one.silenced for one in hr.sites(model)] == [(1,), ()]
+    shrink(model, [("dec-self", 0, 0)], groups="whole")
+    assert hr.sites(model)[0].numbers == (2, 3)
+
+
 def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to_load(tmp_path):
     model, given = zoo.tiny("llama-grouped"), zoo.inputs(whole("llama-grouped"))
     shrink(model, [("dec-self", 0, 1)], groups="whole")

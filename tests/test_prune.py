@@ -294,6 +294,20 @@ def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
     assert fought(tmp_path).equals(found)
 
 
+def test_two_strategies_of_one_name_are_refused(tmp_path):
+    two = [hr.L0(), hr.L0(rate=0.5)]
+    with pytest.raises(ValueError, match=whole("two strategies are called 'l0', and rows are told apart by the name")):
+        prune_contest(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), strategies=two)
+
+
+@pytest.mark.parametrize("keep", [2.5, 9, -1])
+def test_sizes_and_the_contest_take_the_numbers_that_pruning_takes(tmp_path, keep):
+    message = f"keep is a share below 1, or a number of heads up to 8; got {keep}"
+    for run_all in (prune_sizes, prune_contest):
+        with pytest.raises(ValueError, match=whole(message)):
+            run_all(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), keep=[keep])
+
+
 def test_what_did_not_move_did_not_move():
     table = compensation(learnt(), deepcopy(learnt()))
     assert (table.filter(like="distance[") == 0).all(axis=None)
@@ -481,6 +495,11 @@ def test_contest_efficiency_and_dynamics_are_commands(folder):
         folder / "contest",
     )
     assert done.code == 0, done.err
+    before = heads.load(folder / "contest/efficiency.parquet")
+    assert before["batch"].unique().tolist() == [1]
+    again = ["--batches", "2", "--length", "5", "--repeats", "2", "--study", folder / "contest"]
+    assert run("efficiency", folder / "model", *again).code == 0
+    assert heads.load(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [2]
     options = ["--epochs", "2", "--output", folder / "trained"]
     assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
     done = run(

@@ -327,7 +327,7 @@ def test_a_folder_is_of_one_training(what, tmp_path):
 # --- what cannot be trained -----------------------------------------------------------------------------------------
 
 NEITHER = (
-    " is neither a classifier nor an encoder-decoder that writes; headroles.training.classifier(name, corpus) loads it "
+    " is neither a classifier nor an encoder-decoder that writes; headroles.classifier(name, corpus) loads it "
     "with a new head for the labels of a corpus"
 )
 LABEL = " is none of the classes of BertForSequenceClassification: neg, pos, 0, 1"

@@ -21,7 +21,7 @@ from headroles.metrics import Metric
 from headroles.metrics import metric as the_metric
 from headroles.pruning.cutting import shrink
 from headroles.pruning.order import Order, Setting, among
-from headroles.pruning.run import Strategy, closed_first, prune, strategy_of
+from headroles.pruning.run import Strategy, closed_first, counted, prune, strategy_of
 from headroles.pruning.trials import Array, Trials, interval, recipe, signed, values
 from headroles.study import Study
 from headroles.text import Corpus
@@ -55,12 +55,16 @@ def prune_contest(
     of `train`, the same for all; weights that were trained together with gates are not kept. Returns, and keeps as
     `contest`, a row per strategy, number of heads and retraining: the mean over seeds of the metric on `held_out`,
     with `.low` and `.high` of resampled seeds and examples, and `gain` over the strategy random, where it is among
-    them. `contest-seeds` has each seed, `contest-heads` which heads stay. What is finished is not run again.
+    them. `contest-seeds` has each seed, `contest-heads` which heads stay. What is finished is not run again. Raises
+    ValueError for two strategies of one name, and for what `prune` does not take.
     """
     chosen = [strategy_of(one) for one in strategies]
+    names = [one.name for one in chosen]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two strategies are called {twice[0]!r}, and rows are told apart by the name")
     work = _Work(study, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
     size = len(work.may_go)
-    counts = sorted({round(one * size) if one < 1 else int(one) for one in keep}, reverse=True)
+    counts = sorted({counted(one, size) for one in keep}, reverse=True)
     runs: list[_Run] = []
     for seed in range(seeds):
         runs += work.seed(chosen, counts, seed)

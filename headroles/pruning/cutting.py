@@ -51,13 +51,18 @@ def shrink(
                 rows = rows or layouts(model)
                 _cut(model, found, gone, rows, groups, spare=spare)
                 _check_same(model, expected, _states(model))
-            return model
+            break
         except (ValueError, RuntimeError, IndexError, ArithmeticError) as error:
             empties = any(all((*site.key, number) in gone for number in site.numbers) for site in found)
             if spare or not empties:
                 raise ValueError(
                     f"heads cannot be cut out of {type(model).__name__}, gates close them: {error}"
                 ) from error
+    if silenced := sum(len(site.silenced) for site in {one.module: one for one in families.sites(model)}.values()):
+        log.warning(
+            "%d closed heads stay, silenced: they share key-value heads with open ones, or their layer needs one",
+            silenced,
+        )
     return model
 
 
@@ -93,13 +98,11 @@ def _cut(
 ) -> None:
     after: dict[nn.Module, Site] = {}
     shapes = dict((recorded(model.config) or {}).get("shapes", {}))
-    silenced = 0
     for site in found:
         if site.module not in after:
             closed = {place for place, number in enumerate(site.numbers) if (*site.key, number) in gone}
             keep = _kept(site, closed, groups) or ([0] if site.heads and (spare or site.kind == "dec-self") else [])
             quiet = tuple(site.numbers[place] for place in keep if place in closed)
-            silenced += len(quiet)
             new = replace(_cut_site(site, keep, rows.get(site.module, {}), groups), silenced=quiet)
             after[site.module] = new
             _empty(new)
@@ -108,11 +111,7 @@ def _cut(
                 shapes |= {f"{name}.{key}": list(value.shape) for key, value in module.named_parameters()}
     left = [_like(after[site.module], site) for site in found]
     record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
-    if silenced:
-        log.warning(
-            "%d closed heads stay, silenced: they share key-value heads with open ones, or their layer needs one",
-            silenced,
-        )
+    families.remember(model, left)  # also where heads were silenced and no shape has changed
 
 
 def _kept(site: Site, closed: set[int], groups: Groups) -> list[int]:
@@ -210,6 +209,7 @@ def _undone_by_errors(model: PreTrainedModel, found: list[Site]) -> Iterator[Non
                 model.config.__dict__.pop(RECORD, None)
             else:
                 setattr(model.config, RECORD, notes)
+            families.remember(model, found)
 
 
 def _copied(kept: dict[str, Any]) -> dict[str, Any]:

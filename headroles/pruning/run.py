@@ -67,7 +67,9 @@ def prune(
     if at_least and not isinstance(chosen, Order):
         raise ValueError(f"at_least={at_least} is for orders; gates are learnt without it")
     may_go = among(model, kinds)
-    count = _count(keep, len(may_go), chosen)
+    if keep is None and isinstance(chosen, Order):
+        raise ValueError(f"how many heads stay? {chosen.name!r} is an order: give keep=0.5, or keep={len(may_go) // 2}")
+    count = None if keep is None else counted(keep, len(may_go))
     signature = _signature(model, corpus, chosen, count, kinds, at_least, schedule, seed, options)
     with ExitStack() as stack:
         place = Path(folder) if folder is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -113,11 +115,8 @@ def strategy_of(given: str | Strategy) -> Strategy:
     return order(given) if isinstance(given, str | Order) else given
 
 
-def _count(keep: float | None, size: int, strategy: Strategy) -> int | None:
-    if keep is None:
-        if isinstance(strategy, Order):
-            raise ValueError(f"how many heads stay? {strategy.name!r} is an order: give keep=0.5, or keep={size // 2}")
-        return None
+def counted(keep: float, size: int) -> int:
+    """How many of so many heads stay: a number, or below 1 a share. Raises ValueError for what is neither."""
     count = round(keep * size) if 0 < keep < 1 else int(keep)
     if not 0 <= count <= size or (count != keep and keep >= 1):
         raise ValueError(f"keep is a share below 1, or a number of heads up to {size}; got {keep}")

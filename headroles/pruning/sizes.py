@@ -17,7 +17,7 @@ from headroles.metrics import metric as the_metric
 from headroles.pruning.cutting import shrink
 from headroles.pruning.learnt import frozen
 from headroles.pruning.order import Order, among
-from headroles.pruning.run import Strategy, prune, strategy_of, undecided
+from headroles.pruning.run import Strategy, counted, prune, strategy_of, undecided
 from headroles.pruning.trials import Trials, interval, recipe, signed, values
 from headroles.scores import score
 from headroles.study import Study
@@ -54,9 +54,9 @@ def prune_sizes(
     measured, may_go = the_metric(metric), among(model, kinds)
     work = recipe(model, corpus, kinds, options, strategy=chosen)
     trials = Trials(study, tokenizer, held_out, measured, work)
-    counts = [round(one * len(may_go)) if one < 1 else int(one) for one in keep]
+    counts = {counted(one, len(may_go)) for one in keep}
     statistics, tables, told = [], [], []
-    for count in (len(may_go), *sorted(set(counts) - {len(may_go)}, reverse=True)):
+    for count in (len(may_go), *sorted(counts - {len(may_go)}, reverse=True)):
         made = _Made(model, tokenizer, corpus, chosen, kinds, count, len(may_go), trials, options, seed)
         statistics.append(trials.run((count,), made.model))
         tables.append(made.survival(study))
