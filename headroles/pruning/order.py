@@ -254,7 +254,7 @@ def _in_turn(heads: list[Head], group: Any) -> list[Head]:
 def among(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
     """The heads of a model that may go: all, or those of some kinds. Raises ValueError for a kind it lacks."""
     heads = [(kind, layer, head) for kind, layer, head in families.index(model)]
-    present = {kind for kind, _, _ in heads}
-    if lacking := sorted(set(kinds or ()) - present):
+    present = dict.fromkeys(kind for kind, _, _ in heads)
+    if lacking := sorted(set(kinds or ()) - set(present)):
         raise ValueError(f"{type(model).__name__} has no heads of kind {lacking[0]!r}; it has {', '.join(present)}")
     return [head for head in heads if kinds is None or head[0] in kinds]
