@@ -21,6 +21,7 @@ Epochs = Annotated[int, typer.Option(help="How often they are gone through in ea
 Batch = Annotated[int, typer.Option(help="Examples of a step, on each process.", min=1)]
 Rate = Annotated[float, typer.Option(help="Peak learning rate of the weights.")]
 Warmup = Annotated[int, typer.Option(help="Steps until it is reached.", min=0)]
+Smoothing = Annotated[float, typer.Option(help="Label smoothing of the retraining.", min=0, max=1)]
 GateRate = Annotated[float, typer.Option(help="Learning rate of gates.")]
 Freeze = Annotated[
     Literal["nothing", "decoder", "all"], typer.Option(help="What does not train while gates are learnt.")
@@ -103,6 +104,7 @@ def contest(
     batch: Batch = 32,
     rate: Rate = 2e-5,
     warmup: Warmup = 0,
+    smoothing: Smoothing = 0.0,
     limit: Limit = None,
     device: Device = None,
 ) -> None:
@@ -116,6 +118,7 @@ def contest(
     from headroles.survey import draw
 
     folder, tune = Study(study), {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
+    tune |= {"label_smoothing_factor": smoothing} if smoothing else {}
     learnt, measured = read(corpus, target, limit=limit), read(held_out, held_out_target)
     loaded, tokenizer = load(model)
     chosen = [strategy_named(name.strip(), gate_rate, freeze, told) for name in strategies.split(",")]

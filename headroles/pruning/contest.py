@@ -52,7 +52,8 @@ def prune_contest(
     Each strategy chooses the heads that stay, of every number in `keep`, for each seed: a score on another random
     sample of `scored` examples of `corpus`, learnt gates with another order of examples, chance with another draw.
     The others are closed in `model` as it is, and cut out of a copy that is trained on `corpus` by the options `tune`
-    of `train`, the same for all; weights that were trained together with gates are not kept. Returns, and keeps as
+    of `train`, the same for all; weights that were trained together with gates, which take no label smoothing, are not
+    kept. Returns, and keeps as
     `contest`, a row per strategy, number of heads and retraining: the mean over seeds of the metric on `held_out`,
     with `.low` and `.high` of resampled seeds and examples, and `gain` over the strategy random, where it is among
     them. `contest-seeds` has each seed, `contest-heads` which heads stay. What is finished is not run again. Raises
@@ -142,7 +143,8 @@ class _Work:
             return closed_first(line, count)
 
         def learnt() -> pd.DataFrame:
-            options: Any = {"keep": count, "kinds": self.kinds, "seed": seed, "tune": self.tune, "folder": place}
+            plain = {name: value for name, value in self.tune.items() if name != "label_smoothing_factor"}
+            options: Any = {"keep": count, "kinds": self.kinds, "seed": seed, "tune": plain, "folder": place}
             return prune(deepcopy(self.model), self.tokenizer, self.corpus, strategy, **options)
 
         found = kept.keep(place.name, told, learnt).iloc[:, 0]
