@@ -179,6 +179,7 @@ def relate(
     study: Folder = Path("study"),
     by: Annotated[Literal["family", "variant"], typer.Option(help="Are variants of a role one?")] = "family",
     kinds: Annotated[str | None, typer.Option(help="Kinds of heads, by default all; commas between.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only outcomes that begin so; commas between.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of resamples and permutations.")] = 0,
 ) -> None:
     """Relate the roles of heads to what happens when they are closed or pruned, within layers."""
@@ -186,8 +187,8 @@ def relate(
     from headroles.study import Study
     from headroles.survey import draw
 
-    folder = Study(study)
-    show_relations(meet(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), seed=seed))
+    folder, words = Study(study), None if only is None else [word.strip() for word in only.split(",")]
+    show_relations(meet(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), only=words, seed=seed))
     list_figures(draw(folder), study)
 
 

@@ -360,6 +360,25 @@ def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
         meet(Study(studies / "c"), studies / "two", [studies / "one"])
 
 
+def test_seeds_are_one_outcome(studies):
+    alive = heads.load(studies / "two/survival-l0.parquet")["survival[l0 24]"]
+    columns = {"survival[x 24 seed 0]": alive, "survival[x 24 seed 1]": 1 - alive, "survival[y 24 seed 0]": alive}
+    heads.save(heads.table(columns, heads.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
+    study = Study(studies / "both")
+    found = meet(study, studies / "one", [studies / "seeds.parquet"]).set_index("outcome")
+    assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
+    assert set(study.load("odds")["outcome"]) == {"survival[y 24]"}
+
+
+def test_outcomes_can_be_chosen_by_words(studies):
+    found = meet(Study(studies / "both"), studies / "one", [studies / "two"], only=["imp", "l0 24"])
+    assert found["outcome"].tolist() == ["importance", "survival[l0 24]"]
+    with pytest.raises(
+        ValueError, match=r"^no outcome begins with x or y; there are: importance, survival\[l0 24\], surv"
+    ):
+        meet(Study(studies / "both"), studies / "one", [studies / "two"], only=["x", "y"])
+
+
 def test_the_forests_show_the_table(studies):
     study = Study(studies / "both")
     meet(study, studies / "one", [studies / "two"])
