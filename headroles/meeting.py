@@ -42,6 +42,9 @@ def meet(
     told = heads.load(roles) if Path(roles).is_file() else Study(roles).load("roles")
     measured = _joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
     found = relate(told, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
+    for old in study.names():
+        if old.partition("-")[0] in ("odds", "predictors", "drift"):
+            study.path(old).unlink()  # of other outcomes
     heads.save(found, study.path("relate"))
     survival = [name for name in dict.fromkeys(found["outcome"]) if re.fullmatch(r"survival\[[^\]]*\]", name)]
     own = measured.loc[told.index]

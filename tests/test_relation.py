@@ -368,6 +368,8 @@ def test_seeds_are_one_outcome(studies):
     found = meet(study, studies / "one", [studies / "seeds.parquet"]).set_index("outcome")
     assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
     assert set(study.load("odds")["outcome"]) == {"survival[y 24]"}
+    meet(study, studies / "one", [studies / "seeds.parquet"], only=["importance"])
+    assert study.names() == ["relate"]  # nothing is left of other outcomes
 
 
 def test_outcomes_can_be_chosen_by_words(studies):
