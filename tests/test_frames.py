@@ -36,6 +36,13 @@ def test_colours_follow_the_values_and_are_around_zero_where_signs_differ():
     assert min(red, green, blue) > 230  # zero is almost white
 
 
+def test_counts_p_and_what_is_missing_have_no_colour():
+    table = pd.DataFrame({"auc": [0.5, 0.9, np.nan], "p": [0.0004, 0.5, 1.0], "with": [3, 2, 1]})
+    html = hr.graded(table).to_html()
+    assert set(re.findall(r"(row\d_col\d) \{[^}]*background-color", html)) == {"row0_col0", "row1_col0"}
+    assert cells(hr.graded(table, ["p"]))[0] == "&lt;0.001"
+
+
 def test_what_is_in_a_cell_is_text():
     html = hr.graded(pd.DataFrame({"note": ["<script>alert(1)</script>", None]})).to_html()
     assert "<script>alert" not in html
