@@ -220,7 +220,8 @@ def order(given: str | Order) -> Order:
         return Reverse(order(given[1:]))
     if given not in NAMED:
         raise ValueError(
-            f"unknown order {given!r}; known: {', '.join(NAMED)}, with a minus before it its reverse; gates: l0, exactly"
+            f"unknown order {given!r}; known: {', '.join(NAMED)}, with a minus before it its reverse; "
+            "gates: l0, exactly"
         )
     return NAMED[given]
 
