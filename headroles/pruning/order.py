@@ -219,18 +219,15 @@ def order(given: str | Order) -> Order:
     if given.startswith("-"):
         return Reverse(order(given[1:]))
     if given not in NAMED:
-        raise ValueError(
-            f"unknown order {given!r}; known: {', '.join(NAMED)}, with a minus before it its reverse; "
-            "gates: l0, exactly"
-        )
+        known = f"{', '.join(NAMED)}, with a minus before it its reverse; gates: l0, exactly"
+        raise ValueError(f"unknown order {given!r}; known: {known}")
     return NAMED[given]
 
 
 def _rising(values: pd.Series[Any], setting: Setting) -> list[Head]:
     """The heads that may go by value, ties and unknown values by chance."""
     drawn = _shuffled(setting)
-    lacking = [head for head in drawn if head not in values.index]
-    if lacking:
+    if lacking := [head for head in drawn if head not in values.index]:
         raise ValueError(f"{values.name!r} is of other heads: it lacks {lacking[0]} of {len(drawn)}")
     known = values.loc[drawn].sort_values(kind="stable", na_position="first")
     return [(kind, layer, head) for kind, layer, head in known.index]
