@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headroles.ablation import ablate, ablate_sets
+    from headroles.attended import attend
     from headroles.attribution import attribute
     from headroles.corpus import read
     from headroles.costs import efficiency
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headroles.pruning.learnt import learning
     from headroles.pruning.run import prune
     from headroles.pruning.sizes import prune_sizes
+    from headroles.reports import report
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
@@ -44,6 +46,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "Study": "study",
     "ablate": "ablation",
     "ablate_sets": "ablation",
+    "attend": "attended",
     "attention": "scores",
     "attribute": "attribution",
     "classifier": "training",
@@ -61,6 +64,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "prune_contest": "pruning.contest",
     "prune_sizes": "pruning.sizes",
     "read": "corpus",
+    "report": "reports",
     "roles": "role",
     "ruled": "lrp",
     "save": "models",
@@ -98,6 +102,7 @@ __all__ = [
     "Study",
     "ablate",
     "ablate_sets",
+    "attend",
     "attention",
     "attribute",
     "classifier",
@@ -124,6 +129,7 @@ __all__ = [
     "prune_sizes",
     "pruning",
     "read",
+    "report",
     "roles",
     "ruled",
     "save",

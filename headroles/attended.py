@@ -89,8 +89,8 @@ def _forward(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: 
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, side: Side) -> list[str]:
-    found: list[str] = tokenizer.convert_ids_to_tokens(side.ids[0][side.present[0]].tolist())
-    return found
+    found: Any = tokenizer.convert_ids_to_tokens(side.ids[0][side.present[0]].tolist())
+    return list(found)
 
 
 def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> str | None:

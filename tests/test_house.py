@@ -25,8 +25,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("models",),
     ("probe", "pieces", "conllu", "toy", "role", "study"),
     ("families", "batches", "corpus", "maps"),
-    ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules"),
-    ("plots", "objectives"),
+    ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules",
+     "reports.sources", "reports.wording"),
+    ("plots", "objectives", "attended", "reports.contents"),
+    ("reports.exhibits",),
+    ("reports.page",),
+    ("reports",),
     ("lrp.alphabeta",),
     ("lrp.mode",),
     ("lrp.ledger",),
@@ -62,9 +66,10 @@ PLUG_INS = {  # what is looked for when it is asked for
 }
 WITHOUT_TORCH = (
     *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
-    *("trends", "plots"),
+    *("trends", "plots", "reports", "reports.page", "reports.contents", "reports.exhibits", "reports.sources"),
+    "reports.wording",
 )
-HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate"}
+HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25
 SAY_NOTHING = {"utils", "helpers", "manager", "process"}  # names
 BROAD = {  # where `except Exception` is, and what the comment beside it says

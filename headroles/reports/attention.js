@@ -42,16 +42,21 @@ function shownFor(row) {
   return [...texts.filter(Boolean), drawn, beside(row)];
 }
 
+// The sign by which tokenizers mark the beginning of a word stands back.
+function piece(token, tag = "span") {
+  return /^[▁Ġ]./u.test(token) ? [make(tag, { class: "mark", text: token[0] }), token.slice(1)] : [token];
+}
+
 function matrix(row, { queries, keys, at }) {
-  const header = make("tr", {}, make("td"), keys.map((token) => make("th", { scope: "col" }, make("span", { text: token }))));
-  const rows = queries.map((query, i) => make("tr", {}, make("th", { scope: "row", text: query }), keys.map((token, j) => {
+  const header = make("tr", {}, make("td"), keys.map((token) => make("th", { scope: "col" }, make("span", {}, piece(token)))));
+  const rows = queries.map((query, i) => make("tr", {}, make("th", { scope: "row" }, piece(query)), keys.map((token, j) => {
     const weight = at(i, j);
     const td = make("td", { "data-tip": `${query} looks at ${token}: ${number(weight, 2)}`, text: weight >= 0.995 ? "1" : weight >= 0.005 ? number(weight, 2).slice(1) : "" });
     td.style.setProperty("--share", `${(100 * weight).toFixed(1)}%`);
-    if (weight > 0.45) td.className = "deep";
+    if (weight >= 0.5) td.className = weight < 0.65 ? "middling" : "deep"; // black and white reach 4.5:1 on either side
     return td;
   })));
-  const caption = make("caption", { text: "Each row is a token that looks, each column one that is looked at; weights in hundredths, those below 0.005 left out." });
+  const caption = make("caption", { text: "Each row is a token that looks, each column one that is looked at; weights to two decimals, those below 0.005 left out." });
   return scrolling("Weights of attention", make("table", { class: "matrix" }, caption, make("thead", {}, header), make("tbody", {}, rows)));
 }
 
@@ -67,7 +72,7 @@ function arcs(row, { queries, keys, at }) {
     const path = make("path", { d: `M130 ${from} C210 ${from} 210 ${to} 290 ${to}`, "stroke-opacity": Math.max(0.12, weight).toFixed(2), "stroke-width": (0.8 + 2.6 * weight).toFixed(2), "data-from": i });
     drawn.append(path);
   }));
-  const side = (tokens, x, anchor) => tokens.map((text, place) => make("text", { x, y: y(place, tokens.length) + 4, "text-anchor": anchor, "data-query": anchor === "end" ? place : null, text }));
+  const side = (tokens, x, anchor) => tokens.map((text, place) => make("text", { x, y: y(place, tokens.length) + 4, "text-anchor": anchor, "data-query": anchor === "end" ? place : null }, piece(text, "tspan")));
   const strongest = queries.map((query, i) => {
     const best = keys.reduce((top, _, j) => (at(i, j) > at(i, top) ? j : top), 0);
     return `${query} looks most at ${keys[best]}, ${number(at(i, best), 2)}`;

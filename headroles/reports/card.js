@@ -17,7 +17,7 @@ function openCard(row, from = null) {
   card.hidden = false;
   document.body.classList.add("with-card");
   document.getElementById("page").inert = narrow.matches;
-  if (anchor && !narrow.matches) scrollBy(0, anchor.getBoundingClientRect().top - before); // the page became narrower
+  if (anchor && !narrow.matches) scrollBy({ top: anchor.getBoundingClientRect().top - before, behavior: "instant" }); // the page became narrower
   const next = way && card.querySelector(`[data-way="${way}"]:not([disabled])`);
   (next || document.getElementById("card-title")).focus({ preventScroll: true });
   if (!next) card.scrollTop = 0;
@@ -81,7 +81,7 @@ function effectPart(row) {
     make("th", { scope: "row", text: column.label }), estimate(column.values[row], column.low?.[row], column.high?.[row], column.decimals),
     make("td", { class: "n", text: chance(column.p?.[row]) }), make("td", { class: "n", text: chance(column.holm?.[row]) }), rankCell(column, row)));
   const about = [...new Set(effects.map((column) => column.about))].map((text) => make("p", { class: "small", text }));
-  return make("section", {}, make("h3", { text: "When it is closed" }), facts("Effects of ablation", ["", "change", "p", "Holm", "rank"], rows), about);
+  return make("section", {}, make("h3", { text: "When it is closed" }), facts("Effects of ablation", ["", "change", "p", "Holm", "rank"], rows), about, ranked(row));
 }
 
 function rankCell(column, row) {
@@ -90,16 +90,25 @@ function rankCell(column, row) {
 
 function pruningPart(row) {
   if (!data.prunings.length && !data.gates.length) return null;
-  const lines = data.prunings.map((one) => make("li", {}, make("strong", { text: one.name }), `: ${fateOf(one, row)}${one.fate[row] === null ? "" : ` (of ${one.of})`}.`));
+  const lines = data.prunings.map((one) => make("li", {}, make("strong", { text: one.name }), `: ${fateOf(one, row)}${one.fate[row] === null ? "" : ` (of ${one.of})`}.`, gateLine(one, row)));
   const histories = data.gates.filter((one) => one.open[row]).map((one) => {
     const open = one.open[row];
     const said = `${one.name}: P(open) ${open[0]} % at first, ${open.at(-1)} % after ${one.steps.at(-1)} steps`;
     const points = open.map((share, i) => `${((100 * i) / Math.max(open.length - 1, 1)).toFixed(1)},${(30 - 0.28 * share).toFixed(1)}`).join(" ");
     const svg = make("svg", { viewBox: "0 0 100 32", preserveAspectRatio: "none", class: "spark", role: "img", "aria-label": said }, make("line", { class: "rule", x1: 0, x2: 100, y1: 30, y2: 30 }), make("line", { class: "rule", x1: 0, x2: 100, y1: 2, y2: 2 }), make("polyline", { points }));
-    return make("li", {}, svg, make("span", { class: "small", text: one.name }), make("span", { class: "small n", text: ` ${open.at(-1)} %` }));
+    return make("li", {}, svg, make("span", { class: "small", text: one.name }));
   });
   return make("section", {}, make("h3", { text: "In pruning" }), lines.length ? make("ul", { class: "plainlist" }, lines) : null,
-    histories.length ? [make("h4", { text: "Probability that its gate is open, from the first step to the last" }), make("ul", { class: "sparks" }, histories)] : null);
+    histories.length ? [make("h4", { text: "P(gate open) while gates were learnt" }), make("ul", { class: "sparks" }, histories)] : null);
+}
+
+function gateLine(pruning, row) {
+  const said = (part, name, decimals) => pruning.sizes.filter((size) => size[part]?.[row] !== null && size[part] !== undefined).map((size) => `${number(size[part][row], decimals)} ${name(size)}`);
+  if (pruning.fate[row] === null) return null;
+  const open = said("open", (size) => `(${size.size})`, 2);
+  const turns = said("turn", (size) => `(${size.size} left)`, 0);
+  const texts = [open.length ? `P(gate open) in the end, heads left in brackets: ${open.join(", ")}.` : "", turns.length ? `Went as number ${turns.join(", ")}.` : ""].filter(Boolean);
+  return texts.length ? make("span", { class: "small block", text: texts.join(" ") }) : null;
 }
 
 function scorePart(row) {
@@ -111,5 +120,9 @@ function scorePart(row) {
       estimate(column.values[row], column.low?.[row], column.high?.[row], column.decimals), rankCell(column, row));
   });
   return make("section", {}, make("h3", { text: "All scores" }), facts("All scores of this head", ["", "value [95 % interval]", "rank"], rows),
-    make("p", { class: "small", text: `Rank 1 is the largest value of the ${data.kinds[heads[row].kind]} heads.` }));
+    ranked(row));
+}
+
+function ranked(row) {
+  return make("p", { class: "small", text: `Rank 1 is the largest value of the ${data.kinds[heads[row].kind]} heads.` });
 }

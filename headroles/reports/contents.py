@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from headroles import maps, role
-from headroles.heads import KINDS
+from headroles.heads import KINDS, LEVELS
 from headroles.reports.sources import Column, Table, columns
 from headroles.reports.wording import words
 
 Head = tuple[str, int, int]
 DIGITS = 5  # significant ones that are kept of a number
-MAIN = (  # columns of the table of all heads, where there are any; the others are on the maps and cards
-    *("confidence", "position[best]", "alignment[monotone]", "importance", "relevance[cp].size", "relevance[cp]"),
-    *("ablation[loss]", "ablation[bleu]", "ablation[accuracy]"),
+MAIN = (  # come first, and are the columns of the table of all heads; the others are on the maps and cards
+    *("confidence", "position[best]", "alignment[monotone]", "ablation[loss]", "ablation[bleu]", "ablation[accuracy]"),
+    *("importance", "relevance[cp].size"),
 )
 LARGEST = 8  # columns of that table where it has none of these
 
@@ -27,8 +27,8 @@ def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[dict[
     """Every measurement of every head, ready for the page, and the columns left out because they were there."""
     found, again = columns(table for table in tables if table.stem in ("heads", "ablation"))
     shown = [_column(one, index) for one in found if one.parts[""].notna().any()]
-    names = [one["name"] for one in shown]
-    main = [name for name in MAIN if name in names] or names[:LARGEST]
+    shown.sort(key=lambda one: [*MAIN, one["name"]].index(one["name"]))
+    main = [one["name"] for one in shown if one["name"] in MAIN] or [one["name"] for one in shown[:LARGEST]]
     return [one | {"main": one["name"] in main} for one in shown], again
 
 
@@ -36,7 +36,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> dict[str, Any]:
     """The roles that could be told, who holds them, and the colours of their families."""
     found: list[dict[str, Any]] = []
     for table in (table for table in tables if table.stem == "roles"):
-        frame = table.frame.reindex(index)
+        frame = along(table.frame, index)
         for name in role.names(frame):
             if name not in (one["name"] for one in found) and frame[f"{name}.value"].notna().any():
                 values, stability = (numbers(frame[f"{name}.{part}"]) for part in ("value", "stability"))
@@ -59,11 +59,13 @@ def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, A
         label = one.name.removeprefix("survival[").removesuffix("]")
         strategy, count, kinds = _pruning(label)
         may_go = [head for head in index if not kinds or head[0] in kinds]
-        left = one.parts[""].reindex(index)
+        left = along(one.parts[""], index)
         said = {"name": " ".join([strategy, *kinds]), "kinds": kinds, "from": place(one.table), "of": len(may_go)}
         own = found.setdefault((strategy, *kinds), said | {"sizes": []})
-        size = int(left.reindex(may_go).sum()) if count is None else count
-        extras = {part: numbers(values.reindex(index)) for part, values in one.parts.items() if part in ("open", "turn")}
+        size = int(along(left, may_go).sum()) if count is None else count
+        extras: dict[str, Any] = {
+            part: numbers(along(one.parts[part], index)) for part in ("open", "turn") if part in one.parts
+        }
         own["sizes"].append({"size": size, "held": [int(value) for value in left], **extras})
     for own in found.values():
         own["sizes"].sort(key=lambda one: -one["size"])
@@ -94,6 +96,11 @@ def fate(sizes: Sequence[tuple[int, int]]) -> str:
     )
 
 
+def along(values: Any, index: Sequence[Head]) -> Any:
+    """The rows of a table or column of heads in the order of the page."""
+    return values.reindex(pd.MultiIndex.from_tuples(index, names=LEVELS))
+
+
 def place(table: Table) -> str:
     """Where a table is, as the page says it."""
     return f"{table.folder}/{table.name}"
@@ -119,7 +126,7 @@ def decimals(values: Any) -> int:
 
 
 def _column(one: Column, index: Sequence[Head]) -> dict[str, Any]:
-    values = one.parts[""].reindex(index).astype(float)
+    values = along(one.parts[""], index).astype(float)
     said = words(one.name)
     known = values[np.isfinite(values)]
     found = {
@@ -135,7 +142,7 @@ def _column(one: Column, index: Sequence[Head]) -> dict[str, Any]:
         **_ranks(values),
     }
     shown = ("low", "high", "p", "holm", "bh", "words", "baseline")
-    beside = {part: numbers(one.parts[part].reindex(index)) for part in shown if part in one.parts}
+    beside = {part: numbers(along(one.parts[part], index)) for part in shown if part in one.parts}
     return found | beside
 
 
@@ -153,7 +160,7 @@ def _ranks(values: pd.Series[Any]) -> dict[str, Any]:
 def _pruning(label: str) -> tuple[str, int | None, list[str]]:
     """The strategy, the number of heads left and the kinds that a label of `survival[...]` names."""
     parts = label.split(" ")
-    kinds = [part for part in parts if part in KINDS]
+    kinds = [part for part in parts if part in set[str](KINDS)]
     counts = [i for i, part in enumerate(parts) if part.isdigit() and parts[i - 1] != "seed"]
     strategy = [part for i, part in enumerate(parts) if part not in kinds and i not in counts[:1]]
     return " ".join(strategy), int(parts[counts[0]]) if counts else None, kinds

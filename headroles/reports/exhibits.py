@@ -47,12 +47,9 @@ def curves(tables: Iterable[Table]) -> list[dict[str, Any]]:
     for table in (table for table in tables if table.stem == "curves"):
         needs(table.frame, {"order", "share", "closed", "value", "low", "high"}, "hr.curve")
         lines = [
-            {"name": str(name), "points": [
-                [int(row.closed), *(number(float(one)) for one in (row.share, row.value, row.low, row.high))]
-                for row in own.itertuples()
-            ]}
+            {"name": str(name), "points": [[int(row["closed"]), *_point(row)] for row in own.to_dict("records")]}
             for name, own in table.frame.groupby("order", sort=False, observed=True)
-        ]  # fmt: skip
+        ]
         label = axis_label(table.signatures.get("value", ""))
         own = {"name": table.name, "from": place(table), "label": label, "lines": lines}
         found.append(own | {"decimals": decimals(table.frame["value"])})
@@ -103,7 +100,7 @@ def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, 
     for _, own in table.frame.groupby("sentence", sort=True):
         rows = {(row["kind"], row["layer"], row["head"]): row for row in own.to_dict("records")}
         first = {row["kind"]: row for row in reversed(list(rows.values()))}
-        tokens = {kind: {side: list(map(str, row[side])) for side in ("queries", "keys")} for kind, row in first.items()}
+        tokens = {kind: {"queries": list(row["queries"]), "keys": list(row["keys"])} for kind, row in first.items()}
         one = next(iter(rows.values()))
         weights = [_thousandths(rows[head]["weights"]) if head in rows else None for head in index]
         target = None if pd.isna(one["target"]) else str(one["target"])
@@ -127,14 +124,16 @@ def signatures(tables: Iterable[Table]) -> list[dict[str, Any]]:
 def facts(tables: Iterable[Table]) -> dict[str, list[str]]:
     """What the signatures say of the model: its names, its weights, the versions that measured it."""
     fields: dict[str, dict[str, None]] = {"model": {}, "weights": {}, "headroles": {}}
-    for table in tables:
-        for text in dict.fromkeys(table.signatures.values()):
-            seen = set()
-            for name, _, value in (field.partition(":") for field in text.split("|")):
-                if name in fields and name not in seen:  # a later one is of what was made of the model
-                    fields[name][value] = None
-                    seen.add(name)
+    of_model = [table for table in tables if table.stem not in ("sizes", "gates")]  # which are of what became of it
+    for text in dict.fromkeys(text for table in of_model or tables for text in table.signatures.values()):
+        for name, _, value in (field.partition(":") for field in text.split("|")):
+            if name in fields:
+                fields[name][value] = None
     return {name: list(values) for name, values in fields.items()}
+
+
+def _point(row: dict[Any, Any]) -> list[float | None]:
+    return numbers(row[name] for name in ("share", "value", *ENDS))
 
 
 def _interval(row: dict[Any, Any], name: str, ends: Sequence[str] | None = None) -> list[float | None] | None:

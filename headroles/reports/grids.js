@@ -73,7 +73,7 @@ function survivalMap(pruning, kind) {
     button.style.setProperty("--share", `${(100 * times) / sizes}%`);
     button.setAttribute("aria-label", `${called(head)}: pruning ${pruning.name}, ${fateOf(pruning, head.row)}`);
   });
-  const ends = [0, sizes].map((text) => make("span", { text }));
+  const ends = [0, `${sizes} sizes`].map((text) => make("span", { text }));
   const scale = make("span", { class: "scale" }, ends[0], make("span", { class: "ramp", "aria-hidden": "true" }), ends[1]);
   const about = `At how many of ${sizes} sizes (${pruning.sizes.map((size) => size.size).join(", ")} heads left) the head is there.`;
   return make("figure", { title: about }, make("figcaption", { text: `survives ${pruning.name}` }), map, scale);
@@ -123,6 +123,9 @@ function drawRoles() {
   put("legend", data.families.map(({ family, about }) => make("li", {},
     badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, looking ${about}` : ""}`)));
   put("rolemaps", kinds.filter((kind) => data.roles.some((role) => heads.some((head) => head.kind === kind && role.values[head.row] !== null))).map((kind) => {
+    const title = make("h3", { text: data.kinds[kind] });
+    const own = heads.filter((head) => head.kind === kind);
+    if (!own.some((head) => rolesOf(head.row).length)) return make("div", {}, title, make("p", { text: `None of the ${own.length} heads has a role.` }));
     const map = grid(kind, "roles", (button, head) => {
       const held = rolesOf(head.row);
       const shown = new Map(held.map((role) => [`${role.family} ${role.short}`, role]));
@@ -134,7 +137,7 @@ function drawRoles() {
       button.setAttribute("aria-label", `${called(head)}: ${said}`);
     });
     map.classList.add("roles");
-    return make("figure", {}, make("h3", { text: data.kinds[kind] }), map);
+    return make("figure", {}, title, map);
   }));
 }
 

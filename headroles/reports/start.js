@@ -30,7 +30,7 @@ sayTheme();
 
 let folded = [];
 addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("main details:not([open])")].filter((one) => !one.closest("#charts, #sources"));
+  folded = [...document.querySelectorAll("main details:not([open])")].filter((one) => !one.closest("#charts"));
   folded.forEach((one) => { one.open = true; });
 });
 addEventListener("afterprint", () => folded.forEach((one) => { one.open = false; }));

@@ -55,16 +55,13 @@ function textOf(head) {
 }
 
 function headColumns() {
-  const place = (name) => ({ title: name, number: true, key: (head) => head[name], cell: (head) => make("td", { class: "n", text: head[name] }) });
   const columns = [
     {
       title: "head", key: (head) => `${kinds.indexOf(head.kind)} ${head.layer} ${head.head}`,
-      cell: (head) => make("th", { scope: "row" }, headButton(head, `${head.layer}.${head.head}`), make("span", { class: "unseen", text: ` ${inFull(head)}` })),
+      cell: (head) => make("th", { scope: "row", class: "whole" }, headButton(head)),
     },
-    { title: "kind", key: (head) => head.kind, cell: (head) => make("td", { text: head.kind }) },
-    place("layer"), place("head"),
+    { title: "kind", key: (head) => head.kind, cell: (head) => make("td", { class: "whole", text: head.kind }) },
   ];
-  columns[3].title = "number";
   if (data.roles.length) {
     columns.push({
       title: "roles", key: (head) => rolesOf(head.row).map((role) => role.name).join(" ") || null,

@@ -24,25 +24,26 @@ class Words(NamedTuple):
     about: str
 
 
-PLAIN = {
-    "confidence": Words(LOOKS, "confidence", "Mean largest weight on a real token, 0 to 1. Larger: sharper."),
-    "entropy": Words(LOOKS, "entropy", "Entropy of the attention distribution, in nats. Smaller: sharper."),
-    "distance": Words(LOOKS, "distance", "Mean distance in tokens of what is looked at. Larger: farther away."),
-    "sink[special]": Words(LOOKS, "on special tokens", "Share of the weight on special tokens, 0 to 1."),
-    "sink[first]": Words(LOOKS, "on the first token", "Share of the weight on the first token, 0 to 1."),
-    "position[best]": Words(LOOKS, "best offset, share", "Share of tokens that look one fixed offset away most, the best "
-                            "one for the head, 0 to 1. From 0.90 at −1 or +1 the head is positional."),
-    "position[offset]": Words(LOOKS, "best offset, tokens", "The fixed offset the head looks at most often, in tokens; "
-                              "negative: before."),
-    "rarity": Words(FINDS, "rarest token", "Share of tokens whose largest weight falls on the rarest token of the sentence, "
-                    "0 to 1. Above 0.50 the head is a rare-word head."),
-    "alignment[monotone]": Words(FINDS, "monotone alignment", "Kendall's tau between target and source places: 1 walks "
-                                 "forward through the source, 0 stands still or jumps. From 0.50 it is a role."),
-    "alignment[diagonal]": Words(FINDS, "on the diagonal", "Share of target tokens that look within one token of the "
-                                 "diagonal, 0 to 1; in short sentences chance helps."),
-    "importance": Words(MATTERS, "importance", "Mean absolute gradient of the loss at the head's gate. Larger: matters "
-                        "more, as far as a gradient tells."),
-}  # fmt: skip
+_PLAIN = (
+    (LOOKS, "confidence", "confidence", "Mean largest weight on a real token, 0 to 1. Larger: sharper."),
+    (LOOKS, "entropy", "entropy", "Entropy of the attention distribution, in nats. Smaller: sharper."),
+    (LOOKS, "distance", "distance", "Mean distance in tokens of what is looked at. Larger: farther away."),
+    (LOOKS, "sink[special]", "on special tokens", "Share of the weight on special tokens, 0 to 1."),
+    (LOOKS, "sink[first]", "on the first token", "Share of the weight on the first token, 0 to 1."),
+    (LOOKS, "position[best]", "best offset, share",
+     "Share of tokens that look at the head's best fixed offset most, 0 to 1. From 0.90 at −1 or +1 it is a role."),
+    (LOOKS, "position[offset]", "best offset, tokens", "That offset, in tokens; negative: before."),
+    (FINDS, "rarity", "rarest token",
+     "Share of tokens whose largest weight falls on the sentence's rarest token, 0 to 1. Above 0.50 it is a role."),
+    (FINDS, "alignment[monotone]", "monotone alignment",
+     "Kendall's tau of target and source places: 1 walks forward through the source, 0 stands still or jumps. "
+     "From 0.50 it is a role."),
+    (FINDS, "alignment[diagonal]", "on the diagonal",
+     "Share of target tokens that look within one token of the diagonal, 0 to 1; in short sentences chance helps."),
+    (MATTERS, "importance", "importance",
+     "Mean absolute gradient of the loss at the head's gate. Larger: matters more, as far as a gradient tells."),
+)  # fmt: skip
+PLAIN = {column: Words(group, label, about) for group, column, label, about in _PLAIN}
 
 
 def words(column: str) -> Words:

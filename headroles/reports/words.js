@@ -6,7 +6,7 @@ const NONE = "—";
 
 function make(tag, options = {}, ...children) {
   const { text, ...attributes } = options;
-  const svg = ["svg", "g", "path", "line", "circle", "rect", "text", "title", "polyline", "polygon"].includes(tag);
+  const svg = ["svg", "g", "path", "line", "circle", "rect", "text", "tspan", "title", "polyline", "polygon"].includes(tag);
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === true) element.setAttribute(name, "");
