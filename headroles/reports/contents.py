@@ -15,7 +15,7 @@ from headroles.reports.sources import Column, Table, columns
 from headroles.reports.wording import words
 
 Head = tuple[str, int, int]
-DIGITS = 5  # significant ones that are kept of a number
+DIGITS = 7  # significant ones that are kept of a number: rounded again for the eye, it is as if rounded once
 MAIN = (  # come first, and are the columns of the table of all heads; the others are on the maps and cards
     *("confidence", "position[best]", "alignment[monotone]", "ablation[loss]", "ablation[bleu]", "ablation[accuracy]"),
     *("importance", "relevance[cp].size"),
@@ -107,12 +107,12 @@ def place(table: Table) -> str:
 
 
 def numbers(values: Any) -> list[float | None]:
-    """Numbers for JSON: to five digits, None for what is none."""
+    """Numbers for JSON: to seven digits, None for what is none."""
     return [number(float(value)) for value in values]
 
 
 def number(value: float) -> float | None:
-    """A number for JSON: to five digits, None for what is none."""
+    """A number for JSON: to seven digits, None for what is none."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 

@@ -46,7 +46,7 @@ function measure(column) {
 
 function estimate(value, low, high, decimals, note = "") {
   if (value === null || value === undefined) return make("td", { class: "n none", title: note || "no value" }, NONE, make("span", { class: "unseen", text: note || "no value" }));
-  return make("td", { class: "n" }, number(value, decimals), make("span", { class: "interval", text: interval(low, high, decimals) }));
+  return make("td", { class: "n" }, number(value, decimals), " ", make("span", { class: "interval", text: interval(low, high, decimals) }));
 }
 
 function textOf(head) {
@@ -97,7 +97,7 @@ function drawHeads() {
   const draw = () => {
     const [kind, role, text] = [form.kind.value, form.role.value, form.text.value.trim().toLowerCase()];
     const holds = wanted[role] ?? ((roles) => roles.some((one) => one.name === role || one.family === role));
-    const found = heads.filter((head) => (!kind || head.kind === kind) && holds(rolesOf(head.row)) && text.split(/\s+/).every((word) => textOf(head).includes(word)));
+    const found = heads.filter((head) => (!kind || head.kind === kind) && holds(rolesOf(head.row)) && textOf(head).includes(text));
     made.show(found);
     put("count", `${found.length} of ${heads.length} heads`);
   };
