@@ -151,4 +151,5 @@ def _by_size(name: str) -> tuple[str, int]:
 
 
 def _thousandths(weights: Any) -> list[int]:
-    return [round(1000 * float(weight)) for weight in weights]
+    found: list[int] = np.rint(1000 * np.asarray(weights, dtype=float)).astype(int).tolist()
+    return found
