@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from headroles.families import sites
     from headroles.gates import gated
     from headroles.heads import join
+    from headroles.logistic import odds
     from headroles.lrp import ruled
     from headroles.models import load, save
     from headroles.parsing import parse
+    from headroles.prediction import predictors
     from headroles.pruning.compensation import compensation
     from headroles.pruning.contest import prune_contest
     from headroles.pruning.cutting import shrink
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
     from headroles.pruning.learnt import learning
     from headroles.pruning.run import prune
     from headroles.pruning.sizes import prune_sizes
+    from headroles.relation import relate
     from headroles.reports import report
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
+    from headroles.succession import drift
     from headroles.text import Corpus, Sentence
     from headroles.training import classifier, train
     from headroles.watch import watched
@@ -52,6 +56,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "classifier": "training",
     "compensation": "pruning.compensation",
     "curve": "curves",
+    "drift": "succession",
     "dynamics": "course",
     "efficiency": "costs",
     "evaluate": "evaluation",
@@ -59,11 +64,14 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "join": "heads",
     "learning": "pruning.learnt",
     "load": "models",
+    "odds": "logistic",
     "parse": "parsing",
+    "predictors": "prediction",
     "prune": "pruning.run",
     "prune_contest": "pruning.contest",
     "prune_sizes": "pruning.sizes",
     "read": "corpus",
+    "relate": "relation",
     "report": "reports",
     "roles": "role",
     "ruled": "lrp",
@@ -110,6 +118,7 @@ __all__ = [
     "corpus",
     "curve",
     "curves",
+    "drift",
     "dynamics",
     "efficiency",
     "evaluate",
@@ -122,13 +131,16 @@ __all__ = [
     "load",
     "lrp",
     "objectives",
+    "odds",
     "parse",
     "plots",
+    "predictors",
     "prune",
     "prune_contest",
     "prune_sizes",
     "pruning",
     "read",
+    "relate",
     "report",
     "roles",
     "ruled",

@@ -19,16 +19,20 @@ import headroles
 ROOT = Path(headroles.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors before its own
     ("processes",),
-    ("text", "heads", "lexicon", "progress", "seam"),
+    ("text", "heads", "lexicon", "progress", "seam", "corrections", "layered"),
     ("site", "bias"),
     ("resize",),
     ("models",),
     ("probe", "pieces", "conllu", "toy", "role", "study"),
     ("families", "batches", "corpus", "maps"),
+    ("relation",),
+    ("prediction", "logistic", "succession"),
+    ("meeting",),
     ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules",
      "reports.sources", "reports.wording"),
+    ("forests",),
     ("plots", "objectives", "attended", "reports.contents"),
-    ("reports.exhibits",),
+    ("pictures", "reports.exhibits"),
     ("reports.page",),
     ("reports",),
     ("lrp.alphabeta",),
@@ -66,8 +70,9 @@ PLUG_INS = {  # what is looked for when it is asked for
 }
 WITHOUT_TORCH = (
     *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
-    *("trends", "plots", "reports", "reports.page", "reports.contents", "reports.exhibits", "reports.sources"),
-    "reports.wording",
+    *("trends", "plots", "corrections", "layered", "relation", "prediction"),
+    *("logistic", "succession", "meeting", "forests", "pictures"),
+    *("reports", "reports.page", "reports.contents", "reports.exhibits", "reports.sources", "reports.wording"),
 )
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25

@@ -46,8 +46,8 @@ def prune_sizes(
     Returns, and keeps as `sizes-STRATEGY[-KINDS]`, a row per size: `heads` left of `of`, of each kind, and the metric
     on `held_out`: `value`, and `change` against the control, the whole model after the same training, each with `.low`
     and `.high`. The first row is the control. `survival-...` has a column for each size, `gates-...` is the history of
-    gates; with a corpus `scored` the roles of the heads left are told on it, `functions-...`. An order is followed by
-    training of what is left. Finished sizes are not run again.
+    gates; with a corpus `scored` the roles of the heads left are told on it, `functions-...`, and for each size
+    `roles-...-HEADS`. An order is followed by training of what is left. Finished sizes are not run again.
     """
     chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
@@ -61,7 +61,7 @@ def prune_sizes(
         statistics.append(trials.run((count,), made.model))
         tables.append(made.survival(study))
         if scored is not None:
-            told.append(made.roles(scored).assign(heads=count))
+            told.append(functions(made.roles(study, scored)).assign(heads=count))
     table = heads.join(*tables[1:]) if len(tables) > 1 else tables[0]
     heads.save(table, study.path(f"survival-{name}"))
     if told:
@@ -124,15 +124,17 @@ class _Made:
             heads.save(heads.load(history), study.path(name))
         return heads.load(file)
 
-    def roles(self, scored: Corpus) -> pd.DataFrame:
-        """How many heads of each kind have which family of roles: kind, function, count; "several", "none" too."""
+    def roles(self, study: Study, scored: Corpus) -> pd.DataFrame:
+        """The roles of the heads left, put into the study as `roles-STRATEGY[-KINDS]-HEADS`."""
         work = heads.sign(place=self.place.name, scored=scored.hash, headroles=version("headroles"))
         kept = Study(self.trials.folder)
 
         def compute() -> pd.DataFrame:
             return role.roles(score(self.model(), self.tokenizer, scored, resamples=200))
 
-        return functions(kept.keep(f"roles-{self.place.name}", work, compute))
+        told = kept.keep(f"roles-{self.place.name}", work, compute)
+        heads.save(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
+        return told
 
 
 def functions(told: pd.DataFrame) -> pd.DataFrame:
