@@ -1,6 +1,6 @@
 // The card of a head: what was measured of it, what it attends to, what happened to it, and the way to its neighbours.
 const card = document.getElementById("card");
-const narrow = matchMedia("(max-width: 860px)");
+const narrow = matchMedia("screen and (max-width: 860px)");
 let opened = null; // the row of the head whose card is open
 let opener = null; // what had the focus before
 

@@ -37,7 +37,7 @@ function chart(name, { lines, x, y, across = null, reverse = false, marks = null
   svg.append(make("text", { class: "axis", transform: `translate(13 ${(TOP + TALL - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle", text: y.label }));
   if (across !== null) svg.append(make("line", { class: "across", x1: LEFT, x2: WIDE - RIGHT, y1: py(across), y2: py(across) }));
   const groups = lines.map((line, place) => {
-    const look = { class: "line", "data-hue": place % 8 };
+    const look = { class: place < 8 ? "line" : "line solid", "data-hue": place % 8 };
     const group = make("g", look);
     const aside = (place - (lines.length - 1) / 2) * Math.min(1.6, 9 / lines.length); // so that whiskers stand side by side
     const at = line.points.map((point) => [px(point.x) + aside, py(point.y)]);
@@ -52,7 +52,7 @@ function chart(name, { lines, x, y, across = null, reverse = false, marks = null
 
 function key(lines, groups) {
   const items = lines.map((line, place) => {
-    const sample = make("svg", { viewBox: "0 0 34 12", class: "sample", "aria-hidden": "true" }, make("g", { class: "line", "data-hue": place % 8 },
+    const sample = make("svg", { viewBox: "0 0 34 12", class: "sample", "aria-hidden": "true" }, make("g", { class: place < 8 ? "line" : "line solid", "data-hue": place % 8 },
       make("polyline", { points: "1,6 33,6", "stroke-dasharray": DASHES[Math.floor(place / 2) % 4] }), marker(MARKS[place % 4], 17, 6)));
     const button = make("button", { type: "button", class: "key", "aria-pressed": "false" }, sample, line.name);
     button.addEventListener("click", () => {

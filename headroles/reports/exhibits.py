@@ -16,7 +16,9 @@ from headroles.reports.wording import axis_label
 
 STEPS = 40  # of a gate's history at most
 ENDS = ("low", "high")
+COUNTS = ("with", "without")
 ESTIMATES = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
+IN_UNITS = ("difference", "median", "within")  # of the outcome
 TESTS = ("p", "holm", "bh")
 
 
@@ -78,16 +80,20 @@ def relate(tables: Iterable[Table]) -> dict[str, Any] | None:
     frame = table.frame.reset_index(drop=True)
     needs(frame, {"role", "outcome"}, "hr.relate")
     shown = [name for name in ESTIMATES if name in frame]
-    tests = [name for name in TESTS if name in frame]
+    in_units = frame[[name for name in IN_UNITS if name in frame]]
+    places = {outcome: decimals(own) for outcome, own in in_units.groupby(frame["outcome"])}
     rows = [
         {"role": str(row["role"]), "outcome": str(row["outcome"]), "note": str(row.get("note") or "")}
-        | {name: number(float(row[name])) for name in ("with", "without", *tests) if name in frame}
+        | {name: number(float(row[name])) for name in (*COUNTS, *TESTS) if name in frame}
         | {name: _interval(row, name) for name in shown}
+        | {"decimals": {name: places[row["outcome"]] if name in IN_UNITS else 2 for name in shown}}
         for row in frame.to_dict("records")
     ]
-    counts = [name for name in ("with", "without") if name in frame]
-    places = {name: decimals(frame[name]) for name in shown}
-    return {"from": place(table), "counts": counts, "columns": shown, "tests": tests, "decimals": places, "rows": rows}
+    rows.sort(key=lambda row: row.get("difference") is None)  # what can be told comes first
+    listed = {"counts": COUNTS, "columns": ESTIMATES, "tests": TESTS}
+    return {"from": place(table), "rows": rows} | {
+        part: [name for name in names if name in frame] for part, names in listed.items()
+    }
 
 
 def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:

@@ -1,17 +1,17 @@
 // Tables that sort by a click on a column's head, and the table of all heads with its filters.
 const order = new Intl.Collator("en", { numeric: true });
 
-function sortable(caption, columns, rows, { sorted = null, hidden = false } = {}) {
+function sortable(caption, columns, rows, { hidden = false, finish = (cells) => cells } = {}) {
   const body = make("tbody");
   const header = make("tr");
   const table = make("table", {}, make("caption", { class: hidden ? "unseen" : null, text: caption }), make("thead", {}, header), body);
-  let state = sorted ?? { at: -1, down: false };
+  let state = { at: -1, down: false };
   let shown = rows;
   const draw = () => {
     const { at, down } = state;
     const key = columns[at]?.key;
     const ranked = key ? [...shown].sort((a, b) => compare(key(a), key(b), down)) : shown;
-    body.replaceChildren(...ranked.map((row) => make("tr", {}, columns.map((column) => column.cell(row)))));
+    body.replaceChildren(...ranked.map((row) => make("tr", {}, finish(columns.map((column) => column.cell(row)), row))));
     [...header.children].forEach((th, place) => th.setAttribute("aria-sort", place !== at ? "none" : down ? "descending" : "ascending"));
   };
   columns.forEach((column, at) => {
@@ -110,8 +110,8 @@ const RELATED = {
   with: ["with", "heads with the role"], without: ["without", "heads without it"],
   difference: ["difference of means", "mean with minus mean without"], median: ["difference of medians", "median with minus median without"],
   auc: ["AUC", "chance that a head with the role has the larger outcome"], rank_biserial: ["rank-biserial", "rank-biserial correlation"],
-  point_biserial: ["point-biserial", "point-biserial correlation"], spearman: ["Spearman", "rank correlation of the role's score with the outcome"],
-  within: ["within layers", "the same, within layers"], p: ["p", "two-sided"], holm: ["Holm", "p after Holm's correction"], bh: ["BH", "p after Benjamini and Hochberg"],
+  point_biserial: ["point-biserial", "point-biserial correlation"], spearman: ["Spearman", "rank correlation of the outcome with how far a head is above the threshold"],
+  within: ["within layers", "mean difference from the heads without the role in the same layer of the same kind"], p: ["p", "how often the difference within layers is as large when the role is dealt out anew in each layer"], holm: ["Holm", "p after Holm's correction"], bh: ["BH", "p after Benjamini and Hochberg"],
 };
 
 function drawRelations() {
@@ -125,10 +125,26 @@ function drawRelations() {
     ...found.counts.map((name) => ({ title: title(name), about: about(name), number: true, key: (row) => row[name], cell: (row) => make("td", { class: "n", text: row[name] ?? NONE }) })),
     ...found.columns.map((name) => ({
       title: title(name), about: about(name), number: true, key: (row) => row[name]?.[0],
-      cell: (row) => estimate(...(row[name] ?? [null, null, null]), found.decimals[name], row.note),
+      cell: (row) => estimate(...(row[name] ?? [null, null, null]), row.decimals[name], row.note),
     })),
     ...found.tests.map((name) => ({ title: title(name), about: about(name), number: true, key: (row) => row[name], cell: (row) => row[name] === null ? estimate(null, null, null, 0, row.note) : make("td", { class: "n", text: chance(row[name]) }) })),
   ];
-  if (found.rows.some((row) => row.note)) columns.push(text("note"));
-  put("relations", scrolling("Roles and outcomes", sortable("Roles and outcomes: heads with a role beside heads without it", columns, found.rows, { hidden: true }).table));
+  const known = (row) => found.columns.every((name) => row[name] !== null); // what such a note is of is not a number
+  if (found.rows.some((row) => row.note && known(row))) columns.push({ title: "note", key: (row) => (known(row) && row.note) || null, cell: (row) => make("td", { text: known(row) ? row.note : "" }) });
+  const caption = "Roles and outcomes: heads with a role beside heads without it";
+  put("relations", scrolling("Roles and outcomes", sortable(caption, columns, found.rows, { hidden: true, finish: joined }).table));
+}
+
+// Cells side by side that lack a number become one, which says why.
+function joined(cells, row) {
+  const kept = [];
+  for (const cell of cells) {
+    const last = kept.at(-1);
+    if (cell.matches(".none") && last?.matches(".none")) {
+      last.colSpan += 1;
+      last.className = "none";
+      last.textContent = row.note || NONE;
+    } else kept.push(cell);
+  }
+  return kept;
 }
