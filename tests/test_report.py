@@ -134,6 +134,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The same with short sentences."""
+    return studied(tmp_path_factory.mktemp("small") / "made", tokens=3)
+
+
+@pytest.fixture(scope="module")
 def html(study: Study) -> str:
     return hr.report(study, study.folder / "report.html", title=f"Heads {EVIL}").read_text(encoding="utf-8")
 
@@ -282,8 +288,8 @@ def test_attention_is_that_of_the_table(study, html):
 
 
 @pytest.mark.parametrize("lacking", LACKS)
-def test_a_section_without_its_table_says_so_in_a_sentence(study, tmp_path, lacking):
-    for path in study.folder.glob("*.parquet"):
+def test_a_section_without_its_table_says_so_in_a_sentence(small, tmp_path, lacking):
+    for path in small.folder.glob("*.parquet"):
         if path.stem != lacking:
             (tmp_path / path.name).symlink_to(path)
     html = hr.report(tmp_path, tmp_path / "report.html").read_text()
@@ -301,14 +307,14 @@ def test_a_page_of_curves_alone_has_no_heads(tmp_path):
     assert sum(sentence in html for sentence in LACKS.values()) == len(LACKS) - 1
 
 
-def test_later_folders_add_the_columns_the_earlier_ones_lack(study, tmp_path):
+def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
     index, other = heads.index(SIZES), tmp_path / "later"
     zeros = heads.table(
         {"confidence": np.zeros(144), "importance": np.arange(144.0)}, index, "model:toy|weights:abc|score:Other()"
     )
     heads.save(zeros, other / "heads.parquet")
     heads.save(signed({"a": [1]}), other / "evaluation.parquet")
-    html = hr.report([study, str(other)], tmp_path / "report.html").read_text()
+    html = hr.report([small, str(other)], tmp_path / "report.html").read_text()
     columns = {one["name"]: one for one in told(html)["columns"]}
     assert columns["confidence"]["from"] == "made/heads"
     assert columns["importance"]["from"] == "later/heads"
@@ -330,21 +336,41 @@ def test_folders_of_one_name_are_told_apart(tmp_path):
     assert "The tables were made from more than one set of weights." in html
 
 
-def test_tables_of_another_model_are_refused(study, tmp_path):
+def test_tables_of_another_model_are_refused(small, tmp_path):
     heads.save(heads.table({"a": [1.0, 2.0]}, heads.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet")
     message = (
-        f"{study.folder} (ablation-loss-single-zero) and {tmp_path} (heads) are of different heads: 144 and 2, "
+        f"{small.folder} (ablation-loss-single-zero) and {tmp_path} (heads) are of different heads: 144 and 2, "
         "2 in common; a report is of one model"
     )
     with pytest.raises(ValueError, match=whole(message)):
-        hr.report([study, tmp_path], tmp_path / "report.html")
+        hr.report([small, tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
-def test_folders_without_tables_are_refused(tmp_path):
-    message = f"nothing to report in {tmp_path}; make tables with headroles score or headroles ablate"
-    with pytest.raises(FileNotFoundError, match=whole(message)):
+def test_gates_of_heads_the_model_lacks_are_refused(tmp_path):
+    heads.save(heads.table({"a": [1.0, 2.0]}, heads.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet")
+    history = {"kind": ["enc-self"], "layer": [3], "head": [0], "step": [0], "open": [0.5]}
+    heads.save(signed(history), tmp_path / "gates-l0-1.parquet")
+    message = (
+        f"{tmp_path} (heads) and {tmp_path} (gates-l0-1) are of different heads: 2 and 1, 0 in common; "
+        "a report is of one model"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
         hr.report(tmp_path, tmp_path / "report.html")
+
+
+def test_a_folder_without_tables_is_refused_also_beside_others(small, tmp_path):
+    message = f"nothing to report in {tmp_path}; make tables with headroles score or headroles ablate"
+    for given in (tmp_path, [small, tmp_path]):
+        with pytest.raises(FileNotFoundError, match=whole(message)):
+            hr.report(given, tmp_path / "report.html")
+    with pytest.raises(ValueError, match=whole("no study to report: give at least one folder of tables")):
+        hr.report([], tmp_path / "report.html")
+
+
+def test_a_folder_that_is_given_twice_is_read_once(small, tmp_path):
+    data = told(hr.report([small, small.folder], tmp_path / "report.html").read_text())
+    assert len(data["curves"]) == 1
 
 
 def test_a_table_that_is_none_of_ours_is_refused(tmp_path):
@@ -387,10 +413,10 @@ def test_a_page_of_a_translation_model_is_small(html):
     assert len(html.encode()) < 5_000_000
 
 
-def test_a_heavy_page_is_said_to_be_heavy(study, tmp_path, monkeypatch, caplog):
+def test_a_heavy_page_is_said_to_be_heavy(small, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(page_module, "HEAVY", 1000)
     with caplog.at_level(logging.WARNING, logger="headroles.reports.page"):
-        path = hr.report(study, tmp_path / "report.html")
+        path = hr.report(small, tmp_path / "report.html")
     size = path.stat().st_size / 1e6
     assert caplog.messages == [
         f"the report has {size:.1f} MB; attention on fewer or shorter sentences makes it smaller"
@@ -413,7 +439,7 @@ def test_attend_keeps_what_attention_gives(tmp_path, name):
         hr.families.index(model)
     )
     assert f"|weights:{revision(model)}|corpus:letters|" in heads.signature(table, "weights")
-    for row in table.itertuples():
+    for row in table.iloc[::5].itertuples():
         whole_one = hr.attention(model, tokenizer, sentences[row.sentence], (row.kind, row.layer, row.head))
         assert (list(row.queries), list(row.keys)) == (list(whole_one.index), list(whole_one.columns))
         np.testing.assert_allclose(row.weights, whole_one.to_numpy().ravel(), atol=0.00051)

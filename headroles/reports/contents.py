@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,12 @@ def fate(sizes: Sequence[tuple[int, int]]) -> str:
 
 def along(values: Any, index: Sequence[Head]) -> Any:
     """The rows of a table or column of heads in the order of the page."""
-    return values.reindex(pd.MultiIndex.from_tuples(index, names=LEVELS))
+    return values.reindex(_rows(tuple(index)))
+
+
+@cache
+def _rows(index: tuple[Head, ...]) -> pd.MultiIndex:
+    return pd.MultiIndex.from_tuples(index, names=LEVELS)
 
 
 def place(table: Table) -> str:

@@ -50,17 +50,25 @@ class Column(NamedTuple):
 def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
     """The tables of all folders that a report shows, in order, and the names of those it does not.
 
-    Raises FileNotFoundError where there is none, and ValueError for folders of different heads.
+    Raises FileNotFoundError for a folder without any, and ValueError for folders of different heads.
     """
-    folders = [one if isinstance(one, Study) else Study(one) for one in _several(studies)]
-    names = _shortest([study.folder for study in folders])
-    every = [(study, name, table) for study, name in zip(folders, names, strict=True) for table in study.names()]
-    tables = [Table(name, table, study.load(table)) for study, name, table in every if SHOWN.fullmatch(table)]
-    if not tables:
-        where = ", ".join(str(study.folder) for study in folders) or "no folder"
-        raise FileNotFoundError(f"nothing to report in {where}; make tables with headroles score or headroles ablate")
-    _check_heads(tables, dict(zip(names, (study.folder for study in folders), strict=True)))
-    return tables, [f"{name}/{table}" for _, name, table in every if not SHOWN.fullmatch(table)]
+    given = [studies] if isinstance(studies, Study | str | Path) else list(studies)
+    folders = {path.resolve(): path for path in (one.folder if isinstance(one, Study) else Path(one) for one in given)}
+    if not folders:
+        raise ValueError("no study to report: give at least one folder of tables")
+    names = dict(zip(_shortest(list(folders)), folders.values(), strict=True))
+    tables, others = [], []
+    for name, folder in names.items():
+        study = Study(folder)
+        shown = [table for table in study.names() if SHOWN.fullmatch(table)]
+        if not shown:
+            raise FileNotFoundError(
+                f"nothing to report in {folder}; make tables with headroles score or headroles ablate"
+            )
+        tables += [Table(name, table, study.load(table)) for table in shown]
+        others += [f"{name}/{table}" for table in study.names() if table not in shown]
+    _check_heads(tables, names)
+    return tables, others
 
 
 def columns(tables: Iterable[Table]) -> tuple[list[Column], list[tuple[str, Table]]]:
@@ -86,29 +94,25 @@ def heads_of(tables: Iterable[Table]) -> list[tuple[str, int, int]]:
     return sorted(found, key=lambda head: ([*KINDS, head[0]].index(head[0]), head[1], head[2]))
 
 
-def _several(studies: Studies) -> list[Study | str | Path]:
-    return [studies] if isinstance(studies, Study | str | Path) else list(studies)
-
-
 def _shortest(folders: list[Path]) -> list[str]:
     """The last parts of each path, as few as tell it from the others."""
-    parts = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max(map(len, parts), default=1)):
-        names = ["/".join(one[-depth:]) for one in parts]
-        if len(set(names)) == len(set(parts)):
+    for depth in range(1, max(len(folder.parts) for folder in folders)):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
             return names
     return [str(folder) for folder in folders]
 
 
 def _check_heads(tables: list[Table], folders: dict[str, Path]) -> None:
     """Raise for tables of another model: whose heads are others."""
-    whole = [table for table in tables if table.stem != "gates" and _own(table)]
-    for table in whole[1:]:
-        first, own = _own(whole[0]), _own(table)
-        if first != own:
+    with_heads = sorted((table for table in tables if _own(table)), key=lambda table: table.stem == "gates")
+    for table in with_heads[1:]:
+        first, own = _own(with_heads[0]), _own(table)
+        if first != own and not (table.stem == "gates" and own < first):  # gates are of the heads that may go
             raise ValueError(
-                f"{folders[whole[0].folder]} ({whole[0].name}) and {folders[table.folder]} ({table.name}) are of "
-                f"different heads: {len(first)} and {len(own)}, {len(first & own)} in common; a report is of one model"
+                f"{folders[with_heads[0].folder]} ({with_heads[0].name}) and {folders[table.folder]} ({table.name}) "
+                f"are of different heads: {len(first)} and {len(own)}, {len(first & own)} in common; "
+                "a report is of one model"
             )
 
 
