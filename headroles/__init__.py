@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headroles.curves import curve
     from headroles.evaluation import evaluate
     from headroles.families import sites
+    from headroles.frames import graded
     from headroles.gates import gated
     from headroles.heads import join
     from headroles.logistic import odds
@@ -61,6 +62,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "efficiency": "costs",
     "evaluate": "evaluation",
     "gated": "gates",
+    "graded": "frames",
     "join": "heads",
     "learning": "pruning.learnt",
     "load": "models",
@@ -125,6 +127,7 @@ __all__ = [
     "families",
     "gated",
     "gates",
+    "graded",
     "heads",
     "join",
     "learning",

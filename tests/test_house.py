@@ -19,7 +19,7 @@ import headroles
 ROOT = Path(headroles.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors before its own
     ("processes",),
-    ("text", "heads", "lexicon", "progress", "seam", "corrections", "layered"),
+    ("text", "heads", "lexicon", "progress", "seam", "corrections", "layered", "frames"),
     ("site", "bias"),
     ("resize",),
     ("models",),
@@ -71,7 +71,7 @@ PLUG_INS = {  # what is looked for when it is asked for
 WITHOUT_TORCH = (
     *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
     *("trends", "plots", "corrections", "layered", "relation", "prediction"),
-    *("logistic", "succession", "meeting", "forests", "pictures"),
+    *("logistic", "succession", "meeting", "forests", "pictures", "frames"),
     *("reports", "reports.page", "reports.contents", "reports.exhibits", "reports.sources", "reports.wording"),
 )
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}

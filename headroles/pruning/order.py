@@ -219,7 +219,10 @@ def order(given: str | Order) -> Order:
     if given.startswith("-"):
         return Reverse(order(given[1:]))
     if given not in NAMED:
-        raise ValueError(f"unknown order {given!r}; known: {', '.join(NAMED)}, with a minus before it its reverse")
+        raise ValueError(
+            f"unknown order {given!r}; known: {', '.join(NAMED)}, with a minus before it its reverse; "
+            "gates: l0, exactly"
+        )
     return NAMED[given]
 
 
