@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headroles.ablation import ablate, ablate_sets
+    from headroles.attended import attend
     from headroles.attribution import attribute
     from headroles.corpus import read
     from headroles.costs import efficiency
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from headroles.pruning.run import prune
     from headroles.pruning.sizes import prune_sizes
     from headroles.relation import relate
+    from headroles.reports import report
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
@@ -49,6 +51,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "Study": "study",
     "ablate": "ablation",
     "ablate_sets": "ablation",
+    "attend": "attended",
     "attention": "scores",
     "attribute": "attribution",
     "classifier": "training",
@@ -71,6 +74,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "prune_sizes": "pruning.sizes",
     "read": "corpus",
     "relate": "relation",
+    "report": "reports",
     "roles": "role",
     "ruled": "lrp",
     "save": "models",
@@ -108,6 +112,7 @@ __all__ = [
     "Study",
     "ablate",
     "ablate_sets",
+    "attend",
     "attention",
     "attribute",
     "classifier",
@@ -139,6 +144,7 @@ __all__ = [
     "pruning",
     "read",
     "relate",
+    "report",
     "roles",
     "ruled",
     "save",

@@ -126,6 +126,42 @@ def attention(
 
 
 @app.command()
+def attend(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus of example sentences: CoNLL-U or text; .gz too.")],
+    target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
+    limit: Annotated[int, typer.Option(help="How many of its first sentences.", min=1)] = 3,
+    study: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("study"),
+    device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
+) -> None:
+    """Keep the attention of every head on a few example sentences, for the report."""
+    from headroles.attended import attend as run
+    from headroles.corpus import read
+    from headroles.models import load, place
+    from headroles.study import Study
+
+    sentences = read(corpus, target, limit=limit)
+    loaded, tokenizer = load(model)
+    folder = Study(study)
+    table = run(folder, place(loaded, device), tokenizer, sentences, limit=limit)
+    count = table["sentence"].nunique()
+    say(f"attention of {len(table) // count} heads on {count} sentences is in {folder.path('attention')}")
+
+
+@app.command()
+def report(
+    studies: Annotated[list[Path], typer.Argument(help="Study folders of one model; later ones add what is missing.")],
+    output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page; by default the model's name.")] = None,
+) -> None:
+    """Write the tables of one or several studies as one HTML page, with a card for every head."""
+    from headroles.reports import report as run
+
+    path = run(studies, output, title=title)
+    say(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+@app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Study folder for the tables and figures.")] = Path("headroles-demo"),
     translation: Annotated[bool, typer.Option("--translation", help="A toy translator instead of MiniLM.")] = False,

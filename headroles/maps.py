@@ -91,16 +91,16 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
 
     shown, kind = of_kind(table, kind)
     possible = [name for name in names(table) if shown[f"{name}.value"].notna().any()]
-    bands, colours = _bands(table, kind), _colours(possible)
+    bands, hues = _bands(table, kind), colours(possible)
     grid = _grid(pd.Series(0.0, index=shown.index))
-    tall = 0.22 * len(colours) + 1.6  # inches of the legend
+    tall = 0.22 * len(hues) + 1.6  # inches of the legend
     ax = new_axes(grid.shape, beside=3.2 * legend, tall=tall * legend)[0] if ax is None else ax
     _layers(ax, grid, kind, cmap=["0.93"], linewidths=1.5)
     if legend:
-        _legend(ax, bands, colours, len(shown))
+        _legend(ax, bands, hues, len(shown))
     for role in bands.itertuples():
         strength, middle = 0.15 + 0.85 * min(max(role.value, 0), 1), (role.head + 0.5, role.bottom + role.height / 2)
-        face = [1 - strength * (1 - part) for part in colours[role.family]]
+        face = [1 - strength * (1 - part) for part in hues[role.family]]
         ax.bar(role.head + 0.5, role.height, 0.92, role.bottom, color=face, edgecolor="white", linewidth=0.6)
         text, style = (f"{role.text}?", "italic") if role.unsure else (role.text, "normal")
         ink = "0.1" if relative_luminance(face) > 0.28 else "white"
@@ -221,7 +221,8 @@ def short(role: str) -> str:
     return "→".join(_ENDS[relation] if way == "dep>head" else reversed(_ENDS[relation]))
 
 
-def _colours(roles: list[str]) -> dict[str, Any]:
+def colours(roles: list[str]) -> dict[str, Any]:
+    """The colour of each family of these roles, as red, green and blue from 0 to 1."""
     import seaborn as sns
 
     palette, others = sns.color_palette("colorblind"), cycle((9, 5, 1, 6, 7))
@@ -229,14 +230,14 @@ def _colours(roles: list[str]) -> dict[str, Any]:
     return {family: palette[_HUES[family] if family in _HUES else next(others)] for family in families}
 
 
-def _legend(ax: Axes, bands: pd.DataFrame, colours: dict[str, Any], heads: int) -> None:
+def _legend(ax: Axes, bands: pd.DataFrame, hues: dict[str, Any], heads: int) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     found = bands[["layer", "head", "family"]].drop_duplicates()
     entries: dict[str, Any] = {}
-    for family, colour in colours.items():
+    for family, colour in hues.items():
         looks = f": {FAMILIES[family]}" if family in FAMILIES else ""
         entries[f"{family} ({(found['family'] == family).sum()}){looks}"] = Patch(color=colour)
     entries[f"no role ({heads - found.groupby(['layer', 'head']).ngroups})"] = Patch(color="0.93")

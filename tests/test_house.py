@@ -28,10 +28,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("relation",),
     ("prediction", "logistic", "succession"),
     ("meeting",),
-    ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules"),
+    ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules",
+     "reports.sources", "reports.wording"),
     ("forests",),
-    ("plots", "objectives"),
-    ("pictures",),
+    ("plots", "objectives", "attended", "reports.contents"),
+    ("pictures", "reports.exhibits"),
+    ("reports.page",),
+    ("reports",),
     ("lrp.alphabeta",),
     ("lrp.mode",),
     ("lrp.ledger",),
@@ -69,8 +72,9 @@ WITHOUT_TORCH = (
     *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
     *("trends", "plots", "corrections", "layered", "relation", "prediction"),
     *("logistic", "succession", "meeting", "forests", "pictures", "frames"),
+    *("reports", "reports.page", "reports.contents", "reports.exhibits", "reports.sources", "reports.wording"),
 )
-HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate"}
+HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25
 SAY_NOTHING = {"utils", "helpers", "manager", "process"}  # names
 BROAD = {  # where `except Exception` is, and what the comment beside it says

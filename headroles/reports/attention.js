@@ -1,0 +1,110 @@
+// The attention of one head on an example sentence: a table of weights, or arcs, and the heads beside it.
+const FAINT = 0.05; // weights below it are no arcs
+const looking = { sentence: 0, arcs: false };
+
+function weightsOf(row) {
+  const sentence = data.attention[looking.sentence];
+  const flat = sentence?.weights[row];
+  if (!flat) return null;
+  const { queries, keys } = sentence.tokens[heads[row].kind];
+  return { queries, keys, at: (i, j) => flat[i * keys.length + j] / 1000 };
+}
+
+function attentionPart(row) {
+  if (!data.attention.length) return null;
+  const part = make("section", { class: "attention", "aria-label": "Attention on example sentences" });
+  const draw = () => {
+    const kept = part.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    part.replaceChildren(make("h3", { text: "Attention" }), choices(draw), ...shownFor(row));
+    part.querySelector(`[data-key="${kept}"]`)?.focus();
+  };
+  draw();
+  return part;
+}
+
+function choices(draw) {
+  const sentences = data.attention.map((sentence, place) => {
+    const button = make("button", { type: "button", "data-key": `s${place}`, "aria-pressed": String(place === looking.sentence), "aria-label": `sentence ${place + 1}: ${sentence.text}`, text: place + 1 });
+    button.addEventListener("click", () => { looking.sentence = place; draw(); });
+    return button;
+  });
+  const view = make("button", { type: "button", "data-key": "view", "aria-pressed": String(looking.arcs), text: "Arcs" });
+  view.addEventListener("click", () => { looking.arcs = !looking.arcs; draw(); });
+  return make("p", { class: "choices controls" }, "Sentence ", sentences, view);
+}
+
+function shownFor(row) {
+  const sentence = data.attention[looking.sentence];
+  const found = weightsOf(row);
+  const texts = [make("p", { class: "sentence", text: sentence.text }), sentence.target === null ? null : make("p", { class: "sentence target", text: sentence.target })];
+  if (!found) return [...texts.filter(Boolean), make("p", { class: "note", text: "This head is not in the table of attention." })];
+  const drawn = looking.arcs ? arcs(row, found) : matrix(row, found);
+  return [...texts.filter(Boolean), drawn, beside(row)];
+}
+
+// The sign by which tokenizers mark the beginning of a word stands back.
+function piece(token, tag = "span") {
+  return /^[▁Ġ]./u.test(token) ? [make(tag, { class: "mark", text: token[0] }), token.slice(1)] : [token];
+}
+
+function matrix(row, { queries, keys, at }) {
+  const header = make("tr", {}, make("td"), keys.map((token) => make("th", { scope: "col" }, make("span", {}, piece(token)))));
+  const rows = queries.map((query, i) => make("tr", {}, make("th", { scope: "row" }, piece(query)), keys.map((token, j) => {
+    const weight = at(i, j);
+    const td = make("td", { "data-tip": `${query} looks at ${token}: ${number(weight, 2)}`, text: weight >= 0.995 ? "1" : weight >= 0.005 ? number(weight, 2).slice(1) : "" });
+    td.style.setProperty("--share", `${(100 * weight).toFixed(1)}%`);
+    if (weight >= 0.5) td.className = weight < 0.65 ? "middling" : "deep"; // black and white reach 4.5:1 on either side
+    return td;
+  })));
+  const caption = make("caption", { text: "Each row is a token that looks, each column one that is looked at; weights to two decimals, those below 0.005 left out." });
+  return scrolling("Weights of attention", make("table", { class: "matrix" }, caption, make("thead", {}, header), make("tbody", {}, rows)));
+}
+
+function arcs(row, { queries, keys, at }) {
+  const [line, wide] = [19, 420];
+  const tall = line * Math.max(queries.length, keys.length) + 8;
+  const y = (place, count) => 4 + line * (place + 0.5) + (line * (Math.max(queries.length, keys.length) - count)) / 2;
+  const drawn = make("g", { class: "arcs" });
+  queries.forEach((query, i) => keys.forEach((token, j) => {
+    const weight = at(i, j);
+    if (weight < FAINT) return;
+    const [from, to] = [y(i, queries.length), y(j, keys.length)];
+    const path = make("path", { d: `M130 ${from} C210 ${from} 210 ${to} 290 ${to}`, "stroke-opacity": Math.max(0.12, weight).toFixed(2), "stroke-width": (0.8 + 2.6 * weight).toFixed(2), "data-from": i });
+    drawn.append(path);
+  }));
+  const side = (tokens, x, anchor) => tokens.map((text, place) => make("text", { x, y: y(place, tokens.length) + 4, "text-anchor": anchor, "data-query": anchor === "end" ? place : null }, piece(text, "tspan")));
+  const strongest = queries.map((query, i) => {
+    const best = keys.reduce((top, _, j) => (at(i, j) > at(i, top) ? j : top), 0);
+    return `${query} looks most at ${keys[best]}, ${number(at(i, best), 2)}`;
+  });
+  const svg = make("svg", { viewBox: `0 0 ${wide} ${tall}`, class: "arcview", role: "img", "aria-label": strongest.join("; ") }, drawn, ...side(queries, 124, "end"), ...side(keys, 296, "start"));
+  svg.addEventListener("pointerover", (event) => {
+    const query = event.target.dataset?.query;
+    drawn.classList.toggle("chosen", query !== undefined);
+    drawn.querySelectorAll("path").forEach((path) => path.classList.toggle("on", path.dataset.from === query));
+  });
+  return make("figure", {}, svg, make("figcaption", { class: "small", text: `Left: tokens that look; right: what they look at. Weights below ${FAINT} are left out; point at a token to see only its own.` }));
+}
+
+function beside(row) {
+  const head = heads[row];
+  const own = heads.filter((one) => one.kind === head.kind && one.layer === head.layer);
+  const pictures = own.map((one) => {
+    const button = make("button", { type: "button", class: one.row === row ? "thumb here" : "thumb", "data-key": `t${one.row}`, "aria-current": one.row === row ? "true" : null, "aria-label": `${called(one)}, the same sentence` });
+    button.append(thumbnail(weightsOf(one.row)), make("span", { text: one.head }));
+    button.addEventListener("click", () => openCard(one.row));
+    return button;
+  });
+  return make("div", { class: "beside" }, make("h4", { text: `The heads of layer ${head.layer} on this sentence` }), make("div", { class: "thumbs" }, pictures));
+}
+
+function thumbnail(found) {
+  if (!found) return make("span", { text: NONE });
+  const { queries, keys, at } = found;
+  const svg = make("svg", { viewBox: `0 0 ${keys.length} ${queries.length}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  queries.forEach((_, i) => keys.forEach((__, j) => {
+    const weight = at(i, j);
+    if (weight >= FAINT) svg.append(make("rect", { x: j, y: i, width: 1, height: 1, "fill-opacity": Math.min(1, weight * 1.2).toFixed(2) }));
+  }));
+  return svg;
+}
