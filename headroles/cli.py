@@ -13,6 +13,7 @@ import typer
 from headroles.asked import assignment, head_of, scores_of
 from headroles.experiments import ablate, agreement, compare, curve, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
+from headroles.replications import prepare
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -138,7 +139,7 @@ def demo(
     list_figures(files, folder)
 
 
-for command in (compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, compensation, dynamics):
+for command in (compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, compensation, dynamics, prepare):
     app.command()(command)
 
 

@@ -40,6 +40,7 @@ def prune_sizes(
     seed: int = 0,
     tune: Mapping[str, Any] | None = None,
     resamples: int = 1000,
+    budget: int = 4096,
 ) -> pd.DataFrame:
     """Prune copies of `model` to each number of heads in `keep` (Voita et al. 2019, Figs. 7 to 10); kept in the study.
 
@@ -47,13 +48,13 @@ def prune_sizes(
     on `held_out`: `value`, and `change` against the control, the whole model after the same training, each with `.low`
     and `.high`. The first row is the control. `survival-...` has a column for each size, `gates-...` is the history of
     gates; with a corpus `scored` the roles of the heads left are told on it, `functions-...`. An order is followed by
-    training of what is left. Finished sizes are not run again.
+    training of what is left. Finished sizes are not run again. `budget` bounds a batch of what is measured, in tokens.
     """
     chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     measured, may_go = the_metric(metric), among(model, kinds)
     work = recipe(model, corpus, kinds, options, strategy=chosen)
-    trials = Trials(study, tokenizer, held_out, measured, work)
+    trials = Trials(study, tokenizer, held_out, measured, work, budget=budget)
     counts = {counted(one, len(may_go)) for one in keep}
     statistics, tables, told = [], [], []
     for count in (len(may_go), *sorted(counts - {len(may_go)}, reverse=True)):
@@ -130,7 +131,7 @@ class _Made:
         kept = Study(self.trials.folder)
 
         def compute() -> pd.DataFrame:
-            return role.roles(score(self.model(), self.tokenizer, scored, resamples=200))
+            return role.roles(score(self.model(), self.tokenizer, scored, resamples=200, budget=self.trials.budget))
 
         return functions(kept.keep(f"roles-{self.place.name}", work, compute))
 
