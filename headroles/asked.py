@@ -74,6 +74,11 @@ def numbers(text: str) -> list[float]:
         ) from None
 
 
+def shares(text: str) -> tuple[float, ...]:
+    """Shares of heads. Raises ValueError for what are none."""
+    return tuple(map(float, numbers(text)))
+
+
 def kinds_of(text: str | None) -> Any:
     """Kinds of heads; None: all."""
     return None if text is None else [one.strip() for one in text.split(",")]

@@ -13,7 +13,7 @@ import typer
 from headroles.asked import assignment, head_of, scores_of
 from headroles.experiments import ablate, agreement, compare, curve, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
-from headroles.replications import prepare
+from headroles.replications import prepare, replicate
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -139,7 +139,10 @@ def demo(
     list_figures(files, folder)
 
 
-for command in (compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, compensation, dynamics, prepare):
+for command in (
+    *(compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, compensation, dynamics),
+    *(prepare, replicate),
+):
     app.command()(command)
 
 

@@ -44,14 +44,14 @@ def marian(
     """
     if width % heads:
         raise ValueError(f"{heads} heads do not share a width of {width} equally; give a multiple of {heads}")
-    sides = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
-    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()}
+    own = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
+    sizes: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in own.items()}
     usual: dict[str, Any] = {"init_std": width**-0.5, "scale_embedding": True, "max_position_embeddings": LONGEST}
     usual |= {"eos_token_id": tokenizer.eos_token_id, "forced_eos_token_id": None}
     usual |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=width, **sizes, **usual | config))
-    config_of_writing: Any = model.generation_config
-    config_of_writing.max_length = LONGEST
-    return model.eval()
+        model: Any = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=width, **sizes, **usual | config))
+    model.generation_config.max_length = LONGEST
+    made: MarianMTModel = model.eval()
+    return made

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -130,8 +130,7 @@ def _clean(sentences: Iterable[Sentence], longest: int, faults: Counter[Fault]) 
             faults[fault] += 1
             continue
         seen.add((source, target))
-        tree = (one.spans, one.heads, one.relations) if one.has_tree else ()
-        yield Sentence(source, *tree, target=Sentence(target))
+        yield replace(one if one.has_tree else Sentence(source), target=Sentence(target))
 
 
 def _spaced(text: str) -> str:
@@ -147,7 +146,7 @@ def _is_text(text: str) -> bool:
 def _divided(
     pairs: Sequence[Sentence], sizes: Sequence[int], random: Random
 ) -> tuple[list[list[Sentence]], list[Sentence]]:
-    """Parts of so many source sentences, the first translation of each; and all pairs of the others, in random order."""
+    """Parts of so many source sentences, the first translation of each; all pairs of the others, in random order."""
     groups: dict[str, list[Sentence]] = {}
     for one in pairs:
         groups.setdefault(_key(one.text), []).append(one)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles.asked import pairs_of
-from headroles.screen import say, show_table
+from headroles.asked import pairs_of, shares
+from headroles.screen import list_figures, say, show_table
 
 Pairs = Annotated[list[str], typer.Argument(help="Sentence pairs: a table of two columns, or SOURCE,TARGET; .gz too.")]
 
@@ -42,3 +42,61 @@ def prepare(
     show_table(counts, "sentence pairs")
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     say(f"written: {output}, {size / 2**20:.1f} MiB")
+
+
+def replicate(
+    folder: Annotated[Path, typer.Argument(help="Folder of headroles prepare.")],
+    study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
+    weights: Annotated[
+        Path | None, typer.Option(help="Folder for models and unfinished work; by default STUDY-weights.")
+    ] = None,
+    width: Annotated[int, typer.Option(help="Width of the model.", min=1)] = 512,
+    layers: Annotated[int, typer.Option(help="Layers of the encoder, and of the decoder.", min=1)] = 6,
+    heads: Annotated[int, typer.Option(help="Heads of each attention.", min=1)] = 8,
+    dropout: Annotated[float, typer.Option(help="Dropout.", min=0, max=1)] = 0.1,
+    epochs: Annotated[int, typer.Option(help="How often the pairs are gone through.", min=1)] = 20,
+    minutes: Annotated[
+        float | None, typer.Option(help="Instead of --epochs: as many as fit with all stages into so many minutes.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Pairs of a step.", min=1)] = 512,
+    rate: Annotated[float | None, typer.Option(help="Peak learning rate; by default 7e-4 for a width of 512.")] = None,
+    tune_epochs: Annotated[int, typer.Option(help="Epochs of training for each size of pruning.", min=1)] = 1,
+    tune_pairs: Annotated[int | None, typer.Option(help="Pairs of that training; by default all.", min=1)] = None,
+    encoder_keep: Annotated[
+        str, typer.Option(help="Shares of the encoder's heads that stay; commas between.")
+    ] = "0.75,0.5,0.33,0.2,0.125,0.06",
+    keep: Annotated[str, typer.Option(help="Shares of all heads that stay; commas between.")] = "0.75,0.5,0.375,0.25",
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=0)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of training.")] = 0,
+    only: Annotated[str | None, typer.Option(help="Stages to run, such as train,score; by default all.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say how long it takes, by timed samples.")] = False,
+) -> None:
+    """Replicate the papers: train a Transformer from nothing, score, ablate, prune and relate; stopped, it goes on."""
+    from headroles.prepared import prepared
+    from headroles.recipe import Recipe
+    from headroles.replication import replicate as run
+
+    sizes: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "dropout": dropout}
+    training: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "resamples": resamples, "seed": seed}
+    pruning: dict[str, Any] = {"tune_epochs": tune_epochs, "tune_pairs": tune_pairs}
+    pruning |= {"encoder_keep": shares(encoder_keep), "keep": shares(keep)}
+    recipe = Recipe(**sizes, **training, **pruning)
+    data = prepared(folder)
+    if plan:
+        _show_plan(data, recipe, minutes)
+        return
+    chosen = None if only is None else [name.strip() for name in only.split(",")]
+    run(study, data, recipe, weights=weights, only=chosen, minutes=minutes, told=say)
+    list_figures(sorted(study.glob("*.png")), study)
+
+
+def _show_plan(data: Any, recipe: Any, minutes: float | None) -> None:
+    """Print how long everything takes, by a forecast."""
+    from headroles.forecast import epochs_within, forecast
+    from headroles.models import tokenizer_of
+
+    table = forecast(data, recipe, tokenizer_of(data.tokenizer))
+    show_table(table, f"{recipe.epochs} epochs")
+    say(f"in all {table['minutes'].sum():.0f} minutes, without relating and drawing")
+    if minutes is not None:
+        say(f"{epochs_within(table, recipe, minutes)} epochs fit into {minutes:g} minutes")
