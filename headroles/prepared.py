@@ -146,7 +146,7 @@ def _is_text(text: str) -> bool:
 def _divided(
     pairs: Sequence[Sentence], sizes: Sequence[int], random: Random
 ) -> tuple[list[list[Sentence]], list[Sentence]]:
-    """Parts of so many source sentences, the first translation of each; all pairs of the others, in random order."""
+    """Parts of so many source sentences, the first translation of each; and all other pairs in random order."""
     groups: dict[str, list[Sentence]] = {}
     for one in pairs:
         groups.setdefault(_key(one.text), []).append(one)
@@ -161,6 +161,7 @@ def _divided(
         parts.append([groups[key][0] for key in keys[start : start + size]])
         start += size
     rest = [one for key in keys[start:] for one in groups[key]]
+    rest += [one for key in keys[:start] for one in groups[key][1:]]  # which `_unseen` leaves out and counts
     random.shuffle(rest)
     return parts, rest
 
