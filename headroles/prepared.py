@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
@@ -89,7 +89,8 @@ def prepare(
     rows["train"] = _unseen(rest, [*rows.values(), treed], faults)[:limit]
     if not all(rows.values()) or not treed:
         empty = ", ".join(name for name, own in {**rows, "parsed": treed}.items() if not own)
-        raise ValueError(f"no pair is left for {empty}; left out were {dict(faults)}")
+        why = ", ".join(f"{count} {fault}" for fault, count in faults.items() if count) or "none"
+        raise ValueError(f"no pair is left for {empty}; left out were: {why}")
     if not all(one.has_tree for one in treed):
         treed = [*parse(Corpus("parsed", tuple(treed)), language=language, models=models, download=download)]
     draft = place.absolute().with_name(f".{place.absolute().name}.{os.getpid()}")
@@ -195,7 +196,7 @@ def _written(
     write(Corpus("parsed", tuple(treed)), place / TREES)
     _write_lines(place / TRANSLATIONS, [one.target.text if one.target else "" for one in treed])
     pieced((side for pair in texts["train"] for side in pair), pieces).save_pretrained(place / TOKENIZER)
-    counts: dict[str, Any] = {f"left out: {fault}": count for fault, count in faults.items()}
+    counts: dict[str, Any] = {f"left out: {fault}": faults[fault] for fault in get_args(Fault)}
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
     text = heads.sign(

@@ -93,7 +93,7 @@ def pace() -> dict[str, Any]:
         return {}
     workers = max(1, min(4, (os.cpu_count() or 1) - 1))
     filled = {"dataloader_num_workers": workers, "dataloader_prefetch_factor": 4, "dataloader_persistent_workers": True}
-    return {"bf16": torch.cuda.is_bf16_supported(), **filled}
+    return {"bf16": torch.cuda.is_bf16_supported(including_emulation=False), **filled}
 
 
 def budget() -> int:

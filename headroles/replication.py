@@ -212,6 +212,7 @@ class _Replication:
     def _prune(self, strategy: L0, keep: Sequence[float], kinds: list[Kind] | None) -> None:
         options: dict[str, Any] = {"metric": "bleu", "scored": self.data.parsed, "tune": self.recipe.tuning()}
         options |= {"resamples": self.recipe.resamples, "budget": budget(), "seed": self.recipe.seed}
+        options["reference"] = self.data.train
         learnt = self.recipe.tuned_on(self.data)
         prune_sizes(
             self.study, self.model, self.tokenizer, learnt, self.data.test, strategy, keep=keep, kinds=kinds, **options
