@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from headroles.curves import curve
     from headroles.evaluation import evaluate
     from headroles.families import sites
+    from headroles.frames import graded
     from headroles.gates import gated
     from headroles.heads import join
+    from headroles.logistic import odds
     from headroles.lrp import ruled
     from headroles.models import load, save
     from headroles.parsing import parse
+    from headroles.prediction import predictors
     from headroles.pruning.compensation import compensation
     from headroles.pruning.contest import prune_contest
     from headroles.pruning.cutting import shrink
@@ -24,9 +27,11 @@ if TYPE_CHECKING:
     from headroles.pruning.learnt import learning
     from headroles.pruning.run import prune
     from headroles.pruning.sizes import prune_sizes
+    from headroles.relation import relate
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
     from headroles.study import Study
+    from headroles.succession import drift
     from headroles.text import Corpus, Sentence
     from headroles.training import classifier, train
     from headroles.watch import watched
@@ -49,18 +54,23 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "classifier": "training",
     "compensation": "pruning.compensation",
     "curve": "curves",
+    "drift": "succession",
     "dynamics": "course",
     "efficiency": "costs",
     "evaluate": "evaluation",
     "gated": "gates",
+    "graded": "frames",
     "join": "heads",
     "learning": "pruning.learnt",
     "load": "models",
+    "odds": "logistic",
     "parse": "parsing",
+    "predictors": "prediction",
     "prune": "pruning.run",
     "prune_contest": "pruning.contest",
     "prune_sizes": "pruning.sizes",
     "read": "corpus",
+    "relate": "relation",
     "roles": "role",
     "ruled": "lrp",
     "save": "models",
@@ -105,25 +115,30 @@ __all__ = [
     "corpus",
     "curve",
     "curves",
+    "drift",
     "dynamics",
     "efficiency",
     "evaluate",
     "families",
     "gated",
     "gates",
+    "graded",
     "heads",
     "join",
     "learning",
     "load",
     "lrp",
     "objectives",
+    "odds",
     "parse",
     "plots",
+    "predictors",
     "prune",
     "prune_contest",
     "prune_sizes",
     "pruning",
     "read",
+    "relate",
     "roles",
     "ruled",
     "save",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headroles.asked import assignment, head_of, scores_of
-from headroles.experiments import ablate, agreement, compare, curve, train
+from headroles.experiments import ablate, agreement, compare, curve, relate, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
 from headroles.replications import prepare, replicate
 from headroles.screen import list_figures, say, show_roles
@@ -139,10 +139,8 @@ def demo(
     list_figures(files, folder)
 
 
-for command in (
-    *(compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, compensation, dynamics),
-    *(prepare, replicate),
-):
+REST = (compare, ablate, curve, agreement, relate, train, prune, contest, shrink, efficiency, compensation, dynamics)
+for command in (*REST, prepare, replicate):
     app.command()(command)
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles.asked import heads_of
-from headroles.screen import list_figures, say, show_best, show_effects, show_table
+from headroles.asked import heads_of, kinds_of
+from headroles.screen import list_figures, say, show_best, show_effects, show_relations, show_table
 
 Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
 Target = Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")]
@@ -171,6 +171,25 @@ def agreement(
     save(found, output.with_suffix(".parquet"))
     survey.save(axes, output)
     say(f"written: {output} and its table")
+
+
+def relate(
+    roles: Annotated[Path, typer.Argument(help="Study with roles, or a table of roles.")],
+    outcomes: Annotated[list[Path], typer.Argument(help="Studies or tables with effects, importance, survival.")],
+    study: Folder = Path("study"),
+    by: Annotated[Literal["family", "variant"], typer.Option(help="Are variants of a role one?")] = "family",
+    kinds: Annotated[str | None, typer.Option(help="Kinds of heads, by default all; commas between.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only outcomes that begin so; commas between.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of resamples and permutations.")] = 0,
+) -> None:
+    """Relate the roles of heads to what happens when they are closed or pruned, within layers."""
+    from headroles.meeting import meet
+    from headroles.study import Study
+    from headroles.survey import draw
+
+    folder, words = Study(study), None if only is None else [word.strip() for word in only.split(",")]
+    show_relations(meet(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), only=words, seed=seed))
+    list_figures(draw(folder), study)
 
 
 def train(

@@ -122,6 +122,17 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Some columns of a table, with their signatures and resamples."""
+    frame = _bare(table)[list(columns)]
+    frame.attrs["signatures"] = {
+        name: text for name, text in table.attrs.get("signatures", {}).items() if name in frame
+    }
+    if (found := resamples(table)) is not None and (draws := {n: found.draws[n] for n in found.draws if n in frame}):
+        frame.attrs["resamples"] = Resamples(found.index, draws)
+    return frame
+
+
 def save(table: pd.DataFrame, path: str | Path) -> Path:
     """Write a table as parquet, signatures and resamples included.
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.flows import conservation, relevance
+from headroles.forests import drift, odds, predictors, relation
 from headroles.heads import Kind
 from headroles.maps import TITLES, font, heatmap, heatmaps, new_axes, of_kind, roles, said, short
 from headroles.outcomes import ablation, agreement, histogram
@@ -30,6 +31,7 @@ __all__ = [
     "curves",
     "densities",
     "dependency",
+    "drift",
     "dynamics",
     "efficiency",
     "functions",
@@ -37,7 +39,10 @@ __all__ = [
     "heatmap",
     "heatmaps",
     "histogram",
+    "odds",
     "offsets",
+    "predictors",
+    "relation",
     "relevance",
     "roles",
     "settling",
@@ -79,11 +84,11 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
     drawn = new_axes((4, 5), panels=len(parts)) if axes is None else list(np.ravel(np.asarray(axes)))
     if len(drawn) != len(parts):
         raise ValueError(f"the table has {len(parts)} relations and needs as many axes; got {len(drawn)}")
-    for ax, (relation, part) in zip(drawn, parts, strict=True):
+    for ax, (name, part) in zip(drawn, parts, strict=True):
         near = part.assign(offset=part["offset"].clip(-limit - 1, limit + 1))
         looks = {"color": sns.color_palette("colorblind")[2], "alpha": 1, "shrink": 0.8, "linewidth": 0}
         sns.histplot(near, x="offset", weights="share", discrete=True, ax=ax, **looks)
-        ax.set(title=f"{relation} (n = {part['count'].sum():,})", xlabel="offset of the head (words)", ylabel="")
+        ax.set(title=f"{name} (n = {part['count'].sum():,})", xlabel="offset of the head (words)", ylabel="")
         ax.set_xticks([-limit - 1, -(limit // 2), 0, limit // 2, limit + 1])
         ax.set_xticklabels([f"<−{limit}", f"−{limit // 2}", "0", f"+{limit // 2}", f">+{limit}"])
         sns.despine(ax=ax)

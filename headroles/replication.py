@@ -20,6 +20,7 @@ from headroles.ablation import closed_in
 from headroles.evaluation import evaluate
 from headroles.forecast import epochs_within, forecast
 from headroles.heads import Kind
+from headroles.meeting import meet
 from headroles.prepared import Prepared
 from headroles.pruning.l0 import L0
 from headroles.pruning.sizes import prune_sizes
@@ -198,12 +199,8 @@ class _Replication:
 
     def relate(self) -> None:
         """Whether heads with roles matter more, and survive longer."""
-        from headroles.relation import relate
-
-        encoder = self.study.load("survival-l0-enc-self")
-        encoder[encoder.index.get_level_values("kind") != "enc-self"] = float("nan")  # no others could go
-        outcomes = heads.join(self.study.load(MAKES["ablate"]), encoder, self.study.load("survival-l0"))
-        heads.save(relate(self.study.load("roles"), outcomes), self.study.path("relate"))
+        folder = self.study.folder
+        meet(self.study, folder, [folder], only=["ablation", "survival"], seed=self.recipe.seed)
 
     def draw(self) -> None:
         """Every figure that the tables allow."""

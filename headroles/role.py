@@ -56,9 +56,10 @@ ROLES = (
 def roles(
     table: pd.DataFrame, roles: Iterable[Role] = ROLES, *, thresholds: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """Which heads have which roles: for each variant of a role a bool column, its `.value` and its `.stability`.
+    """Which heads have which roles: a bool column for each variant of a role, its `.value`, `.margin` and `.stability`.
 
-    `value` is the score the role rests on; `stability` is the share of the table's bootstrap resamples in which the
+    `value` is the score the role rests on, `margin` how far it is above the threshold; `stability` is the share of the
+    table's bootstrap resamples in which the
     head has the role (NaN without resamples). `thresholds` replaces those of the roles it names. Raises ValueError for
     a threshold of an unknown role, where a baseline is missing and where no role can be told from the table's columns.
     """
@@ -71,8 +72,9 @@ def roles(
                 raise ValueError(
                     f"role {role.name!r} compares {column!r} with {column + role.over!r}, not in the table"
                 )
-            new: dict[str, Any] = {variant: _held(table, role, column)}
-            new |= {f"{variant}.value": table[column], f"{variant}.stability": _stability(table, role, column)}
+            new: dict[str, Any] = {variant: _held(table, role, column), f"{variant}.value": table[column]}
+            new[f"{variant}.margin"] = _margin(table, role, column)
+            new[f"{variant}.stability"] = _stability(table, role, column)
             signatures |= dict.fromkeys(new, f"{heads.signature(table, column)}|role:{role}")
             columns |= new
     if not columns:
@@ -98,7 +100,7 @@ def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[fl
     """
     wanted = set(names)
     each = [
-        table[column] - (table[column + role.over] if role.over else 0.0) - role.threshold
+        _margin(table, role, column)
         for role in ROLES
         if role.name in wanted
         for _, column in role.variants(table.columns)
@@ -122,6 +124,16 @@ def held(roles: pd.DataFrame) -> pd.DataFrame:
     return found.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 
+def families(roles: pd.DataFrame) -> dict[str, list[str]]:
+    """The variants of each role of a role table. Raises ValueError for another table."""
+    if not isinstance(roles, pd.DataFrame) or not names(roles):
+        raise ValueError("expected the table of hr.roles, a column .stability for each role; hr.roles(heads) makes it")
+    found: dict[str, list[str]] = {}
+    for name in names(roles):
+        found.setdefault(name.partition("[")[0], []).append(name)
+    return found
+
+
 def names(roles: pd.DataFrame) -> list[str]:
     """The variants of roles a role table tells about."""
     return [column.removesuffix(".stability") for column in roles.columns if column.endswith(".stability")]
@@ -133,6 +145,12 @@ def _with_thresholds(chosen: list[Role], thresholds: Mapping[str, float]) -> lis
         if name not in known:
             raise ValueError(f"unknown role {name!r}; known: {', '.join(sorted(known))}")
     return [replace(role, threshold=thresholds.get(role.name, role.threshold)) for role in chosen]
+
+
+def _margin(table: pd.DataFrame, role: Role, column: str) -> pd.Series[float]:
+    """How far a column is above the role's threshold."""
+    margin: pd.Series[float] = table[column] - (table[column + role.over] if role.over else 0.0) - role.threshold
+    return margin
 
 
 def _held(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_]:

@@ -76,6 +76,19 @@ def show_best(table: Any, how: str) -> None:
     show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}")
 
 
+def show_relations(table: Any) -> None:
+    """Print the relations of roles and outcomes that have numbers, then in a sentence each what has none."""
+    told = table[table["auc"].notna()]
+    shown = told[["auc", "auc.low", "auc.high", "p", "holm"]]
+    shown.index = [f"{row.role}: {row.outcome}" for row in told.itertuples()]
+    shown.index.name = "role: outcome"
+    if len(shown):
+        show_table(shown, "auc: larger with the role than without; p: within layers")
+        say(f"{(told['holm'] < 0.05).sum()} of {len(told)} relations have p < 0.05 within layers after Holm")
+    for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
+        say(f"{role}: {note} ({len(rows)} outcomes)")
+
+
 def _console(**options: Any) -> Console:
     """What prints; of several processes only the first does."""
     return Console(quiet=not processes.first(), **options)
@@ -87,4 +100,5 @@ def _cell(row: Any, name: str) -> str:
     number = row[name]
     if number != number:  # there is none
         return ""
+    interval = "" if "nan" in interval else interval
     return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
+from headroles.corrections import benjamini_hochberg, holm
 from headroles.examples import Sweep
 from headroles.metrics import Mean, Metric
 from headroles.scores.book import bounds, counting
@@ -93,21 +94,6 @@ def best(found: Sweep, index: pd.MultiIndex, *, halves: bool = False, resamples:
     text = f"{found.signature}|plan:rest|halves:{halves}|resamples:{resamples}|seed:{seed}"
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
-
-
-def holm(p: Array) -> Array:
-    """p corrected for the number of tests by Holm (1979): controls the chance of any false finding."""
-    order = np.argsort(p, kind="stable")
-    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    found = np.empty_like(p)
-    found[order] = np.minimum(steps, 1)
-    return found
-
-
-def benjamini_hochberg(p: Array) -> Array:
-    """p corrected by Benjamini and Hochberg (1995): controls the share of false findings among the findings."""
-    found: Array = stats.false_discovery_control(p) if np.isfinite(p).all() else np.full_like(p, np.nan)
-    return found
 
 
 def _t_test(intact: Array, closed: Array) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from headroles import heads, role
-from headroles.heads import KINDS
+from headroles.pictures import DRAWN, figures
 from headroles.study import Study
 from headroles.text import RELATIONS, Corpus
 
@@ -22,25 +21,7 @@ if TYPE_CHECKING:
 
     from headroles.scores import Measure, Relevance
 
-DRAWN = (  # the files `draw` may write
-    *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
-    *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
-    *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
-    *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
-)
 BALANCED = 100  # sentences of the conservation report
-MAPS = (  # columns worth a heatmap each, where a study has them
-    "confidence",
-    "position[best]",
-    "rarity",
-    "entropy",
-    "distance",
-    "sink[special]",
-    "sink[first]",
-    "alignment[monotone]",
-    "alignment[diagonal]",
-    "importance",
-)
 
 
 def measure(
@@ -122,7 +103,7 @@ def draw(study: Study) -> list[Path]:
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     files = []
-    for name, axes in _figures(study):
+    for name, axes in figures(study):
         files.append(save(axes, study.folder / f"{name}.png"))
     for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
         old.unlink(missing_ok=True)
@@ -165,81 +146,3 @@ def _keep_conservation(
     study.keep(
         f"conservation-{score.rules}", recipe, lambda: conservation(model, tokenizer, corpus, score.rules, **options)
     )
-
-
-def _figures(study: Study) -> Iterator[tuple[str, Any]]:
-    from headroles import plots
-
-    if study.has("heads"):
-        table = study.load("heads")
-        for column in MAPS:
-            if column in table and table[column].notna().any():
-                yield _slug(f"heatmap {column}"), plots.heatmaps(table[column])[0]
-        for column in map(str, table.filter(regex=r"^relevance\[[^ ]*\]\.size$")):
-            for kind in _kinds(table[[column]]):
-                yield _slug(f"{column.removesuffix('.size')} {kind}"), plots.relevance(table[column], kind=kind)
-        for kind in _kinds(table.filter(regex=r"^syntax\[[^.]*$")):
-            yield f"dependency-{kind}", plots.dependency(table, kind=kind)
-    if study.has("roles"):
-        told = study.load("roles")
-        for kind in _kinds(told[role.names(told)].where(lambda held: held.astype(bool))):
-            yield f"roles-{kind}", plots.roles(told, kind=kind)
-    for name in study.names():
-        if name.startswith("conservation-"):
-            yield _slug(name), plots.conservation(study.load(name))
-    for name in study.names():
-        if name.startswith("ablation-"):
-            effects = study.load(name)
-            for kind in _kinds(effects):
-                yield _slug(f"{name} {kind}"), plots.ablation(effects, kind=kind)
-            if "-single-" in name:
-                yield _slug(f"{name} histogram"), plots.histogram(effects)
-    for name in (name for name in study.names() if name.partition("-")[0] == "curves"):
-        yield _slug(name), plots.curves(study.load(name), label=_measured(study.load(name)))
-    yield from _pruned(study)
-    if study.has("offsets"):
-        yield "offsets", plots.offsets(study.load("offsets"))[0]
-
-
-def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
-    """The figures of pruning."""
-    from headroles import plots
-
-    for name in study.names():
-        table, first = study.load(name), name.partition("-")[0]
-        gone = table[(table.filter(regex=r"\]$") == 0).any(axis=1)] if first == "survival" else table[:0]
-        kinds = list(table["kind"].unique()) if first == "functions" else _kinds(gone) if len(gone) else []
-        if first == "sizes":
-            yield _slug(name), plots.survival(table, label=_measured(table))
-            yield _slug(f"{name} kinds"), plots.by_kind(table)
-        for kind in kinds:
-            drawing: Any = plots.by_layer if first == "survival" else plots.functions
-            yield _slug(f"{name} {kind}"), drawing(table, kind=kind)
-        if first == "gates":
-            yield _slug(name), plots.gates(table)
-        if first == "compensation":
-            yield _slug(name), plots.heatmaps(table["moved[all]"], label="change of the weights, relative")[0]
-        if name == "contest":
-            yield name, plots.contest(table, study.load("contest-seeds"), label=_measured(table))[0]
-        if name == "efficiency":
-            yield name, plots.efficiency(table)
-        if name == "dynamics-curves":
-            yield "dynamics", plots.dynamics(table, label=_measured(table))
-            yield "settling", plots.settling(study.load("dynamics-order"))[0]
-
-
-def _measured(curves: pd.DataFrame) -> str:
-    """What the curves are of, from their signature."""
-    found = re.search(r"metric:(\w+)\(", heads.signature(curves, "value"))
-    name = found.group(1).lower() if found else "metric"
-    return {"agreement": "agreement with the intact model", "bleu": "BLEU", "chrf": "chrF"}.get(name, name)
-
-
-def _kinds(table: pd.DataFrame) -> list[Any]:
-    """The kinds for which a table has any value."""
-    present = table.dropna(how="all").index.unique("kind")
-    return [kind for kind in KINDS if kind in present]
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9+]+", "-", text.lower()).strip("-")

@@ -120,7 +120,7 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 def test_these_are_the_commands():
     own = {"parse", "score", "roles", "plot", "attention", "demo"}
     smaller = {"prune", "contest", "shrink", "efficiency", "compensation", "dynamics"}
-    closing = {"compare", "ablate", "curve", "agreement", "train"}
+    closing = {"compare", "ablate", "curve", "agreement", "relate", "train"}
     assert set(COMMANDS) == own | smaller | closing | {"prepare", "replicate"}
 
 

@@ -19,14 +19,19 @@ import headroles
 ROOT = Path(headroles.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors before its own
     ("processes",),
-    ("text", "heads", "lexicon", "progress", "seam"),
+    ("text", "heads", "lexicon", "progress", "seam", "corrections", "layered", "frames"),
     ("site", "bias"),
     ("resize",),
     ("models",),
     ("probe", "pieces", "conllu", "toy", "role", "study"),
     ("families", "batches", "corpus", "maps"),
+    ("relation",),
+    ("prediction", "logistic", "succession"),
+    ("meeting",),
     ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules"),
+    ("forests",),
     ("plots", "objectives"),
+    ("pictures",),
     ("marian", "tokenised"),
     ("prepared",),
     ("lrp.alphabeta",),
@@ -68,7 +73,8 @@ PLUG_INS = {  # what is looked for when it is asked for
 }
 WITHOUT_TORCH = (
     *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
-    *("trends", "plots"),
+    *("trends", "plots", "corrections", "layered", "relation", "prediction"),
+    *("logistic", "succession", "meeting", "forests", "pictures", "frames"),
 )
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25

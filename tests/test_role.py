@@ -54,7 +54,7 @@ def shares(**bounds):
 )
 def test_a_role_at_its_threshold(column, value, variant, held):
     told = roles(table({column: [value]}))
-    assert list(told) == [variant, f"{variant}.value", f"{variant}.stability"]
+    assert list(told) == [variant, f"{variant}.value", f"{variant}.margin", f"{variant}.stability"]
     assert told[variant].tolist() == [held]
     assert told[f"{variant}.value"].tolist() == [value]
 
@@ -67,6 +67,7 @@ def test_a_margin_of_ten_points_is_enough(accuracy, baseline, held):
     told = roles(table({SYNTAX: [accuracy], f"{SYNTAX}.baseline": [baseline]}))
     assert told["syntactic[nsubj dep>head]"].tolist() == [held]
     assert told["syntactic[nsubj dep>head].value"].tolist() == [accuracy]
+    assert told["syntactic[nsubj dep>head].margin"].tolist() == [accuracy - baseline - 0.1]
 
 
 def test_only_columns_of_scores_make_roles():

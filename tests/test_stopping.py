@@ -23,10 +23,11 @@ from test_scores import DETERMINISTIC, corpus, tokens_of, writing
 
 from headroles import families, heads
 from headroles.ablation import ablate, ablate_sets, closed_in
+from headroles.corrections import benjamini_hochberg, holm
 from headroles.examples import Sweep, written
 from headroles.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perplexity
 from headroles.scores.book import counting
-from headroles.significance import benjamini_hochberg, best, effects, holm
+from headroles.significance import best, effects
 from headroles.stopping import FIRST, GROWTH, looks, scores, staged, stopped
 from headroles.study import Study
 from headroles.sweep import sweep

@@ -48,9 +48,9 @@ def prune_sizes(
     Returns, and keeps as `sizes-STRATEGY[-KINDS]`, a row per size: `heads` left of `of`, of each kind, and the metric
     on `held_out`: `value`, and `change` against the control, the whole model after the same training, each with `.low`
     and `.high`. The first row is the control. `survival-...` has a column for each size, `gates-...` is the history of
-    gates; with a corpus `scored` the roles of the heads left are told on it, `functions-...`, words being rare by
-    `reference` as for `score`. An order is followed by training of what is left. Finished sizes are not run again.
-    `budget` bounds a batch of what is measured, in tokens.
+    gates; with a corpus `scored` the roles of the heads left are told on it, `functions-...`, and for each size
+    `roles-...-HEADS`, words being rare by `reference` as for `score`. An order is followed by training of what is left.
+    Finished sizes are not run again. `budget` bounds a batch of what is measured, in tokens.
     """
     chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
@@ -64,7 +64,7 @@ def prune_sizes(
         statistics.append(trials.run((count,), made.model))
         tables.append(made.survival(study))
         if scored is not None:
-            told.append(made.roles(scored, reference).assign(heads=count))
+            told.append(functions(made.roles(study, scored, reference)).assign(heads=count))
     table = heads.join(*tables[1:]) if len(tables) > 1 else tables[0]
     heads.save(table, study.path(f"survival-{name}"))
     if told:
@@ -127,8 +127,8 @@ class _Made:
             heads.save(heads.load(history), study.path(name))
         return heads.load(file)
 
-    def roles(self, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
-        """How many heads of each kind have which family of roles: kind, function, count; "several", "none" too."""
+    def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
+        """The roles of the heads left, put into the study as `roles-STRATEGY[-KINDS]-HEADS`."""
         counted = {} if reference is None else {"reference": reference.hash}
         work = heads.sign(place=self.place.name, scored=scored.hash, **counted, headroles=version("headroles"))
         options: dict[str, Any] = {"resamples": 200, "budget": self.trials.budget, "reference": reference}
@@ -137,7 +137,9 @@ class _Made:
         def compute() -> pd.DataFrame:
             return role.roles(score(self.model(), self.tokenizer, scored, **options))
 
-        return functions(kept.keep(f"roles-{self.place.name}", work, compute))
+        told = kept.keep(f"roles-{self.place.name}", work, compute)
+        heads.save(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
+        return told
 
 
 def functions(told: pd.DataFrame) -> pd.DataFrame:
