@@ -312,6 +312,7 @@ def expected(data):
     return forecast(data, TINY, models.tokenizer_of(data.tokenizer))
 
 
+@pytest.mark.slow
 def test_a_forecast_counts_all_the_work(expected, data):
     steps = -(-len(data.train) // 16)
     assert expected["count"].to_dict() == {
