@@ -131,7 +131,7 @@ def closed_in(
     @cache
     def found() -> Sweep:
         run = _sweeping(model, tokenizer, corpus, chosen, plan, fill, early, seed)
-        asked: dict[str, Any] = {"folder": study.folder / ".sweeps"} | options
+        asked: dict[str, Any] = {"folder": study.work / ".sweeps"} | options
         kept = study.keep(f"examples-{name}", recipe, lambda: run(**asked).table())
         return Sweep.of(kept, chosen)
 

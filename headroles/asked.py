@@ -45,6 +45,14 @@ def heads_of(text: str) -> Any:
     return table[name]
 
 
+def pairs_of(text: str) -> Any:
+    """The sentence pairs of a table of two columns, or of two files with a comma between."""
+    from headroles.corpus import read
+
+    source, comma, target = text.partition(",")
+    return read(source, target) if comma else read(source)
+
+
 def strategy_named(name: str, gate_rate: float, freeze: Any, told: Path | None) -> Any:
     """The strategy of a name, gates with their options, roles from a table of scores."""
     from headroles.heads import load
@@ -64,6 +72,11 @@ def numbers(text: str) -> list[float]:
         raise ValueError(
             f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
         ) from None
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """Shares of heads. Raises ValueError for what are none."""
+    return tuple(map(float, numbers(text)))
 
 
 def kinds_of(text: str | None) -> Any:

@@ -13,6 +13,7 @@ import typer
 from headroles.asked import assignment, head_of, scores_of
 from headroles.experiments import ablate, agreement, compare, curve, relate, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
+from headroles.replications import prepare, replicate
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -175,7 +176,7 @@ def demo(
 
 
 REST = (compare, ablate, curve, agreement, relate, train, prune, contest, shrink, efficiency, compensation, dynamics)
-for command in REST:
+for command in (*REST, prepare, replicate):
     app.command()(command)
 
 

@@ -77,7 +77,7 @@ def _one(
     resamples: int,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The curve and the scores of one checkpoint."""
-    kept = Study(study.folder / ".checkpoints")
+    kept = Study(study.work / ".checkpoints")
     model, tokenizer = models.load(place)
     recipe = heads.sign(
         weights=models.revision(model),

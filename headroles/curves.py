@@ -101,7 +101,7 @@ def curves_in(
 
     @cache
     def drawn() -> pd.DataFrame:
-        return curve(model, tokenizer, corpus, orders, metric=metric, folder=study.folder / ".sweeps", **options)
+        return curve(model, tokenizer, corpus, orders, metric=metric, folder=study.work / ".sweeps", **options)
 
     table = study.keep(f"curves-{name}", recipe, drawn)
     return table, study.keep(f"areas-{name}", recipe, lambda: areas(drawn()))

@@ -42,6 +42,12 @@ def load(
     return model.eval(), tokenizer
 
 
+def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer that a folder holds without a model."""
+    made: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder)
+    return made
+
+
 def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) -> PreTrainedModel:
     if recorded(config) is None:
         whole: PreTrainedModel = cls.from_pretrained(name, **options)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from headroles import processes
 
-WHOLE = ("step", "heads", "parameters")  # columns of counts
+WHOLE = ("step", "heads", "parameters", "pairs", "count")  # columns of counts
 
 
 def say(text: str) -> None:

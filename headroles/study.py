@@ -14,10 +14,14 @@ log = logging.getLogger(__name__)
 
 
 class Study:
-    """A folder of tables; a finished table stays whatever happens to the next."""
+    """A folder of tables; a finished table stays whatever happens to the next.
 
-    def __init__(self, folder: str | Path) -> None:
+    What is not finished, and the weights of pruned models, are in the folder `work`, by default the same.
+    """
+
+    def __init__(self, folder: str | Path, *, work: str | Path | None = None) -> None:
         self.folder = Path(folder)
+        self.work = self.folder if work is None else Path(work)
         if self.folder.exists() and not self.folder.is_dir():
             raise NotADirectoryError(f"{self.folder} is a file; a study is a folder of tables")
 

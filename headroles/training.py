@@ -16,12 +16,13 @@ import transformers
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, heads, models, outputs, processes
+from headroles import heads, models, outputs, processes
 from headroles.evaluation import evaluate
 from headroles.metrics import Metric
 from headroles.metrics import metric as the_metric
 from headroles.resize import resized
 from headroles.text import Corpus
+from headroles.tokenised import tokenised
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
@@ -134,7 +135,7 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
             f"{type(model).__name__} is neither a classifier nor an encoder-decoder that writes; "
             f"headroles.classifier(name, corpus) loads it with a new head for the labels of a corpus"
         )
-    encoded = batches.encode(corpus, tokenizer, model, words=False)
+    encoded = tokenised(corpus, tokenizer, model)
     sources: list[dict[str, Any]] = [
         {"input_ids": one.ids} | ({"token_type_ids": one.types} if one.types else {}) for one in encoded.source
     ]

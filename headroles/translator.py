@@ -17,11 +17,11 @@ import transformers
 from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headroles import toy
+from headroles.marian import marian, pieced
 from headroles.text import Corpus
 
 log = logging.getLogger(__name__)
 Size = Literal["small", "tiny"]
-END, UNKNOWN, PADDING = "</s>", "<unk>", "<pad>"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,6 @@ def _train(recipe: Recipe, place: Path) -> None:
         draft = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
         try:
             _trainer(model, tokenizer, corpus, recipe, draft).train()
-            model.generation_config.max_length = 128
             model.save_pretrained(draft)
             tokenizer.save_pretrained(draft)
             draft.rename(place)
@@ -131,44 +130,15 @@ def _trainer(
 
 
 def _untrained(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> MarianMTModel:
-    config = transformers.MarianConfig(
-        vocab_size=len(tokenizer),
-        d_model=recipe.width,
-        encoder_layers=recipe.layers,
-        decoder_layers=recipe.layers,
-        encoder_attention_heads=recipe.heads,
-        decoder_attention_heads=recipe.heads,
-        encoder_ffn_dim=256,
-        decoder_ffn_dim=256,
-        dropout=0.0,
-        init_std=0.1,  # with the usual 0.02 and without scaled embeddings so small a model does not learn
-        scale_embedding=True,
-        activation_function="swish",
-        max_position_embeddings=128,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
-        forced_eos_token_id=None,
-    )
-    return MarianMTModel(config)
+    sizes: dict[str, Any] = {"width": recipe.width, "layers": recipe.layers, "heads": recipe.heads, "inner": 256}
+    # with the usual init_std of 0.02 and without scaled embeddings so small a model does not learn
+    return marian(tokenizer, **sizes, seed=recipe.seed, dropout=0.0, init_std=0.1, activation_function="swish")
 
 
 def _tokenizer(corpus: Corpus, recipe: Recipe) -> PreTrainedTokenizerFast:
     """Byte-pair encoding over both languages, full stops and commas apart; gives character offsets."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    made = Tokenizer(models.BPE(unk_token=UNKNOWN))
-    cuts = [pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex("[.,]"), "isolated")]
-    made.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    made.decoder = decoders.Metaspace()
     lines = [text for one in corpus[:5000] for text in (one.text, one.target.text if one.target else "")]
-    special = [END, UNKNOWN, PADDING]
-    trainer = trainers.BpeTrainer(vocab_size=recipe.vocabulary, special_tokens=special, show_progress=False)
-    made.train_from_iterator(lines, trainer)
-    made.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=END, unk_token=UNKNOWN, pad_token=PADDING, model_max_length=128
-    )
+    return pieced(lines, recipe.vocabulary, apart="[.,]")
 
 
 def _tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:

@@ -120,7 +120,8 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 def test_these_are_the_commands():
     own = {"parse", "score", "roles", "plot", "attention", "attend", "report", "demo"}
     smaller = {"prune", "contest", "shrink", "efficiency", "compensation", "dynamics"}
-    assert set(COMMANDS) == own | smaller | {"compare", "ablate", "curve", "agreement", "relate", "train"}
+    closing = {"compare", "ablate", "curve", "agreement", "relate", "train"}
+    assert set(COMMANDS) == own | smaller | closing | {"prepare", "replicate"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -37,9 +37,11 @@ def prune_sizes(
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
     scored: Corpus | None = None,
+    reference: Corpus | None = None,
     seed: int = 0,
     tune: Mapping[str, Any] | None = None,
     resamples: int = 1000,
+    budget: int = 4096,
 ) -> pd.DataFrame:
     """Prune copies of `model` to each number of heads in `keep` (Voita et al. 2019, Figs. 7 to 10); kept in the study.
 
@@ -47,13 +49,14 @@ def prune_sizes(
     on `held_out`: `value`, and `change` against the control, the whole model after the same training, each with `.low`
     and `.high`. The first row is the control. `survival-...` has a column for each size, `gates-...` is the history of
     gates; with a corpus `scored` the roles of the heads left are told on it, `functions-...`, and for each size
-    `roles-...-HEADS`. An order is followed by training of what is left. Finished sizes are not run again.
+    `roles-...-HEADS`, words being rare by `reference` as for `score`. An order is followed by training of what is left.
+    Finished sizes are not run again. `budget` bounds a batch of what is measured, in tokens.
     """
     chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     measured, may_go = the_metric(metric), among(model, kinds)
     work = recipe(model, corpus, kinds, options, strategy=chosen)
-    trials = Trials(study, tokenizer, held_out, measured, work)
+    trials = Trials(study, tokenizer, held_out, measured, work, budget=budget)
     counts = {counted(one, len(may_go)) for one in keep}
     statistics, tables, told = [], [], []
     for count in (len(may_go), *sorted(counts - {len(may_go)}, reverse=True)):
@@ -61,7 +64,7 @@ def prune_sizes(
         statistics.append(trials.run((count,), made.model))
         tables.append(made.survival(study))
         if scored is not None:
-            told.append(functions(made.roles(study, scored)).assign(heads=count))
+            told.append(functions(made.roles(study, scored, reference)).assign(heads=count))
     table = heads.join(*tables[1:]) if len(tables) > 1 else tables[0]
     heads.save(table, study.path(f"survival-{name}"))
     if told:
@@ -124,13 +127,15 @@ class _Made:
             heads.save(heads.load(history), study.path(name))
         return heads.load(file)
 
-    def roles(self, study: Study, scored: Corpus) -> pd.DataFrame:
+    def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """The roles of the heads left, put into the study as `roles-STRATEGY[-KINDS]-HEADS`."""
-        work = heads.sign(place=self.place.name, scored=scored.hash, headroles=version("headroles"))
+        counted = {} if reference is None else {"reference": reference.hash}
+        work = heads.sign(place=self.place.name, scored=scored.hash, **counted, headroles=version("headroles"))
+        options: dict[str, Any] = {"resamples": 200, "budget": self.trials.budget, "reference": reference}
         kept = Study(self.trials.folder)
 
         def compute() -> pd.DataFrame:
-            return role.roles(score(self.model(), self.tokenizer, scored, resamples=200))
+            return role.roles(score(self.model(), self.tokenizer, scored, **options))
 
         told = kept.keep(f"roles-{self.place.name}", work, compute)
         heads.save(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))

@@ -45,10 +45,17 @@ class Trials:
     """The trials of one study: each is run once, and kept by its recipe in the folder `.trials`."""
 
     def __init__(
-        self, study: Study, tokenizer: PreTrainedTokenizerBase, held_out: Corpus, metric: Metric, recipe: str
+        self,
+        study: Study,
+        tokenizer: PreTrainedTokenizerBase,
+        held_out: Corpus,
+        metric: Metric,
+        recipe: str,
+        *,
+        budget: int = 4096,
     ) -> None:
-        self.folder, self.tokenizer = study.folder / ".trials", tokenizer
-        self.held_out, self.metric = held_out, metric
+        self.folder, self.tokenizer = study.work / ".trials", tokenizer
+        self.held_out, self.metric, self.budget = held_out, metric, budget
         self.recipe = heads.sign(held_out=held_out.hash, metric=metric, work=recipe)
         self.signature = ""
 
@@ -58,15 +65,21 @@ class Trials:
 
     def run(self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel]) -> Array:
         """Statistics of every example, [example, statistic], by the model that `compute` makes, or those kept."""
-        return self._kept(what, lambda: sweep(compute(), self.tokenizer, self.held_out, [], self.metric)).intact
+        options: dict[str, Any] = {"budget": self.budget, "together": 1}
+        return self._kept(
+            what, lambda: sweep(compute(), self.tokenizer, self.held_out, [], self.metric, **options)
+        ).intact
 
     def closed(self, what: tuple[object, ...], model: PreTrainedModel, sets: Sequence[Sequence[Head]]) -> list[Array]:
         """Statistics of every example with each of these sets of heads closed, the model as it is."""
         keys: list[Closed] = [frozenset(one) for one in sets]
         wanted = list(dict.fromkeys(filter(None, keys)))
         told = (*what, models.revision(model), [sorted(one) for one in wanted])
-        found = self._kept(told, lambda: sweep(model, self.tokenizer, self.held_out, wanted, self.metric))
+        found = self._kept(told, lambda: self._closed(model, wanted))
         return [found.closed[one] if one else found.intact for one in keys]
+
+    def _closed(self, model: PreTrainedModel, wanted: list[Closed]) -> Sweep:
+        return sweep(model, self.tokenizer, self.held_out, wanted, self.metric, budget=self.budget)
 
     def _kept(self, what: tuple[object, ...], compute: Callable[[], Sweep]) -> Sweep:
         kept = Study(self.folder)

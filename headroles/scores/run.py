@@ -24,6 +24,7 @@ from headroles.scores.flow import Flow
 from headroles.scores.gradient import Gradient
 from headroles.site import Site
 from headroles.text import Corpus, Sentence
+from headroles.tokenised import tokenised
 from headroles.watch import watched
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
@@ -56,7 +57,7 @@ def score(
     sites = families.sites(model)
     encoded = batches.encode(corpus, tokenizer, model)
     chosen = _possible(DEFAULT if scores is None else scores, sites, encoded, corpus, strict=scores is not None)
-    counted = encoded if reference is None else batches.encode(reference, tokenizer, model, words=False)
+    counted = encoded if reference is None else tokenised(reference, tokenizer, model)
     frequencies = {side: _frequencies(counted.counts(side), model) for side in ("source", "target")}
     watching = [one for one in chosen if isinstance(one, Score)]
     gradients = [one for one in chosen if isinstance(one, Gradient)]
