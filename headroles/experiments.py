@@ -210,7 +210,7 @@ def train(
         str | None, typer.Option(help="Heads to cut out first: kind:layer:head with commas, or TABLE:COLUMN of prune.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of examples and of dropout.")] = 0,
-    limit: Limit = None,
+    limit: Annotated[int | None, typer.Option(help="Learn from only so many examples, drawn by chance.", min=1)] = None,
 ) -> None:
     """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
     from headroles.corpus import read
@@ -219,7 +219,7 @@ def train(
     from headroles.training import classifier
     from headroles.training import train as run
 
-    sentences = read(corpus, target, limit=limit)
+    sentences = read(corpus, target).sample(limit)
     measured = None if held_out is None else read(held_out, held_out_target)
     loaded, tokenizer = load(model) if target is not None else classifier(model, sentences)
     loaded = untrained(loaded, seed=seed) if from_scratch else loaded

@@ -16,7 +16,7 @@ HeldOut = Annotated[Path, typer.Option(help="Corpus on which pruned models are m
 HeldOutTarget = Annotated[Path | None, typer.Option(help="Its translations.")]
 Keep = Annotated[str, typer.Option(help="Numbers of heads that stay, or shares below 1; commas between.")]
 Kinds = Annotated[str | None, typer.Option(help="Kinds that may lose heads, by default all; commas between.")]
-Limit = Annotated[int | None, typer.Option(help="Only the first examples to learn from.", min=1)]
+Limit = Annotated[int | None, typer.Option(help="Learn from only so many examples, drawn by chance.", min=1)]
 Epochs = Annotated[int, typer.Option(help="How often they are gone through in each training.", min=1)]
 Batch = Annotated[int, typer.Option(help="Examples of a step, on each process.", min=1)]
 Rate = Annotated[float, typer.Option(help="Peak learning rate of the weights.")]
@@ -68,7 +68,7 @@ def prune(
     from headroles.survey import draw
 
     folder, tune = Study(study), {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
-    learnt, measured = read(corpus, target, limit=limit), read(held_out, held_out_target)
+    learnt, measured = read(corpus, target).sample(limit), read(held_out, held_out_target)
     roles_on = None if scored is None else read(scored, scored_target)
     loaded, tokenizer = load(model)
     chosen = strategy_named(strategy, gate_rate, freeze, told)
@@ -119,7 +119,7 @@ def contest(
 
     folder, tune = Study(study), {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
     tune |= {"label_smoothing_factor": smoothing} if smoothing else {}
-    learnt, measured = read(corpus, target, limit=limit), read(held_out, held_out_target)
+    learnt, measured = read(corpus, target).sample(limit), read(held_out, held_out_target)
     loaded, tokenizer = load(model)
     chosen = [strategy_named(name.strip(), gate_rate, freeze, told) for name in strategies.split(",")]
     options: Any = {"strategies": chosen, "keep": numbers(keep), "seeds": seeds, "kinds": kinds_of(kinds)}

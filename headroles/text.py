@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,3 +73,13 @@ class Corpus:
         if isinstance(item, slice):
             return Corpus(self.name, self.sentences[item])
         return self.sentences[item]
+
+    def sample(self, count: int | None, *, seed: int = 0) -> Corpus:
+        """So many sentences drawn by chance, in their order; all where there are no more, or none is asked for.
+
+        Files of examples are often in an order, and their first lines are of a kind: not a sample to learn from.
+        """
+        if count is None or count >= len(self):
+            return self
+        drawn = sorted(random.Random(seed).sample(range(len(self)), count))
+        return Corpus(self.name, tuple(self.sentences[place] for place in drawn))

@@ -534,3 +534,14 @@ def test_offsets_without_trees_or_relations():
         ValueError, match=whole("none of dobj in corpus 'x'; its relations: case, det, nsubj, obl, punct")
     ):
         offsets(Corpus("x", (ZUM,)), ("dobj",))
+
+
+def test_a_sample_is_drawn_by_chance_and_in_order():
+    whole = Corpus("numbers", tuple(Sentence(str(number)) for number in range(1000)))
+    drawn = [int(one.text) for one in whole.sample(100, seed=1)]
+    assert drawn == sorted(set(drawn))
+    assert len(drawn) == 100
+    assert 400 < sum(drawn) / 100 < 600  # not the first
+    assert drawn == [int(one.text) for one in whole.sample(100, seed=1)]
+    assert drawn != [int(one.text) for one in whole.sample(100, seed=2)]
+    assert whole.sample(None) is whole.sample(1000) is whole
