@@ -115,13 +115,13 @@ def attention(
     output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("attention.png"),
 ) -> None:
     """Draw the attention of one head on one sentence."""
-    from headroles import models, plots, scores, survey
+    from headroles import models, pictures, plots, scores
 
     asked = head_of(head)
     loaded, tokenizer = models.load(model)
     axes = plots.attention(scores.attention(loaded, tokenizer, sentence, asked))
     axes.set_title(head)
-    survey.save(axes, output)
+    pictures.save(axes, output)
     say(f"written: {output}")
 
 

@@ -13,7 +13,7 @@ from headroles.flows import conservation, relevance
 from headroles.heads import Kind
 from headroles.maps import TITLES, font, heatmap, heatmaps, new_axes, of_kind, roles, said, short
 from headroles.outcomes import ablation, agreement, histogram
-from headroles.survivors import by_kind, by_layer, densities, functions, gates, survival
+from headroles.survivors import by_kind, by_layer, by_third, densities, functions, gates, survival, thirds
 from headroles.trends import contest, dynamics, efficiency, settling
 
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ __all__ = [
     "ablation",
     "agreement",
     "attention",
+    "best_heads",
     "by_kind",
     "by_layer",
+    "by_third",
     "conservation",
     "contest",
     "curves",
@@ -42,6 +44,7 @@ __all__ = [
     "roles",
     "settling",
     "survival",
+    "thirds",
 ]
 
 
@@ -101,7 +104,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     import seaborn as sns
 
     shown, kind = of_kind(heads, kind)
-    best = _best(shown)
+    best = best_heads(shown)
     ax = new_axes((5, 2 * len(best)), cell=0.4, beside=2.2)[0] if ax is None else ax
     x = np.arange(len(best)) + 0.4 * best["relation"].ne(best["relation"].shift()).cumsum()
     ax.bar(x - 0.2, best["accuracy"], 0.4, color=sns.color_palette("colorblind")[2], label="best head, 95 % interval")
@@ -149,8 +152,11 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     return ax
 
 
-def _best(table: Any) -> pd.DataFrame:
-    """The best head of each relation and way, with its interval and the baseline."""
+def best_heads(table: Any) -> pd.DataFrame:
+    """The best head of each relation and way, with its interval, the best fixed offset, and over how many words.
+
+    Raises ValueError for a table without syntax.
+    """
     names = [str(name) for name in table if str(name).startswith("syntax[") and str(name).endswith("]")]
     names = [name for name in names if table[name].notna().any()]
     if not names:
@@ -158,7 +164,9 @@ def _best(table: Any) -> pd.DataFrame:
     rows = []
     for name in names:
         row = table.loc[table[name].idxmax()]
-        relation, way = name[len("syntax[") :].split(" ")[0], short(name.replace("syntax", "syntactic"))
+        relation, way = name[len("syntax[") : -1].split(" ")
+        text, head = short(name.replace("syntax", "syntactic")), "L{}H{}".format(*row.name[-2:])
         rest = (row.get(f"{name}.{part}", np.nan) for part in ("low", "high", "baseline", "words"))
-        rows.append((relation, way, f"L{row.name[0]}H{row.name[1]}", row[name], *rest))
-    return pd.DataFrame(rows, columns=["relation", "text", "name", "accuracy", "low", "high", "baseline", "words"])
+        rows.append((relation, way, text, head, row[name], *rest))
+    columns = ["relation", "way", "text", "name", "accuracy", "low", "high", "baseline", "words"]
+    return pd.DataFrame(rows, columns=columns)

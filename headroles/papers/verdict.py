@@ -1,0 +1,78 @@
+"""Verdicts: does a claim hold, by numbers and their intervals: yes, no, or cannot be told (no torch)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+Holds = bool | None  # None: it cannot be told
+LITTLE = 0.03  # of the score of the whole model: what a claim may call a small loss (our choice)
+
+
+class Verdict(NamedTuple):
+    """Whether a claim holds, and why, in one sentence with our numbers in it."""
+
+    holds: Holds
+    why: str
+
+
+def above(low: float, high: float, bound: float) -> Holds:
+    """Whether a number is above a bound: the interval is, or is not, or has the bound in it."""
+    if math.isnan(low) or math.isnan(high):
+        return None
+    return True if low > bound else False if high < bound else None
+
+
+def below(low: float, high: float, bound: float) -> Holds:
+    """Whether a number is below a bound."""
+    return above(-high, -low, -bound)
+
+
+def every(parts: Iterable[Holds]) -> Holds:
+    """Whether all parts hold; one that does not is enough for no. Without any part nothing can be told."""
+    told = list(parts)
+    return False if False in told else None if None in told or not told else True
+
+
+def some(parts: Iterable[Holds]) -> Holds:
+    """Whether any part holds; all must fail for no."""
+    told = list(parts)
+    return True if True in told else None if None in told or not told else False
+
+
+def on_balance(parts: Iterable[Holds]) -> Holds:
+    """Whether a part holds and none fails; no, where one fails and none holds."""
+    told = set(parts) - {None}
+    return told.pop() if len(told) == 1 else None
+
+
+def wilson(hits: float, of: float) -> tuple[float, float]:
+    """The 95 % interval of a share of counts (Wilson 1927)."""
+    if not of:
+        return math.nan, math.nan
+    z, share = 1.96, hits / of
+    middle = (share + z**2 / (2 * of)) / (1 + z**2 / of)
+    half = z / (1 + z**2 / of) * math.sqrt(share * (1 - share) / of + z**2 / (4 * of**2))
+    return middle - half, middle + half
+
+
+def less(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """`one` minus `other`, each a value, low, high, as if they varied apart: too wide where they vary together."""
+    value = one[0] - other[0]
+    down, up = math.hypot(one[0] - one[1], other[2] - other[0]), math.hypot(one[2] - one[0], other[0] - other[1])
+    return value, value - down, value + up
+
+
+def widened(value: float, low: float, high: float, tests: int) -> tuple[float, float, float]:
+    """A 95 % interval made so wide that all of so many hold together with 95 % (Bonferroni, as if they were normal)."""
+    from scipy import stats
+
+    factor = float(stats.norm.isf(0.025 / tests) / stats.norm.isf(0.025))
+    return value, value - (value - low) * factor, value + (high - value) * factor
+
+
+def said(value: float, low: float = math.nan, high: float = math.nan, *, digits: int = 2) -> str:
+    """A number with its interval, where it has one."""
+    text = f"{value:.{digits}f}"
+    return text if math.isnan(low) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
