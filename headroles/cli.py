@@ -13,6 +13,7 @@ import typer
 from headroles.asked import assignment, head_of, scores_of
 from headroles.experiments import ablate, agreement, compare, curve, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
+from headroles.reproduction import reproduce
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -140,6 +141,7 @@ def demo(
 
 for command in (compare, ablate, curve, agreement, train, prune, contest, shrink, efficiency, compensation, dynamics):
     app.command()(command)
+app.command()(reproduce)
 
 
 def main() -> None:

@@ -189,7 +189,7 @@ class Bench:
                 if _fits(path, need):
                     metric = METRICS.index(matched["metric"]) if "metric" in matched.groupdict() else 0
                     own = not (len(inside.parts) > 1 and inside.parts[-2] in folder.resolve().name)
-                    found.append(((number, metric, len(inside.parts), own, str(inside)), path))
+                    found.append(((number, metric, len(inside.parts), own, inside.parts), path))
         return [path for _, path in sorted(found)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -14,7 +14,7 @@ from headroles.papers.verdict import Holds, Verdict
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Claim = Callable[[pd.DataFrame], Verdict]
+Claim = Callable[[Any], Verdict]
 
 
 @dataclass(frozen=True, eq=False)

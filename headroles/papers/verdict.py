@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 Holds = bool | None  # None: it cannot be told
 LITTLE = 0.03  # of the score of the whole model: what a claim may call a small loss (our choice)
@@ -57,11 +57,11 @@ def wilson(hits: float, of: float) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def less(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+def less(one: Any, other: Any) -> tuple[float, float, float]:
     """`one` minus `other`, each a value, low, high, as if they varied apart: too wide where they vary together."""
-    value = one[0] - other[0]
-    down, up = math.hypot(one[0] - one[1], other[2] - other[0]), math.hypot(one[2] - one[0], other[0] - other[1])
-    return value, value - down, value + up
+    (value, low, high), (base, base_low, base_high) = one, other
+    down, up = math.hypot(value - low, base_high - base), math.hypot(high - value, base - base_low)
+    return value - base, value - base - down, value - base + up
 
 
 def widened(value: float, low: float, high: float, tests: int) -> tuple[float, float, float]:

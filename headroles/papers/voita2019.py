@@ -47,7 +47,7 @@ def fig1b(bench: Bench) -> Reproduced:
     told = correlations(inside.iloc[:, 0], inside.iloc[:, 1]).loc["all"]
     ends = {"largest": table["confidence"].idxmax(), "smallest": table["confidence"].idxmin()}
     columns = ["confidence", "confidence.low", "confidence.high"]
-    rows = [(name, *table.loc[head, columns]) for name, head in ends.items()]
+    rows = [(name, *table[columns].loc[head]) for name, head in ends.items()]
     rows += [("rank correlation with relevance", *told[["spearman", "spearman.low", "spearman.high"]])]
     found = beside(pd.DataFrame(rows, columns=["what", "ours", "ours.low", "ours.high"]), "voita2019-fig1b", "what")
     return judged(claims.fig1b, found, _ranked(pair))
@@ -200,6 +200,8 @@ def gates(bench: Bench) -> Reproduced:
     axes = new_axes((len(ends[0]), 26), cell=0.13, panels=len(tables))
     for ax, table, size in zip(axes, tables, counts["heads"], strict=True):
         plots.gates(table, kind="enc-self", ax=ax).set_title(f"{size} heads left")
+    for mesh in (ax.collections[0] for ax in axes[:-1]):
+        mesh.colorbar.remove()  # type: ignore[union-attr]
     return judged(claims.gates, pd.DataFrame(counts), axes[0])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import Any
+
 from scipy import stats
 
 from headroles.papers.verdict import LITTLE, Verdict, above, below, every, less, on_balance, said, some, wilson
@@ -15,7 +16,7 @@ FEW = 10 / 48  # of the encoder's heads that are left when 38 of 48 are gone
 CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
 
 
-def fig1a(table: pd.DataFrame) -> Verdict:
+def fig1a(table: Any) -> Verdict:
     """A few heads of a layer have clearly more than an equal share of its relevance.
 
     Holds if the interval of the largest share of any layer is above 1.5 equal shares.
@@ -29,7 +30,7 @@ def fig1a(table: pd.DataFrame) -> Verdict:
     )
 
 
-def fig1b(table: pd.DataFrame) -> Verdict:
+def fig1b(table: Any) -> Verdict:
     """Heads of large relevance are confident, with few exceptions.
 
     Holds if the rank correlation of confidence with relevance, within layers, is above 0 with its interval.
@@ -38,7 +39,7 @@ def fig1b(table: pd.DataFrame) -> Verdict:
     return Verdict(above(row.iloc[1], row.iloc[2], 0), f"rank correlation with relevance within layers {said(*row)}")
 
 
-def fig1c(table: pd.DataFrame) -> Verdict:
+def fig1c(table: Any) -> Verdict:
     """Important encoder heads have functions: positional, syntactic, and one that looks at rare words.
 
     Holds if some head has each function in 95 % of the resamples; fails if for one function no head has it in 5 %.
@@ -48,7 +49,7 @@ def fig1c(table: pd.DataFrame) -> Verdict:
     return Verdict(every(parts), f"of {table['of'].iloc[0]:.0f} encoder heads: {counts}")
 
 
-def fig2(table: pd.DataFrame) -> Verdict:
+def fig2(table: Any) -> Verdict:
     """The same functions are found in models of other language pairs (here: wherever else this one was scored).
 
     The rule of Fig. 1c, on each corpus.
@@ -57,7 +58,7 @@ def fig2(table: pd.DataFrame) -> Verdict:
     return Verdict(every(each.holds for _, each in told), "; ".join(f"{corpus}: {each.why}" for corpus, each in told))
 
 
-def fig3(table: pd.DataFrame) -> Verdict:
+def fig3(table: Any) -> Verdict:
     """Words of a dependency are often at one and the same relative position, so that a head must beat that.
 
     Holds if for each relation the commonest position has, with its interval, at least the paper's smallest share.
@@ -68,7 +69,7 @@ def fig3(table: pd.DataFrame) -> Verdict:
     return Verdict(found, f"commonest position: {shares}; the paper's smallest is {table['paper'].min():.2f}")
 
 
-def fig4(table: pd.DataFrame) -> Verdict:
+def fig4(table: Any) -> Verdict:
     """Some heads find a dependency much better than any fixed offset does.
 
     Holds if in some row the interval of the best head is 0.10 above the baseline; fails if none reaches it.
@@ -76,7 +77,7 @@ def fig4(table: pd.DataFrame) -> Verdict:
     return _over(table, some(_gains(table)))
 
 
-def table1(table: pd.DataFrame) -> Verdict:
+def table1(table: Any) -> Verdict:
     """Subjects and objects are found 0.10 better than by any fixed offset, both from the verb and to it.
 
     Holds if that is so for nsubj and obj both ways, with intervals of the head's accuracy.
@@ -85,12 +86,12 @@ def table1(table: pd.DataFrame) -> Verdict:
     return _over(rows, every(_gains(rows)))
 
 
-def _gains(table: pd.DataFrame) -> list[bool | None]:
+def _gains(table: Any) -> list[bool | None]:
     edge = MARGIN - 1e-9
     return [above(row["low"] - row["baseline"], row["high"] - row["baseline"], edge) for _, row in table.iterrows()]
 
 
-def _over(table: pd.DataFrame, found: bool | None) -> Verdict:
+def _over(table: Any, found: bool | None) -> Verdict:
     gain = table["ours"] - table["baseline"]
     best = table.loc[gain.idxmax()]
     numbers = f"{said(best['ours'], best['low'], best['high'])} against {best['baseline']:.2f}"
@@ -98,7 +99,7 @@ def _over(table: pd.DataFrame, found: bool | None) -> Verdict:
     return Verdict(found, f"{enough} of {len(table)} reach it; most for {best['relation']} {best['way']}: {numbers}")
 
 
-def fig5(table: pd.DataFrame) -> Verdict:
+def fig5(table: Any) -> Verdict:
     """In a sentence the rare-word head looks at the least frequent token.
 
     Holds if more than half of the tokens of the sentences look at it most, with the interval of that share.
@@ -108,7 +109,7 @@ def fig5(table: pd.DataFrame) -> Verdict:
     return Verdict(above(low, high, RARE), f"{hits} of {of} tokens look at it most, {said(hits / of, low, high)}")
 
 
-def rare(table: pd.DataFrame) -> Verdict:
+def rare(table: Any) -> Verdict:
     """A head of the first layer looks at the rarest word of the sentence.
 
     Holds if the interval of the best head of layer 0 is above 0.50.
@@ -120,7 +121,7 @@ def rare(table: pd.DataFrame) -> Verdict:
     return Verdict(above(row["rarity.low"], row["rarity.high"], RARE), text)
 
 
-def fig6(table: pd.DataFrame) -> Verdict:
+def fig6(table: Any) -> Verdict:
     """Hard Concrete gates are exactly 0 or exactly 1 with probabilities above zero.
 
     Holds if P(0) and P(1) are the paper's, to its two digits.
@@ -129,7 +130,7 @@ def fig6(table: pd.DataFrame) -> Verdict:
     return Verdict(bool(worst <= 0.0055), f"the largest difference from the paper's numbers is {worst:.3f}")
 
 
-def fig7(table: pd.DataFrame) -> Verdict:
+def fig7(table: Any) -> Verdict:
     """Most encoder heads can go at little cost: 38 of 48 for 0.15 BLEU, 44 of 48 for 0.25.
 
     Holds if the largest size with at most 21 % of the heads costs less than 3 % of the control's score, with its
@@ -146,7 +147,7 @@ def fig7(table: pd.DataFrame) -> Verdict:
     )
 
 
-def fig8(table: pd.DataFrame) -> Verdict:
+def fig8(table: Any) -> Verdict:
     """Heads with functions are the last to be pruned.
 
     Holds if, where at most a quarter of the heads is left, heads with a function are a larger share than in the whole
@@ -166,7 +167,7 @@ def fig8(table: pd.DataFrame) -> Verdict:
     return Verdict(True if more else False if fewer else None, text)
 
 
-def fig9(table: pd.DataFrame) -> Verdict:
+def fig9(table: Any) -> Verdict:
     """The encoder's heads go first, those of cross-attention last.
 
     Holds if at every size the fewest heads left are the encoder's, and at the smallest the most are of cross-attention.
@@ -182,7 +183,7 @@ def fig9(table: pd.DataFrame) -> Verdict:
     return Verdict(bool(first and last), text)
 
 
-def fig10(table: pd.DataFrame) -> Verdict:
+def fig10(table: Any) -> Verdict:
     """The decoder's own heads stay in its lower layers, those of cross-attention in the upper ones.
 
     Holds if, at each size with at most half of all heads, the lower third has more of the decoder's own heads than the
@@ -203,7 +204,7 @@ def fig10(table: pd.DataFrame) -> Verdict:
     return Verdict(every(parts), f"{text} ({len(rows)} sizes, one training each)")
 
 
-def table2(table: pd.DataFrame) -> Verdict:
+def table2(table: Any) -> Verdict:
     """A model of the found heads that is trained from scratch is worse than the pruned one.
 
     Holds if it is with its interval at some size, and better at none.
@@ -217,7 +218,7 @@ def table2(table: pd.DataFrame) -> Verdict:
     return Verdict(on_balance(above(low, high, 0) for _, low, high in gaps), f"pruned minus from scratch: {text}")
 
 
-def gates(table: pd.DataFrame) -> Verdict:
+def gates(table: Any) -> Verdict:
     """In training every gate ends almost wholly open or almost wholly closed.
 
     Holds if at most a tenth of all gates has P(open) from 0.1 to 0.9 at the end, with the interval of that share.
