@@ -160,7 +160,7 @@ class Bench:
         """All tables for a need, the foremost first. Raises Missing, in words, where there is none."""
         return self._loaded(self._found(name))
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> Any:
         """The foremost table for a need. Raises Missing, in words, where there is none."""
         return self._loaded(self._found(name)[:1])[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headroles.papers.verdict import LITTLE, Verdict, above, below, every, on_balance, said, some, widened
+from headroles.papers.verdict import LITTLE, Holds, Verdict, above, below, every, on_balance, said, some, widened
 
 ALL = "all heads"  # the row of nothing gone
 LEVELS = ["value", "value.low", "value.high"]
@@ -35,11 +35,11 @@ def claim2(table: Any) -> Verdict:
     Holds if every gain over chance is below 3 % of the score, its interval widened for all comparisons (Bonferroni);
     fails if such an interval of any is above 0.
     """
-    wide = [widened(*row[GAIN], len(table)) for _, row in table.iterrows()]
+    wide = [widened(row[GAIN], len(table)) for _, row in table.iterrows()]
     better = any(low > 0 for _, low, _ in wide)
     small = every(below(low, high, LITTLE * whole) for (_, low, high), whole in zip(wide, table["whole"], strict=True))
     most = table.loc[table["gain"].idxmax()]
-    gain = said(*widened(*most[GAIN], len(table)), digits=3)
+    gain = said(*widened(most[GAIN], len(table)), digits=3)
     text = f"the most is gained by {most['strategy']} with {most['heads']:.0f} heads left, {gain}"
     return Verdict(False if better else True if small else None, f"{text} ({len(table)} comparisons)")
 
@@ -52,7 +52,7 @@ def claim3(table: Any) -> Verdict:
     """
     if table.empty:
         return Verdict(None, "no two of the places that the claim compares are in the contest")
-    parts = {name: [] for name in QUESTIONS}  # type: dict[str, list[Holds]]
+    parts: dict[str, list[Holds]] = {name: [] for name in QUESTIONS}
     for row in table.itertuples():
         parts[row.question].append(above(row.low, row.high, 0))
     numbers = table[["gain", "low", "high"]].to_numpy()

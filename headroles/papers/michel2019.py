@@ -17,6 +17,7 @@ from headroles.papers.reproduced import Claim, Reproduced, judged
 from headroles.papers.verdict import less
 
 ENDS = ("", ".low", ".high")
+VALUES = ["value", "low", "high"]
 NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 
 
@@ -84,7 +85,7 @@ def fig2(bench: Bench) -> Reproduced:
     kind = "translation" if "cross" in one.index.unique("kind") else "encoder"
     theirs = printed("michel2019-fig2")
     found = pd.concat(parts, ignore_index=True)
-    found["paper"] = theirs.set_index("model").loc[kind, "paper"]
+    found["paper"] = float(theirs.loc[theirs["model"] == kind, "paper"].iloc[0])
     found["paper"] = found["paper"].where(found["heads of"] == "enc-self")
     found.attrs["source"] = theirs.attrs["source"]
     return judged(claims.fig2, found, axes[0])
@@ -110,13 +111,18 @@ def fig4(bench: Bench) -> Reproduced:
 
 def fig5(bench: Bench) -> Reproduced:
     """What closing heads keeps of the score at each epoch."""
-    table = bench.table("dynamics")
+    table: Any = bench.table("dynamics")
     rows = table.loc[(table["share"] - 0.4).abs().groupby(table["step"]).idxmin()].reset_index(drop=True)
     whole = table[table["closed"] == 0].set_index("step").loc[rows["step"]].reset_index()
-    rows["score"] = whole["value"]
-    kept = [_ratio(rows.loc[i, ["value", "low", "high"]], whole.loc[i, ["value", "low", "high"]]) for i in rows.index]
+    rows = rows.assign(score=whole["value"], paired="change" in rows)
+    if "change" in rows:
+        kept = 1 + rows[["change", "change.low", "change.high"]].div(rows["score"], axis=0).to_numpy()
+    else:
+        kept = [
+            _ratio(one, other) for one, other in zip(rows[VALUES].to_numpy(), whole[VALUES].to_numpy(), strict=True)
+        ]
     rows[[f"kept{end}" for end in ENDS]] = kept
-    shown = rows[["epoch", "step", "share", "score", *(f"kept{end}" for end in ENDS)]].assign(paired=False)
+    shown = rows[["epoch", "step", "share", "score", *(f"kept{end}" for end in ENDS), "paired"]]
     return judged(claims.fig5, beside(shown, "michel2019-fig5", "epoch"), plots.dynamics(table, label=_label(table)))
 
 
@@ -191,7 +197,7 @@ def _curves(bench: Bench, figure: str, claim: Claim) -> Reproduced:
     metric = metric_of(table)
     wanted = table["order"].str.fullmatch(r"importance|ablation\[.*\]|random \d+")
     rows = table[wanted].reset_index(drop=True)
-    whole = rows.loc[rows["closed"] == 0, ["value", "low", "high"]].iloc[0]
+    whole = rows.loc[rows["closed"] == 0, VALUES].iloc[0]
     rows = rows.assign(paired="change" in rows, **_costs(rows, whole, _better(metric)))
     known = printed("michel2019-fig3")
     theirs = known[(known["figure"] == figure) & (known["metric"] == metric)]
@@ -209,17 +215,19 @@ def _costs(rows: Any, whole: Any, better: int) -> dict[str, Any]:
     if "change" in rows:
         changes = rows[["change", "change.low", "change.high"]].to_numpy()
     else:
-        changes = np.array([less(row, whole) for row in rows[["value", "low", "high"]].to_numpy()])
+        changes = np.array([less(row, whole) for row in rows[VALUES].to_numpy()])
     order = (0, 2, 1) if better > 0 else (0, 1, 2)
     return {f"cost{end}": -better * changes[:, i] / abs(whole["value"]) for end, i in zip(ENDS, order, strict=True)}
 
 
 def _ratio(part: Any, whole: Any) -> tuple[float, float, float]:
-    """One score over another, with an interval as if they varied apart."""
-    value = part["value"] / whole["value"]
-    down = np.hypot((part["value"] - part["low"]) / part["value"], (whole["high"] - whole["value"]) / whole["value"])
-    up = np.hypot((part["high"] - part["value"]) / part["value"], (whole["value"] - whole["low"]) / whole["value"])
-    return value, value * (1 - down), value * (1 + up)
+    """One score over another, each a value, low, high, with an interval as if they varied apart."""
+    (value, low, high), (base, base_low, base_high) = part, whole
+    down, up = (
+        np.hypot(own / value, other / base)
+        for own, other in ((value - low, base_high - base), (high - value, base - base_low))
+    )
+    return value / base, value / base * (1 - down), value / base * (1 + up)
 
 
 def _better(metric: str) -> int:

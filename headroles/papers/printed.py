@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 
 import pandas as pd
+
+from headroles.heads import KINDS
 
 
 def printed(name: str) -> pd.DataFrame:
@@ -30,3 +33,18 @@ def beside(ours: pd.DataFrame, name: str, on: str | list[str]) -> pd.DataFrame:
     found = ours.merge(theirs, on=on, how="left")
     found.attrs = {**ours.attrs, "source": theirs.attrs["source"]}
     return found
+
+
+def aligned(ours: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str] = ("heads", "of")) -> pd.DataFrame:
+    """All rows of both, from the most heads left to the fewest; those of models of other sizes below."""
+    found = ours.merge(theirs, on=[*on], how="outer")
+    found["alike"] = found["of"] == ours["of"].max()
+    found = found.sort_values(["alike", "heads"], ascending=False, ignore_index=True).drop(columns="alike")
+    found.attrs = {**ours.attrs, "source": theirs.attrs["source"]}
+    return found
+
+
+def of_wmt(name: str) -> pd.DataFrame:
+    """The rows of Voita's larger corpus, with how many heads are left."""
+    rows = printed(name).query("corpus == 'WMT'").drop(columns="corpus").reset_index(drop=True)
+    return rows.assign(heads=rows[[*KINDS]].sum(axis=1))

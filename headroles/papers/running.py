@@ -73,11 +73,11 @@ def _made(bench: Bench, make: Callable[[Bench], Reproduced], place: Path, comman
     source = str(found.table.attrs.get("source", ""))
     table = found.table.rename(columns=str).rename_axis(columns=None)
     own = " AND ".join(signatures) or "computed from a formula"
-    table.attrs = {"signatures": {name: source if name.startswith("paper") else own for name in table}}
+    table.attrs = {"signatures": {name: source if name.startswith("paper") else own for name in map(str, table)}}
     heads.save(table, place.with_suffix(".parquet"))
     if found.axes is not None:
         pictures.save(found.axes, place.with_suffix(".png"), dpi=DOTS)
-    facts = {"paper": place.parent.name, "artefact": place.name, "what": inspect.getdoc(make)}
+    facts: dict[str, Any] = {"paper": place.parent.name, "artefact": place.name, "what": inspect.getdoc(make)}
     facts |= {"claim": found.claim, "holds": found.holds, "why": found.why, "rule": found.rule, "numbers": source}
     facts |= {"tables": [_said(path, bench.folders) for path in bench.used], "signatures": signatures}
     facts |= {"command": command, "headroles": version("headroles")}

@@ -64,10 +64,11 @@ def less(one: Any, other: Any) -> tuple[float, float, float]:
     return value - base, value - base - down, value - base + up
 
 
-def widened(value: float, low: float, high: float, tests: int) -> tuple[float, float, float]:
-    """A 95 % interval made so wide that all of so many hold together with 95 % (Bonferroni, as if they were normal)."""
+def widened(interval: Any, tests: int) -> tuple[float, float, float]:
+    """A value, low, high: so wide that so many hold together with 95 % (Bonferroni, as if they were normal)."""
     from scipy import stats
 
+    value, low, high = interval
     factor = float(stats.norm.isf(0.025 / tests) / stats.norm.isf(0.025))
     return value, value - (value - low) * factor, value + (high - value) * factor
 

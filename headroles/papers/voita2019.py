@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from headroles.maps import new_axes
 from headroles.outcomes import correlations
 from headroles.papers import voita_claims as claims
 from headroles.papers.bench import SMALLER_IS_BETTER, Bench, Missing, field, metric_of, of_kind
-from headroles.papers.printed import beside, printed
+from headroles.papers.printed import aligned, beside, of_wmt, printed
 from headroles.papers.reproduced import Reproduced, judged
 from headroles.papers.verdict import wilson
 from headroles.survivors import FUNCTIONS, LOW
@@ -41,7 +40,7 @@ def fig1a(bench: Bench) -> Reproduced:
 
 def fig1b(bench: Bench) -> Reproduced:
     """Confidence of the encoder's heads, in the order of their relevance."""
-    table = of_kind(bench.table("relevance"))
+    table: Any = of_kind(bench.table("relevance"))
     pair = table[["confidence", _relevance(table)]]
     inside = pair - pair.groupby(level="layer").transform("mean")
     told = correlations(inside.iloc[:, 0], inside.iloc[:, 1]).loc["all"]
@@ -62,10 +61,10 @@ def fig1c(bench: Bench) -> Reproduced:
 
 def fig2(bench: Bench) -> Reproduced:
     """The same two maps for other corpora or models, at most two."""
-    others = bench.tables("functions")[1:3]
+    first, *others = bench.tables("functions")[:3]
     if not others:
         raise Missing("Fig. 2 shows other models, and there is one table of scores; headroles score on another corpus")
-    names = [field(table, "corpus", "confidence") for table in others]
+    names = [_told_on(table, first) for table in others]
     told = [role.roles(table) for table in others]
     parts = [_functions(of_kind(table)).assign(corpus=name) for table, name in zip(told, names, strict=True)]
     found = beside(pd.concat(parts, ignore_index=True), "voita2019-fig2", "function")
@@ -149,7 +148,7 @@ def fig7(bench: Bench) -> Reproduced:
         for name, end in zip(ENDS, ends, strict=True)
     }
     kept = ["heads", "of", "value", "low", "high", "change", "change.low", "change.high"]
-    found = _with(sizes[kept].assign(**costs), printed("voita2019-fig7"))
+    found = aligned(sizes[kept].assign(**costs), printed("voita2019-fig7"))
     return judged(claims.fig7, found, plots.survival(sizes, label={"bleu": "BLEU"}.get(metric, metric)))
 
 
@@ -160,16 +159,16 @@ def fig8(bench: Bench) -> Reproduced:
     wide = own.pivot_table(index="heads", columns="function", values="count", fill_value=0, observed=True)
     wide = wide.reindex(columns=["none", *FUNCTIONS], fill_value=0).rename_axis(columns=None)
     ours = wide.assign(of=wide.sum(axis=1).max(), heads=wide.sum(axis=1)).reset_index(drop=True)
-    found = _with(ours, printed("voita2019-fig8"))
+    found = aligned(ours, printed("voita2019-fig8"))
     return judged(claims.fig8, found, plots.functions(table, kind="enc-self"))
 
 
 def fig9(bench: Bench) -> Reproduced:
     """How many heads of each kind are left at each size."""
     sizes = bench.table("sizes")
-    theirs = _of_wmt("voita2019-fig9").rename(columns={kind: f"paper.{kind}" for kind in KINDS})
+    theirs = of_wmt("voita2019-fig9").rename(columns={kind: f"paper.{kind}" for kind in KINDS})
     ours = sizes[["heads", "of", *KINDS]]
-    return judged(claims.fig9, _with(ours, theirs), plots.by_kind(sizes))
+    return judged(claims.fig9, aligned(ours, theirs), plots.by_kind(sizes))
 
 
 def fig10(bench: Bench) -> Reproduced:
@@ -178,16 +177,16 @@ def fig10(bench: Bench) -> Reproduced:
     thirds = plots.thirds(of_kind(survival, "dec-self")).join(plots.thirds(of_kind(survival, "cross")))
     ours = thirds.assign(heads=survival[thirds.index].sum().to_numpy(int), of=len(survival))
     theirs = printed("voita2019-fig10").add_prefix("paper.").rename(columns={"paper.of": "of"})
-    theirs["heads"] = _of_wmt("voita2019-fig9")["heads"]
-    return judged(claims.fig10, _with(ours, theirs), plots.by_third(survival)[0])
+    theirs["heads"] = of_wmt("voita2019-fig9")["heads"]
+    return judged(claims.fig10, aligned(ours, theirs), plots.by_third(survival)[0])
 
 
 def table2(bench: Bench) -> Reproduced:
     """Models with the found heads: fine-tuned with gates, and trained from scratch."""
     ours = bench.table("scratch").rename(columns=dict(zip("edc", KINDS, strict=True)))
     ours = ours.assign(of=int(bench.table("sizes")["of"].iloc[0]), heads=ours[[*KINDS]].sum(axis=1))
-    theirs = _of_wmt("voita2019-table2").rename(columns={one: f"paper.{one}" for one in ("finetuned", "scratch")})
-    return judged(claims.table2, _with(ours, theirs, [*KINDS, "heads", "of"]))
+    theirs = of_wmt("voita2019-table2").rename(columns={one: f"paper.{one}" for one in ("finetuned", "scratch")})
+    return judged(claims.table2, aligned(ours, theirs, [*KINDS, "heads", "of"]))
 
 
 def gates(bench: Bench) -> Reproduced:
@@ -203,21 +202,6 @@ def gates(bench: Bench) -> Reproduced:
     for mesh in (ax.collections[0] for ax in axes[:-1]):
         mesh.colorbar.remove()  # type: ignore[union-attr]
     return judged(claims.gates, pd.DataFrame(counts), axes[0])
-
-
-def _of_wmt(name: str) -> pd.DataFrame:
-    """The paper's rows of its larger corpus, with how many heads are left."""
-    rows = printed(name).query("corpus == 'WMT'").drop(columns="corpus").reset_index(drop=True)
-    return rows.assign(heads=rows[[*KINDS]].sum(axis=1))
-
-
-def _with(ours: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str] = ("heads", "of")) -> pd.DataFrame:
-    """All rows of both, from the most heads left to the fewest; those of models of other sizes below."""
-    found = ours.merge(theirs, on=[*on], how="outer")
-    found["alike"] = found["of"] == ours["of"].max()
-    found = found.sort_values(["alike", "heads"], ascending=False, ignore_index=True).drop(columns="alike")
-    found.attrs = {**ours.attrs, "source": theirs.attrs.get("source", "")}
-    return found
 
 
 def _relevance(table: pd.DataFrame) -> str:
@@ -239,6 +223,13 @@ def _ranked(pair: pd.DataFrame) -> Any:
     ax = plots.heatmap(values.sort_index(), annotate=texts, kind="enc-self")
     ax.set_xlabel("head, by falling relevance; its number in the cell")
     return ax
+
+
+def _told_on(table: pd.DataFrame, first: pd.DataFrame) -> str:
+    """The corpus of a table of scores, with the model if it is another."""
+    model, corpus = (field(table, name, "confidence") for name in ("model", "corpus"))
+    same = field(table, "weights", "confidence") == field(first, "weights", "confidence")
+    return corpus.partition("+")[0] + ("" if same else f" ({model})")
 
 
 def _functions(told: pd.DataFrame) -> pd.DataFrame:
