@@ -47,17 +47,21 @@ class Workshop:
         *,
         metric: str | None = None,
         keep: Sequence[float] = (0.75, 0.5, 0.375, 0.25, 0.2, 0.1),
+        contested: Sequence[float] = (0.5, 0.25),
         seeds: int = 3,
         gate_rate: float = 0.1,
         tune: Mapping[str, Any] | None = None,
         scratch: Mapping[str, Any] | None = None,
         resamples: int = 1000,
         timed: Mapping[str, Any] | None = None,
+        counted: Corpus | None = None,
     ) -> None:
         self.folder, self.model, self.tokenizer, self.material = Path(folder), model, tokenizer, material
         self.translation = bool(model.config.is_encoder_decoder)
         self.metric = metric or ("bleu" if self.translation else "accuracy" if outputs.has_classes(model) else "loss")
-        self.keep, self.seeds, self.gate_rate, self.resamples = keep, seeds, gate_rate, resamples
+        self.keep, self.contested, self.seeds = keep, contested, seeds
+        self.gate_rate, self.resamples = gate_rate, resamples
+        self.counted = material.train if counted is None else counted  # how frequent tokens are
         self.tune: dict[str, Any]
         self.scratch: dict[str, Any]
         self.tune, self.timed = {"epochs": 1, "save_strategy": "no"} | dict(tune or {}), dict(timed or {})
@@ -82,7 +86,8 @@ class Workshop:
         for name, corpus in (("functions", self._trees()), ("functions-other", self.material.other_trees)):
             if corpus is not None:
                 study = self._study(name)
-                survey.measure(study, self.model, self.tokenizer, corpus, resamples=self.resamples)
+                options: Any = {"resamples": self.resamples, "reference": self.counted}
+                survey.measure(study, self.model, self.tokenizer, corpus, **options)
                 found.append(study.path("heads"))
         return found
 
@@ -93,10 +98,13 @@ class Workshop:
         told = heads.load(self._functions()[0])
         if "enc-self" not in told.index.unique("kind"):
             raise Missing("the rare-word head is one of an encoder, and this model has none")
-        rarest: Any = told.xs("enc-self", level="kind", drop_level=False)["rarity"].idxmax()
-        short = [one for one in self._trees() if len(one.text.split()) <= LONGEST][:3]
-        study, recipe = self._study("functions"), f"{models.revision(self.model)} {rarest} {self._trees().hash}"
-        study.keep("attention-rare", recipe, lambda: looks(self.model, self.tokenizer, self._trees(), short, rarest))
+        rarity = told.xs("enc-self", level="kind", drop_level=False)["rarity"]
+        if rarity.isna().all():
+            raise Missing("no sentence with trees has a token outside the 500 most frequent of the corpus to learn")
+        rarest, given = rarity.idxmax(), self.material.sentences or self._trees()
+        short = [one for one in given if len(one.text.split()) <= LONGEST][:3]
+        study, recipe = self._study("functions"), f"{models.revision(self.model)} {rarest} {given.hash}"
+        study.keep("attention-rare", recipe, lambda: looks(self.model, self.tokenizer, self.counted, short, rarest))
         return [study.path("attention-rare")]
 
     def _single(self) -> list[Path]:
@@ -152,7 +160,7 @@ class Workshop:
     def _pruned(self, kind: Any) -> Study:
         """Heads learnt away, of the encoder alone with the decoder frozen, or of all kinds."""
         if kind is None:
-            self._only_translation("heads of each kind left")
+            self._only_translation()
         study = self._study("pruning")
         gates = L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing")
         options: Any = {"keep": self.keep, "kinds": kind and [kind], "metric": self.metric, "tune": self.tune}
@@ -191,7 +199,7 @@ class Workshop:
         return [study.path("efficiency")]
 
     def _dynamics(self) -> list[Path]:
-        self._only_translation("the course of a training")
+        self._only_translation()
         place = self._hidden("training", "all")
         train(models.untrained(self.model), self.tokenizer, self.material.train, place, **self.scratch)
         told = self.material.trees or self.material.dev
@@ -202,12 +210,12 @@ class Workshop:
     def _contest(self) -> list[Path]:
         told = [] if self.material.trees is None else [Roles(heads.load(self._functions()[0]))]
         chosen = ["importance", "effect", L0(rate=self.gate_rate), *told, "random", "-importance"]
-        return self._contested("contest", chosen, (0.5, 0.25))
+        return self._contest_of("contest", chosen, self.contested)
 
     def _places(self) -> list[Path]:
-        return self._contested("places", PLACES, (0.5,))
+        return self._contest_of("places", PLACES, (0.5,))
 
-    def _contested(self, name: str, strategies: Sequence[Any], keep: Sequence[float]) -> list[Path]:
+    def _contest_of(self, name: str, strategies: Sequence[Any], keep: Sequence[float]) -> list[Path]:
         parts = self.model, self.tokenizer, self.material.train, self.material.test
         options: Any = {"strategies": strategies, "keep": keep, "seeds": self.seeds, "metric": self.metric}
         prune_contest(self._study(name), *parts, tune=self.tune, resamples=self.resamples, **options)
@@ -241,6 +249,6 @@ class Workshop:
             raise Missing("functions need sentences with trees: put trees.conllu into the folder of data")
         return self.material.trees
 
-    def _only_translation(self, what: str) -> None:
+    def _only_translation(self) -> None:
         if not self.translation:
-            raise Missing(f"the paper shows {what} of a translation model; this model is none")
+            raise Missing("the paper shows this of a translation model, and this model is none")

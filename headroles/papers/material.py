@@ -18,12 +18,14 @@ class Material(NamedTuple):
     other: Corpus | None  # another domain
     trees: Corpus | None
     other_trees: Corpus | None
+    sentences: Corpus | None  # a few, to draw the attention on; by default of those with trees
 
 
 def material(folder: str | Path, *, limit: int | None = None) -> Material:
     """The corpora of a folder; of each the first `limit` sentences.
 
-    `train`, `dev` and `test`, and if they are there `other` (another domain), `trees` and `other_trees` (CoNLL-U): for
+    `train`, `dev` and `test`, and if they are there `other` (another domain), `trees` and `other_trees` (CoNLL-U),
+    `sentences` (a few, to draw attention on): for
     a classifier files such as train.tsv, for a translation model pairs such as train.source.txt and train.target.txt;
     .gz too. Raises FileNotFoundError for a folder without the first three, ValueError for files that are no pair.
     """
@@ -32,7 +34,7 @@ def material(folder: str | Path, *, limit: int | None = None) -> Material:
     if lacking := [name for name in ("train", "dev", "test") if found[name] is None]:
         raise FileNotFoundError(
             f"no {lacking[0]} in {place}; a folder of data has train, dev and test: .tsv with labels, "
-            f"or .source.txt and .target.txt; and if you have them other, trees and other_trees (.conllu)"
+            f"or .source.txt and .target.txt; and if you have them other, trees and other_trees (.conllu), sentences"
         )
     return Material(**found)  # type: ignore[arg-type]
 

@@ -44,9 +44,13 @@ def fig1c(table: Any) -> Verdict:
 
     Holds if some head has each function in 95 % of the resamples; fails if for one function no head has it in 5 %.
     """
-    parts = [True if row.sure else False if not row.possible else None for row in table.itertuples()]
+    parts = [None if row.sure != row.sure else _found(row.sure, row.possible) for row in table.itertuples()]
     counts = ", ".join(f"{row.function} {row.heads:.0f}" for row in table.itertuples())
     return Verdict(every(parts), f"of {table['of'].iloc[0]:.0f} encoder heads: {counts}")
+
+
+def _found(sure: int, possible: int) -> bool | None:
+    return True if sure else None if possible else False
 
 
 def fig2(table: Any) -> Verdict:
