@@ -120,7 +120,7 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 def test_these_are_the_commands():
     own = {"parse", "score", "roles", "plot", "attention", "demo"}
     smaller = {"prune", "contest", "shrink", "efficiency", "compensation", "dynamics"}
-    assert set(COMMANDS) == own | smaller | {"compare", "ablate", "curve", "agreement", "train"}
+    assert set(COMMANDS) == own | smaller | {"compare", "ablate", "curve", "agreement", "train", "reproduce"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -20,13 +20,17 @@ ROOT = Path(headroles.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors before its own
     ("processes",),
     ("text", "heads", "lexicon", "progress", "seam"),
+    ("pictures", "papers", "papers.verdict", "papers.bench", "papers.printed"),
     ("site", "bias"),
     ("resize",),
     ("models",),
     ("probe", "pieces", "conllu", "toy", "role", "study"),
     ("families", "batches", "corpus", "maps"),
     ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules"),
-    ("plots", "objectives"),
+    ("plots", "objectives", "papers.material"),
+    ("papers.reproduced", "papers.voita_claims", "papers.michel_claims", "papers.budhraja_claims"),
+    ("papers.voita2019", "papers.michel2019", "papers.budhraja2020"),
+    ("papers.running",),
     ("lrp.alphabeta",),
     ("lrp.mode",),
     ("lrp.ledger",),
@@ -48,10 +52,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("pruning.cutting", "pruning.compensation", "pruning.l0", "pruning.order"),
     ("pruning.run", "pruning.trials"),
     ("pruning.sizes", "pruning.contest"),
-    ("costs", "course"),
+    ("costs", "course", "papers.looking"),
+    ("papers.making",),
+    ("papers.tiny",),
     ("asked", "demo"),
     ("experiments",),
-    ("reductions",),
+    ("reductions", "reproduction"),
     ("cli",),
     ("__main__",),
 )  # fmt: skip
@@ -62,7 +68,9 @@ PLUG_INS = {  # what is looked for when it is asked for
 }
 WITHOUT_TORCH = (
     *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
-    *("trends", "plots"),
+    *("trends", "plots", "pictures", "papers", "papers.bench", "papers.printed", "papers.reproduced", "papers.running"),
+    *("papers.verdict", "papers.material", "papers.voita_claims", "papers.michel_claims", "papers.budhraja_claims"),
+    *("papers.voita2019", "papers.michel2019", "papers.budhraja2020"),
 )
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate"}
 LONGEST_FILE, LONGEST_FUNCTION, MEDIAN, NINTH_DECILE = 260, 50, 8, 25
@@ -244,7 +252,7 @@ def test_errors_are_caught_by_their_kind(module):
 
 
 @pytest.mark.parametrize(
-    "module", sorted(set(FILES) - {"cli", "experiments", "reductions"})
+    "module", sorted(set(FILES) - {"cli", "experiments", "reductions", "reproduction"})
 )  # whose arguments typer passes by name
 def test_a_bare_true_or_false_cannot_be_an_argument(module):
     """What is on or off is said by name at the call."""

@@ -168,7 +168,7 @@ class Bench:
         found = self._files(name) if self.make is None else self.make(name)
         if not found:
             need, places = NEEDS[name], ", ".join(map(str, self.folders))
-            raise Missing(f"no table of {need.what} in {places}; {need.command} makes one")
+            raise Missing(f"no table of {need.what} in {places}; make one with {need.command}")
         return found
 
     def _loaded(self, paths: list[Path]) -> list[pd.DataFrame]:
