@@ -148,8 +148,8 @@ class Bench:
 
     `make` is given a need's name and returns the files that it made, the foremost first; it raises Missing for what it
     cannot make. Without it tables are looked for: in the folders in their order, those of the papers' own metrics
-    first, those that are not in a subfolder before others, then a subfolder whose name is in that of its folder (the
-    model's own domain).
+    first, those that are not in a subfolder before others, then a subfolder whose name is a part of its folder's (the
+    model's own domain: captions in captions-en-de).
     """
 
     def __init__(self, folders: Sequence[str | Path], make: Callable[[str], list[Path]] | None = None) -> None:
@@ -188,7 +188,7 @@ class Bench:
                     continue
                 if _fits(path, need):
                     metric = METRICS.index(matched["metric"]) if "metric" in matched.groupdict() else 0
-                    own = not (len(inside.parts) > 1 and inside.parts[-2] in folder.resolve().name)
+                    own = not (len(inside.parts) > 1 and inside.parts[-2] in folder.resolve().name.split("-"))
                     found.append(((number, metric, len(inside.parts), own, inside.parts), path))
         return [path for _, path in sorted(found)]
 
