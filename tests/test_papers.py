@@ -340,18 +340,21 @@ RULES = {  # the rule: a table with which it holds, one with which it does not, 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), RULES, ids=lambda one: one if isinstance(one, str) else one.__name__[17:23]
-)
-@pytest.mark.parametrize(("place", "answer"), [(0, True), (1, False), (2, None)], ids=["yes", "no", "open"])
-def test_a_rule_says_yes_no_and_that_it_cannot_be_told(module, name, place, answer):
-    table = RULES[module, name][place]
-    if table is None:
-        pytest.skip("a rule over counts always tells")
-    verdict = getattr(module, name)(table)
+ANSWERS = (True, False, None)
+CASES = [
+    pytest.param(getattr(module, name), table, answer, id=f"{module.__name__.rpartition('.')[2]} {name} {answer}")
+    for (module, name), tables in RULES.items()
+    for table, answer in zip(tables, ANSWERS, strict=True)
+    if table is not None  # a rule over counts always tells
+]
+
+
+@pytest.mark.parametrize(("rule", "table", "answer"), CASES)
+def test_a_rule_says_yes_no_and_that_it_cannot_be_told(rule, table, answer):
+    verdict = rule(table)
     assert verdict.holds is answer
     assert re.search(r"\d", verdict.why)
-    assert "nan" not in verdict.why.replace("rare nan", "")
+    assert "nan" not in verdict.why
 
 
 def test_every_claim_has_its_three_tables():
@@ -489,7 +492,8 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
 def test_drawing_again_needs_no_torch(tmp_path):
     study = pruned(tmp_path / "mine")
     code = (
-        "import sys\nfor name in ('torch', 'transformers'): sys.modules[name] = None\n"
+        "import sys\nclass Blocked:\n def find_spec(self, name, *_):\n  if name in ('torch', 'transformers'): raise ImportError\n"
+        "sys.meta_path.insert(0, Blocked())\n"
         f"sys.argv = ['headroles', 'reproduce', 'voita2019', '--from', {str(study)!r}]\n"
         "from headroles.cli import main\nmain()"
     )
