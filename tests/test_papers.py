@@ -492,7 +492,8 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
 def test_drawing_again_needs_no_torch(tmp_path):
     study = pruned(tmp_path / "mine")
     code = (
-        "import sys\nclass Blocked:\n def find_spec(self, name, *_):\n  if name in ('torch', 'transformers'): raise ImportError\n"
+        "import sys\nclass Blocked:\n def find_spec(self, name, *_):\n"
+        "  if name in ('torch', 'transformers'): raise ImportError\n"
         "sys.meta_path.insert(0, Blocked())\n"
         f"sys.argv = ['headroles', 'reproduce', 'voita2019', '--from', {str(study)!r}]\n"
         "from headroles.cli import main\nmain()"
