@@ -113,7 +113,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     for place, name, top in zip(x - 0.2, best["name"], best[["accuracy", "high"]].max(axis=1), strict=True):
         ax.annotate(name, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     words = best["words"].map(lambda n: "" if np.isnan(n) else f"\nn = {n:,.0f}")
-    ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words)
+    ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words, fontsize=8)
     ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06))
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     sns.despine(ax=ax)

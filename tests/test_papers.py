@@ -21,7 +21,7 @@ from test_house import LENGTHS  # noqa: E402
 
 from headroles import heads  # noqa: E402
 from headroles.papers import budhraja_claims, michel_claims, voita_claims  # noqa: E402
-from headroles.papers.bench import Bench, Missing, metric_of, of_kind  # noqa: E402
+from headroles.papers.bench import Bench, Missing, gains, metric_of, of_kind  # noqa: E402
 from headroles.papers.material import material  # noqa: E402
 from headroles.papers.printed import beside, of_wmt, printed  # noqa: E402
 from headroles.papers.running import PAPERS, artefacts, reproduce  # noqa: E402
@@ -78,6 +78,7 @@ def test_the_interval_of_a_share():
     assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=0.001)
     assert np.isnan(wilson(0, 0)).all()
     assert (said(0.126), said(1.5, 1, 2, digits=1)) == ("0.13", "1.5 [1.0, 2.0]")
+    assert (said(-0.001), said(np.nan)) == ("0.00", "undefined")
 
 
 # --- the papers' numbers ------------------------------------------------------------------------------------------
@@ -219,8 +220,7 @@ def thirds(*counts: float) -> pd.DataFrame:
 
 
 def scratch(low: float, high: float) -> pd.DataFrame:
-    columns = "heads of finetuned finetuned.low finetuned.high scratch scratch.low scratch.high"
-    return frame(columns, (72, 144, 30, 29.9, 30.1, (low + high) / 2, low, high))
+    return frame("heads of finetuned gap gap.low gap.high", (72, 144, 30, (low + high) / 2, low, high))
 
 
 def score(*effect: float) -> pd.DataFrame:
@@ -247,11 +247,9 @@ def curve(low: float, high: float) -> pd.DataFrame:
 
 
 def of_kinds(dec: float, cross: float) -> pd.DataFrame:
-    rows = [
-        (kind, 0.8, value, value - 1, value + 1)
-        for kind, value in (("enc-self", 24), ("dec-self", dec), ("cross", cross))
-    ]
-    return frame("kind share value low high", ("enc-self", 0, 25, 24, 26), *rows)
+    costs = {"enc-self": 0.02, "dec-self": dec, "cross": cross}
+    rows = [(kind, 0.8, cost, cost - 0.05, cost + 0.05) for kind, cost in costs.items()]
+    return frame("kind share cost cost.low cost.high", ("enc-self", 0, 0, 0, 0), *rows)
 
 
 def epochs(first: float, last: float) -> pd.DataFrame:
@@ -264,7 +262,7 @@ def chance(low: float, high: float) -> pd.DataFrame:
     return frame(columns, ("here", False, 0.5, 36, 0.2, 0.1, 0.3), ("here", True, 0.5, 36, 0.02, low, high))
 
 
-def gains(*gain: float) -> pd.DataFrame:
+def gained(*gain: float) -> pd.DataFrame:
     rows = [("importance", 36, *gain, 0.9), ("effect", 36, 0.0, -0.001, 0.001, 0.9)]
     return frame("strategy heads gain gain.low gain.high whole", *rows)
 
@@ -309,7 +307,7 @@ RULES = {  # the rule: a table with which it holds, one with which it does not, 
     (voita_claims, "fig10"): (
         thirds(9, 5, 2, 1, 4, 14), thirds(9, 5, 2, 14, 4, 1), thirds(5, 5, 5, 1, 4, 14)
     ),
-    (voita_claims, "table2"): (scratch(28, 29), scratch(31, 32), scratch(29.5, 30.5)),
+    (voita_claims, "table2"): (scratch(1, 2), scratch(-2, -1), scratch(-0.5, 0.5)),
     (voita_claims, "gates"): tuple(frame("of undecided", (288, count)) for count in (5, 80, 25)),
     (michel_claims, "fig1"): (single(*[0.001] * 20, 0.2), single(*[0.1] * 20), single(0.1, 0.001, 0.2, 0.002)),
     (michel_claims, "table1"): tuple(frame("significant of better", (hits, 48, 1)) for hits in (5, 45, 24)),
@@ -324,7 +322,7 @@ RULES = {  # the rule: a table with which it holds, one with which it does not, 
     (michel_claims, "fig2"): (correlated(0.2, 0.7), correlated(-0.7, -0.2), correlated(-0.1, 0.7)),
     (michel_claims, "fig3"): (curve(0, 0.02), curve(0.1, 0.2), curve(0, 0.1)),
     (michel_claims, "fig6"): (curve(0, 0.02), curve(0.1, 0.2), curve(0, 0.1)),
-    (michel_claims, "fig4"): (of_kinds(20, 5), of_kinds(5, 20), of_kinds(10, 10)),
+    (michel_claims, "fig4"): (of_kinds(0.2, 0.8), of_kinds(0.8, 0.2), of_kinds(0.5, 0.5)),
     (michel_claims, "fig5"): (epochs(0.5, 0.95), epochs(1.1, 0.9), epochs(0.93, 0.95)),
     (michel_claims, "table4"): tuple(
         frame("batch speedup speedup.low speedup.high", (1, 0.9, 0.8, 1), (64, 1.1, low, high))
@@ -332,7 +330,7 @@ RULES = {  # the rule: a table with which it holds, one with which it does not, 
     ),
     (michel_claims, "heads_share"): (attention(0.33), attention(0.1), None),
     (budhraja_claims, "claim1"): (chance(0, 0.02), chance(0.1, 0.2), chance(0, 0.1)),
-    (budhraja_claims, "claim2"): (gains(0.001, -0.001, 0.003), gains(0.1, 0.08, 0.12), gains(0.01, -0.05, 0.07)),
+    (budhraja_claims, "claim2"): (gained(0.001, -0.001, 0.003), gained(0.1, 0.08, 0.12), gained(0.01, -0.05, 0.07)),
     (budhraja_claims, "claim3"): (
         places((0.1, 0.2), (0.1, 0.2)), places((-0.2, -0.1), (0.1, 0.2)), places((-0.1, 0.2), (0.1, 0.2))
     ),
@@ -423,6 +421,12 @@ def test_a_table_is_known_by_its_columns_and_rows(tmp_path):
     assert bench.table("places").attrs["file"] == str(tmp_path / "b" / "contest.parquet")
     with pytest.raises(Missing, match="^no table of scores with confidence and relevance in "):
         bench.table("relevance")
+
+
+def test_less_of_a_loss_is_a_gain():
+    differences = np.array([[1, 0.5, 2]])
+    assert gains(differences, "loss").tolist() == [[-1, -2, -0.5]]
+    assert gains(differences, "bleu").tolist() == [[1, 0.5, 2]]
 
 
 def test_a_model_without_an_encoder():
@@ -557,6 +561,7 @@ def test_every_artefact_is_made_of_toys(toys, paper, name):
     assert set(facts["signatures"]) or name == "fig6"
     assert facts["holds"] in (True, False, None)
     assert re.search(r"\d|no task", facts["why"])
+    assert "nan" not in facts["why"]
     drawn = (study / "papers" / paper / f"{name}.png").is_file()
     assert drawn == (name in DRAWN or (paper == "michel2019" and name.startswith("fig")))
 

@@ -209,6 +209,11 @@ def metric_of(table: pd.DataFrame) -> str:
     return named["metric"] if named else told[1].lower() if told else "metric"
 
 
+def gains(differences: Any, metric: str) -> Any:
+    """Differences of a metric, a row of value, low and high each, turned so that more is better."""
+    return -differences[:, [0, 2, 1]] if metric in SMALLER_IS_BETTER else differences
+
+
 def field(table: pd.DataFrame, name: str, column: str | None = None) -> str:
     """A field of the signature of a column, by default the first that is signed; "" where there is none."""
     signatures: dict[str, str] = table.attrs.get("signatures", {})

@@ -9,7 +9,7 @@ import pandas as pd
 
 from headroles import plots
 from headroles.papers import budhraja_claims as claims
-from headroles.papers.bench import SMALLER_IS_BETTER, Bench, metric_of
+from headroles.papers.bench import Bench, gains, metric_of
 from headroles.papers.printed import printed
 from headroles.papers.reproduced import Reproduced, judged
 from headroles.papers.verdict import less
@@ -23,7 +23,7 @@ def claim1(bench: Bench) -> Reproduced:
     whole = _whole(table)
     rows = table[table["strategy"] == "random"].assign(of="here", whole=table["tuned"].map(whole["value"]))
     costs = [less(whole.loc[row["tuned"], claims.LEVELS], row[claims.LEVELS]) for _, row in rows.iterrows()]
-    rows[[f"cost{end}" for end in ENDS]] = _more(np.array(costs), table) / rows[["whole"]].to_numpy()
+    rows[[f"cost{end}" for end in ENDS]] = gains(np.array(costs), metric_of(table)) / rows[["whole"]].to_numpy()
     rows["share"] = rows["heads"] / table.loc[table["strategy"] == claims.ALL, "heads"].iloc[0]
     theirs = printed("prasanna2020-claim1")
     others = pd.DataFrame({"of": "Prasanna et al. 2020, " + theirs["task"], "strategy": "random", "tuned": True})
@@ -40,12 +40,8 @@ def claim2(bench: Bench) -> Reproduced:
     worst = table["strategy"].str.startswith("-")  # that is no way to choose what stays
     rows = table[table["tuned"] & ~worst & ~table["strategy"].isin(["random", claims.ALL])]
     found = rows[["strategy", "heads", "value", *claims.GAIN]].reset_index(drop=True)
-    found[claims.GAIN] = _more(found[claims.GAIN].to_numpy(), table)
-    return judged(
-        claims.claim2,
-        found.assign(whole=_whole(table).loc[True, "value"]),
-        plots.contest(table, label=_label(table))[0],
-    )
+    found[claims.GAIN] = gains(found[claims.GAIN].to_numpy(), metric_of(table))
+    return judged(claims.claim2, found.assign(whole=_whole(table).loc[True, "value"]))
 
 
 def claim3(bench: Bench) -> Reproduced:
@@ -58,7 +54,9 @@ def claim3(bench: Bench) -> Reproduced:
     for heads, part in tuned.set_index("strategy").groupby("heads", sort=False):
         for question, one, other in pairs:
             if {one, other} <= set(part.index):
-                told = _more(np.array([less(part.loc[one, claims.LEVELS], part.loc[other, claims.LEVELS])]), table)[0]
+                told = gains(
+                    np.array([less(part.loc[one, claims.LEVELS], part.loc[other, claims.LEVELS])]), metric_of(table)
+                )[0]
                 rows.append((question, f"{one} rather than {other}", heads, *told))
     found = pd.DataFrame(rows, columns=["question", "taken", "heads", "gain", "low", "high"])
     return judged(claims.claim3, found, plots.contest(table, label=_label(table))[0])
@@ -74,11 +72,6 @@ def claim4(bench: Bench) -> Reproduced:
 def _whole(table: Any) -> Any:
     """The rows of nothing gone, by whether they were trained."""
     return table[table["strategy"] == claims.ALL].set_index("tuned")
-
-
-def _more(values: Any, table: Any) -> Any:
-    """Differences with their intervals [row, 3], above 0 where more is better; turned round where less is."""
-    return -values[:, [0, 2, 1]] if metric_of(table) in SMALLER_IS_BETTER else values
 
 
 def _label(table: Any) -> str:

@@ -11,7 +11,7 @@ from headroles import plots
 from headroles.maps import new_axes
 from headroles.outcomes import correlations, effect_of
 from headroles.papers import michel_claims as claims
-from headroles.papers.bench import SMALLER_IS_BETTER, Bench, Missing, field, metric_of, of_kind
+from headroles.papers.bench import SMALLER_IS_BETTER, Bench, Missing, field, gains, metric_of, of_kind
 from headroles.papers.printed import beside, printed
 from headroles.papers.reproduced import Claim, Reproduced, judged
 from headroles.papers.verdict import less
@@ -23,13 +23,17 @@ NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 
 def fig1(bench: Bench) -> Reproduced:
     """The score with one head closed: a histogram over heads, the whole model's as a line."""
+    from matplotlib.ticker import MaxNLocator
+
     effects = _foremost(bench.table("single"))
     name, metric = effect_of(effects), metric_of(effects)
     intact = float(field(effects, "intact", name))
     table = effects[[name]].set_axis(["change"], axis=1).assign(score=intact + effects[name])
     table["relative"] = table["change"] / abs(intact)
     ax = plots.histogram(effects)
-    ax.xaxis.set_major_formatter(lambda change, _: f"{intact + change:.4g}")
+    low, high = ax.get_xlim()
+    ticks = [at for at in MaxNLocator(6).tick_values(intact + low, intact + high) if low < at - intact < high]
+    ax.set_xticks([at - intact for at in ticks], [f"{at:.5g}" for at in ticks])
     ax.set_xlabel(f"{NAMES.get(metric, metric)} with one head closed (dashed: none, {intact:.4g})")
     return judged(claims.fig1, table.reset_index(), ax)
 
@@ -103,27 +107,26 @@ def fig6(bench: Bench) -> Reproduced:
 
 def fig4(bench: Bench) -> Reproduced:
     """The score when heads of one kind are closed by importance."""
-    table = bench.table("kinds")
-    own = table[table["order"].str.endswith(" by importance")]
-    found = own.assign(kind=own["order"].str.partition(" ")[0])[["kind", "closed", "share", "value", "low", "high"]]
-    return judged(claims.fig4, found.reset_index(drop=True), plots.curves(own, label=_label(table)))
+    table: Any = bench.table("kinds")
+    own = table[table["order"].str.endswith(" by importance")].reset_index(drop=True)
+    whole = own.loc[own["closed"] == 0, VALUES].iloc[0]
+    found = own.assign(kind=own["order"].str.partition(" ")[0], **_costs(own, whole, metric_of(table)))
+    found = found[["kind", "closed", "share", *VALUES, *(f"cost{end}" for end in ENDS)]]
+    return judged(claims.fig4, found, plots.curves(own, label=_label(table)))
 
 
 def fig5(bench: Bench) -> Reproduced:
     """What closing heads keeps of the score at each epoch."""
     table: Any = bench.table("dynamics")
-    rows = table.loc[(table["share"] - 0.4).abs().groupby(table["step"]).idxmin()].reset_index(drop=True)
-    whole = table[table["closed"] == 0].set_index("step").loc[rows["step"]].reset_index()
-    rows = rows.assign(score=whole["value"], paired="change" in rows)
-    if "change" in rows:
-        kept = 1 + rows[["change", "change.low", "change.high"]].div(rows["score"], axis=0).to_numpy()
-    else:
-        kept = [
-            _ratio(one, other) for one, other in zip(rows[VALUES].to_numpy(), whole[VALUES].to_numpy(), strict=True)
-        ]
-    rows[[f"kept{end}" for end in ENDS]] = kept
-    shown = rows[["epoch", "step", "share", "score", *(f"kept{end}" for end in ENDS), "paired"]]
-    return judged(claims.fig5, beside(shown, "michel2019-fig5", "epoch"), plots.dynamics(table, label=_label(table)))
+    parts = []
+    for _, part in table.groupby("step"):
+        rows = part.loc[[(part["share"] - 0.4).abs().idxmin()]]
+        whole = part.loc[part["closed"] == 0, VALUES].iloc[0]
+        cost = _costs(rows, whole, metric_of(table))
+        kept = {"kept": 1 - cost["cost"], "kept.low": 1 - cost["cost.high"], "kept.high": 1 - cost["cost.low"]}
+        parts.append(rows[["epoch", "step", "share"]].assign(score=whole["value"], **kept, paired="change" in rows))
+    found = beside(pd.concat(parts, ignore_index=True), "michel2019-fig5", "epoch")
+    return judged(claims.fig5, found, plots.dynamics(table, label=_label(table)))
 
 
 def table4(bench: Bench) -> Reproduced:
@@ -198,7 +201,7 @@ def _curves(bench: Bench, figure: str, claim: Claim) -> Reproduced:
     wanted = table["order"].str.fullmatch(r"importance|ablation\[.*\]|random \d+")
     rows = table[wanted].reset_index(drop=True)
     whole = rows.loc[rows["closed"] == 0, VALUES].iloc[0]
-    rows = rows.assign(paired="change" in rows, **_costs(rows, whole, _better(metric)))
+    rows = rows.assign(paired="change" in rows, **_costs(rows, whole, metric))
     known = printed("michel2019-fig3")
     theirs = known[(known["figure"] == figure) & (known["metric"] == metric)]
     if len(theirs):
@@ -210,24 +213,14 @@ def _curves(bench: Bench, figure: str, claim: Claim) -> Reproduced:
     return judged(claim, rows, plots.curves(table[wanted], label=_label(table)))
 
 
-def _costs(rows: Any, whole: Any, better: int) -> dict[str, Any]:
+def _costs(rows: Any, whole: Any, metric: str) -> dict[str, Any]:
     """What is lost, as a share of the whole model's score, with an interval; paired where the table has changes."""
     if "change" in rows:
         changes = rows[["change", "change.low", "change.high"]].to_numpy()
     else:
         changes = np.array([less(row, whole) for row in rows[VALUES].to_numpy()])
-    order = (0, 2, 1) if better > 0 else (0, 1, 2)
-    return {f"cost{end}": -better * changes[:, i] / abs(whole["value"]) for end, i in zip(ENDS, order, strict=True)}
-
-
-def _ratio(part: Any, whole: Any) -> tuple[float, float, float]:
-    """One score over another, each a value, low, high, with an interval as if they varied apart."""
-    (value, low, high), (base, base_low, base_high) = part, whole
-    down, up = (
-        np.hypot(own / value, other / base)
-        for own, other in ((value - low, base_high - base), (high - value, base - base_low))
-    )
-    return value / base, value / base * (1 - down), value / base * (1 + up)
+    value, low, high = (-gains(changes, metric) / abs(whole["value"])).T
+    return {"cost": value, "cost.low": high, "cost.high": low}
 
 
 def _better(metric: str) -> int:

@@ -58,8 +58,8 @@ def _classifier(folder: Path, seed: int) -> Workshop:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.BertForSequenceClassification(config)
-    options: Any = {"rate": 3e-3, "batch": 32, "save_strategy": "no"}
-    train(model, tokenizer, data.train, folder / ".trainings" / "model", epochs=2, **options)
+    options: Any = {"rate": 3e-3, "batch": 16, "warmup_steps": 10, "save_strategy": "no"}
+    train(model, tokenizer, data.train, folder / ".trainings" / "model", epochs=10, **options)
     return Workshop(
         folder, model, tokenizer, data, tune={"rate": 1e-3, "batch": 32}, counted=toy.corpus(COUNTED), **FEW
     )

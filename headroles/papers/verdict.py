@@ -75,5 +75,7 @@ def widened(interval: Any, tests: int) -> tuple[float, float, float]:
 
 def said(value: float, low: float = math.nan, high: float = math.nan, *, digits: int = 2) -> str:
     """A number with its interval, where it has one."""
-    text = f"{value:.{digits}f}"
-    return text if math.isnan(low) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+    if math.isnan(value):
+        return "undefined"
+    text = f"{value:z.{digits}f}"
+    return text if math.isnan(low) else f"{text} [{low:z.{digits}f}, {high:z.{digits}f}]"

@@ -13,10 +13,10 @@ from headroles.heads import KINDS
 from headroles.maps import new_axes
 from headroles.outcomes import correlations
 from headroles.papers import voita_claims as claims
-from headroles.papers.bench import SMALLER_IS_BETTER, Bench, Missing, field, metric_of, of_kind
+from headroles.papers.bench import Bench, Missing, field, gains, metric_of, of_kind
 from headroles.papers.printed import aligned, beside, of_wmt, printed
 from headroles.papers.reproduced import Reproduced, judged
-from headroles.papers.verdict import wilson
+from headroles.papers.verdict import less, wilson
 from headroles.survivors import FUNCTIONS, LOW
 
 ROLES = ("positional", "syntactic", "rare")
@@ -60,7 +60,9 @@ def fig1c(bench: Bench) -> Reproduced:
 
 
 def fig2(bench: Bench) -> Reproduced:
-    """The same two maps for other corpora or models, at most two."""
+    """The same two maps for other corpora or models, at most two, one below the other."""
+    import matplotlib.pyplot as plt
+
     first, *others = bench.tables("functions")[:3]
     if not others:
         raise Missing("Fig. 2 shows other models, and there is one table of scores; headroles score on another corpus")
@@ -69,13 +71,12 @@ def fig2(bench: Bench) -> Reproduced:
     parts = [_functions(of_kind(table)).assign(corpus=name) for table, name in zip(told, names, strict=True)]
     found = beside(pd.concat(parts, ignore_index=True), "voita2019-fig2", "function")
     deep, wide = (of_kind(told[0]).index.get_level_values(level).max() + 1 for level in ("layer", "head"))
-    axes = new_axes((deep, wide), cell=0.55, panels=2 * len(others), beside=0.5)
-    for place, (table, roles, name) in enumerate(zip(others, told, names, strict=True)):
-        plots.heatmap(table["confidence"], kind="enc-self", ax=axes[2 * place])
-        plots.roles(roles, kind="enc-self", legend=False, ax=axes[2 * place + 1])
-        for ax, what in zip(axes[2 * place :], ("confidence", "functions"), strict=False):
-            ax.set_title(f"{what} on\n{name}", fontsize=10)
-    return judged(claims.fig2, found, axes[0])
+    size = (2 * (wide * 0.5 + 1.2), len(others) * (deep * 0.5 + 1.2))
+    _, grid = plt.subplots(len(others), 2, figsize=size, layout="constrained", squeeze=False)
+    for (left, right), table, roles, name in zip(grid, others, told, names, strict=True):
+        plots.heatmap(table["confidence"], kind="enc-self", ax=left).set_title(f"confidence on {name}", fontsize=9)
+        plots.roles(roles, kind="enc-self", legend=False, ax=right).set_title(f"functions on {name}", fontsize=9)
+    return judged(claims.fig2, found, grid[0, 0])
 
 
 def fig3(bench: Bench) -> Reproduced:
@@ -144,11 +145,8 @@ def fig7(bench: Bench) -> Reproduced:
     table = bench.table("sizes-encoder")
     sizes = table.assign(heads=table["enc-self"], of=table["enc-self"].iloc[0])
     metric = metric_of(table)
-    ends, sign = (("", ".low", ".high"), 1) if metric in SMALLER_IS_BETTER else (("", ".high", ".low"), -1)
-    costs = {
-        f"cost{name}": sign * sizes[f"change{end}"] / sizes["value"].iloc[0]
-        for name, end in zip(ENDS, ends, strict=True)
-    }
+    costs = gains(-sizes[[f"change{end}" for end in ENDS]].to_numpy()[:, [0, 2, 1]], metric) / sizes["value"].iloc[0]
+    costs = dict(zip(("cost", "cost.low", "cost.high"), costs.T, strict=True))
     kept = ["heads", "of", "value", "low", "high", "change", "change.low", "change.high"]
     found = aligned(sizes[kept].assign(**costs), printed("voita2019-fig7"))
     return judged(claims.fig7, found, plots.survival(sizes, label={"bleu": "BLEU"}.get(metric, metric)))
@@ -185,8 +183,12 @@ def fig10(bench: Bench) -> Reproduced:
 
 def table2(bench: Bench) -> Reproduced:
     """Models with the found heads: fine-tuned with gates, and trained from scratch."""
-    ours = bench.table("scratch").rename(columns=dict(zip("edc", KINDS, strict=True)))
+    table = bench.table("scratch")
+    ours = table.rename(columns=dict(zip("edc", KINDS, strict=True)))
     ours = ours.assign(of=int(bench.table("sizes")["of"].iloc[0]), heads=ours[[*KINDS]].sum(axis=1))
+    pair = (ours[[f"{name}{end}" for end in ENDS]].to_numpy() for name in ("finetuned", "scratch"))
+    gaps = gains(np.array([less(one, other) for one, other in zip(*pair, strict=True)]), metric_of(table))
+    ours[[f"gap{end}" for end in ENDS]] = gaps
     theirs = of_wmt("voita2019-table2").rename(columns={one: f"paper.{one}" for one in ("finetuned", "scratch")})
     return judged(claims.table2, aligned(ours, theirs, [*KINDS, "heads", "of"]))
 
