@@ -114,7 +114,7 @@ def fig5(bench: Bench) -> Reproduced:
         tokens = part.drop_duplicates("key").set_index("key")
         most = wide[tokens.index[tokens["counted"]]].idxmax(axis=1)[tokens.index[tokens["counted"]]]
         rows.append((part["sentence"].iloc[0], len(most), int(tokens.loc[most, "rarest"].sum())))
-        names = tokens["token"].loc[wide.columns]
+        names = [*tokens["token"].loc[wide.columns]]
         plots.attention(wide.set_axis(names, axis=0).set_axis(names, axis=1), vmax=1, ax=ax)
     axes[0].set_title("layer {layer} head {head}".format(**parts[0].iloc[0]))
     return judged(claims.fig5, pd.DataFrame(rows, columns=["sentence", "queries", "hits"]), axes[0])
