@@ -14,6 +14,7 @@ from headroles.asked import assignment, head_of, scores_of
 from headroles.experiments import ablate, agreement, compare, curve, relate, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
 from headroles.replications import prepare, replicate
+from headroles.reproduction import reproduce
 from headroles.screen import list_figures, say, show_roles
 
 app = typer.Typer(
@@ -116,13 +117,13 @@ def attention(
     output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("attention.png"),
 ) -> None:
     """Draw the attention of one head on one sentence."""
-    from headroles import models, plots, scores, survey
+    from headroles import models, pictures, plots, scores
 
     asked = head_of(head)
     loaded, tokenizer = models.load(model)
     axes = plots.attention(scores.attention(loaded, tokenizer, sentence, asked))
     axes.set_title(head)
-    survey.save(axes, output)
+    pictures.save(axes, output)
     say(f"written: {output}")
 
 
@@ -178,6 +179,7 @@ def demo(
 REST = (compare, ablate, curve, agreement, relate, train, prune, contest, shrink, efficiency, compensation, dynamics)
 for command in (*REST, prepare, replicate):
     app.command()(command)
+app.command()(reproduce)
 
 
 def main() -> None:

@@ -50,7 +50,8 @@ def curve(
     model; an order has all heads of the model, or all of those that are to be closed. Metrics and fills are those of
     `ablate`, or any objective; finished batches are kept in `folder`. Columns: `order`, `closed`, `share` (of the heads
     of the order), `value` with `low` and `high`, its 95 % interval over Poisson bootstrap resamples of the examples,
-    the same for all orders. Rows of share 0 are the intact model. `table.attrs` hold the resampled values for `areas`.
+    the same for all orders, and `change` against the intact model, paired, with its own `.low` and `.high`. Rows of
+    share 0 are the intact model. `table.attrs` hold the resampled values for `areas`.
     Raises ValueError for an order with a head twice or one the model lacks.
     """
     listed: dict[str, list[Head]] = {name: [*map(_head, order)] for name, order in orders.items()}
@@ -63,10 +64,13 @@ def curve(
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         each = found.closed | {frozenset(): found.intact}
         values = np.stack([found.metric.value(weights @ each[one]) for one in closed])  # [plan, 1 + resamples]
+        changes = values - found.metric.value(weights @ found.intact)
     low, high = bounds(values[:, 1:]) if resamples else np.full((2, len(plans)), np.nan)
+    less, more = bounds(changes[:, 1:]) if resamples else np.full((2, len(plans)), np.nan)
     table = pd.DataFrame(plans, columns=["order", "closed"])
     table["share"] = [count / len(listed[name]) for name, count in plans]
     table = table.assign(value=values[:, 0], low=low, high=high)
+    table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
     text = f"{found.signature}|{heads.sign(resamples=resamples, seed=seed)}"
     table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
     return table

@@ -154,7 +154,7 @@ def agreement(
     output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("agreement.png"),
 ) -> None:
     """Compare the effects of closing the same heads on two corpora: Pearson's and Spearman's correlation, a scatter."""
-    from headroles import outcomes, survey
+    from headroles import outcomes, pictures
     from headroles.heads import save, signature
     from headroles.study import Study
 
@@ -169,7 +169,7 @@ def agreement(
     axes = outcomes.agreement(one, two, names=(first.partition("+")[0], second.partition("+")[0]))
     show_table(found, f"{column} on {first} and on {second}")
     save(found, output.with_suffix(".parquet"))
-    survey.save(axes, output)
+    pictures.save(axes, output)
     say(f"written: {output} and its table")
 
 

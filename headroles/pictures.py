@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from headroles import heads, role
-from headroles.heads import KINDS
+from headroles.heads import KINDS, replacing
 from headroles.study import Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DRAWN = (  # the files `draw` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
@@ -67,6 +71,17 @@ def figures(study: Study) -> Iterator[tuple[str, Any]]:
     yield from _related(study)
     if study.has("offsets"):
         yield "offsets", plots.offsets(study.load("offsets"))[0]
+
+
+def save(axes: Axes, path: Path, *, dpi: int = 150) -> Path:
+    """Save the figure of `axes` in the format of the path's suffix, and close it."""
+    import matplotlib.pyplot as plt
+
+    figure: Any = axes.get_figure(root=True)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=dpi, bbox_inches="tight", format=path.suffix.lstrip(".") or "png")
+    plt.close(figure)
+    return path
 
 
 def _pruned(study: Study) -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from headroles.forests import drift, odds, predictors, relation
 from headroles.heads import Kind
 from headroles.maps import TITLES, font, heatmap, heatmaps, new_axes, of_kind, roles, said, short
 from headroles.outcomes import ablation, agreement, histogram
-from headroles.survivors import by_kind, by_layer, densities, functions, gates, survival
+from headroles.survivors import by_kind, by_layer, by_third, densities, functions, gates, survival, thirds
 from headroles.trends import contest, dynamics, efficiency, settling
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ __all__ = [
     "ablation",
     "agreement",
     "attention",
+    "best_heads",
     "by_kind",
     "by_layer",
+    "by_third",
     "conservation",
     "contest",
     "curves",
@@ -47,6 +49,7 @@ __all__ = [
     "roles",
     "settling",
     "survival",
+    "thirds",
 ]
 
 
@@ -106,7 +109,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     import seaborn as sns
 
     shown, kind = of_kind(heads, kind)
-    best = _best(shown)
+    best = best_heads(shown)
     ax = new_axes((5, 2 * len(best)), cell=0.4, beside=2.2)[0] if ax is None else ax
     x = np.arange(len(best)) + 0.4 * best["relation"].ne(best["relation"].shift()).cumsum()
     ax.bar(x - 0.2, best["accuracy"], 0.4, color=sns.color_palette("colorblind")[2], label="best head, 95 % interval")
@@ -115,7 +118,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     for place, name, top in zip(x - 0.2, best["name"], best[["accuracy", "high"]].max(axis=1), strict=True):
         ax.annotate(name, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     words = best["words"].map(lambda n: "" if np.isnan(n) else f"\nn = {n:,.0f}")
-    ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words)
+    ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words, fontsize=8)
     ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06))
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     sns.despine(ax=ax)
@@ -154,8 +157,11 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     return ax
 
 
-def _best(table: Any) -> pd.DataFrame:
-    """The best head of each relation and way, with its interval and the baseline."""
+def best_heads(table: Any) -> pd.DataFrame:
+    """The best head of each relation and way, with its interval, the best fixed offset, and over how many words.
+
+    Raises ValueError for a table without syntax.
+    """
     names = [str(name) for name in table if str(name).startswith("syntax[") and str(name).endswith("]")]
     names = [name for name in names if table[name].notna().any()]
     if not names:
@@ -163,7 +169,9 @@ def _best(table: Any) -> pd.DataFrame:
     rows = []
     for name in names:
         row = table.loc[table[name].idxmax()]
-        relation, way = name[len("syntax[") :].split(" ")[0], short(name.replace("syntax", "syntactic"))
+        relation, way = name[len("syntax[") : -1].split(" ")
+        text, head = short(name.replace("syntax", "syntactic")), "L{}H{}".format(*row.name[-2:])
         rest = (row.get(f"{name}.{part}", np.nan) for part in ("low", "high", "baseline", "words"))
-        rows.append((relation, way, f"L{row.name[0]}H{row.name[1]}", row[name], *rest))
-    return pd.DataFrame(rows, columns=["relation", "text", "name", "accuracy", "low", "high", "baseline", "words"])
+        rows.append((relation, way, text, head, row[name], *rest))
+    columns = ["relation", "way", "text", "name", "accuracy", "low", "high", "baseline", "words"]
+    return pd.DataFrame(rows, columns=columns)

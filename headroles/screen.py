@@ -89,6 +89,27 @@ def show_relations(table: Any) -> None:
         say(f"{role}: {note} ({len(rows)} outcomes)")
 
 
+def show_claims(rows: Any) -> None:
+    """Print whether the claim of each artefact of a paper holds, a line each, and why."""
+    shown = Table(title="do the papers' claims hold here?")
+    for column in ("paper", "artefact", "holds", "why"):
+        shown.add_column(column, no_wrap=column != "why")
+    for row in rows.itertuples():
+        answer = {True: "yes", False: "no"}.get(row.holds, "cannot be said")
+        shown.add_row(row.paper, row.artefact, answer if row.made else "not made", escape(row.why))
+    _console().print(shown)
+
+
+def show_rows(table: Any, title: str) -> None:
+    """Print a table of numbers and words as it is; what is not there is blank."""
+    shown = Table(title=escape(title))
+    for name in table:
+        shown.add_column(escape(str(name)), justify="right")
+    for row in table.itertuples(index=False):
+        shown.add_row(*("" if one != one or one is None else escape(_plain(one)) for one in row))
+    _console().print(shown)
+
+
 def _console(**options: Any) -> Console:
     """What prints; of several processes only the first does."""
     return Console(quiet=not processes.first(), **options)
@@ -102,3 +123,10 @@ def _cell(row: Any, name: str) -> str:
         return ""
     interval = "" if "nan" in interval else interval
     return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"
+
+
+def _plain(value: Any) -> str:
+    """A whole number without decimals, another with three."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value.is_integer() else f"{value:.3f}"

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from headroles import heads, role
-from headroles.pictures import DRAWN, figures
+from headroles.pictures import DRAWN, figures, save
 from headroles.study import Study
 from headroles.text import RELATIONS, Corpus
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from headroles.scores import Measure, Relevance
@@ -108,17 +107,6 @@ def draw(study: Study) -> list[Path]:
     for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
         old.unlink(missing_ok=True)
     return files
-
-
-def save(axes: Axes, path: Path) -> Path:
-    """Save the figure of `axes` in the format of the path's suffix, and close it."""
-    import matplotlib.pyplot as plt
-
-    figure: Any = axes.get_figure(root=True)
-    with heads.replacing(path) as draft:
-        figure.savefig(draft, dpi=150, bbox_inches="tight", format=path.suffix.lstrip(".") or "png")
-    plt.close(figure)
-    return path
 
 
 def _check_writable(folder: Path) -> None:

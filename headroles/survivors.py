@@ -23,6 +23,7 @@ FUNCTIONS = {  # family of roles -> its colour in seaborn's "colorblind"; the sa
     "sink": 4,
     "several": 1,
 }
+THIRDS = ("lower", "middle", "upper")  # of the layers
 LOW, HIGH = -0.1, 1.1  # where Concrete variables are stretched to (Voita et al. 2019, section 6.1)
 
 
@@ -113,9 +114,7 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     """
     import seaborn as sns
 
-    columns = [name for name in map(str, table) if re.fullmatch(r"survival\[[^\]]*\]", name)]
-    if not columns or list(table.index.names) != LEVELS:
-        raise ValueError(f"expected columns survival[...] over heads, as hr.prune makes; got {said(table)}")
+    columns = _sizes(table)
     own = table[table.index.get_level_values("kind") == kind]
     left = own[columns].groupby(level="layer").sum()
     left.columns = [name[len("survival[") : -1] for name in columns]
@@ -128,6 +127,52 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     ax.tick_params(axis="y", rotation=0, length=0)
     ax.set(title=TITLES[kind], xlabel="", ylabel="layer")
     return ax
+
+
+def by_third(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
+    """Draw how many decoder heads the lower, middle and upper layers have left (Voita et al. 2019, Fig. 10).
+
+    The table is `survival-...` of `hr.prune_sizes`; a panel for the decoder's own heads, one for cross-attention.
+    """
+    import seaborn as sns
+
+    own = table.index.get_level_values("kind")
+    gone = [0, *((table[name] == 0).sum() for name in _sizes(table))]
+    kinds = [kind for kind in ("dec-self", "cross") if kind in own]
+    drawn = new_axes((8, 10), cell=0.4, panels=len(kinds), beside=1) if axes is None else list(axes)
+    for ax, kind in zip(drawn, kinds, strict=True):
+        left = thirds(table[own == kind])
+        for third, hue, marker in zip(THIRDS, sns.color_palette("colorblind"), "osD", strict=False):
+            whole, counts = left[f"{kind} {third}.of"].iloc[0], left[f"{kind} {third}"]
+            ax.plot(gone, [whole, *counts], color=hue, marker=marker, markersize=4, label=third)
+        ax.set(title=TITLES[kind], xlabel="heads that are gone", ylabel="heads left", ylim=(0, None))
+        sns.despine(ax=ax)
+    drawn[-1].legend(title="layers", frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    return drawn
+
+
+def thirds(table: pd.DataFrame) -> pd.DataFrame:
+    """How many heads of one kind the lower, middle and upper third of the layers have left: a row per column survival.
+
+    Columns `KIND lower`, `KIND middle`, `KIND upper`, and `.of`, how many there were; thirds are of equal size where
+    the layers allow it.
+    """
+    kind, layers = str(table.index.get_level_values("kind")[0]), table.index.get_level_values("layer")
+    third = pd.Series(np.digitize(layers, [len(set(layers)) / 3, len(set(layers)) * 2 / 3]), table.index)
+    rows = {}
+    for name in _sizes(table):
+        left = [table.loc[third == place, name] for place in range(3)]
+        counts = {f"{kind} {one}": int(part.sum()) for one, part in zip(THIRDS, left, strict=True)}
+        rows[name] = counts | {f"{kind} {one}.of": len(part) for one, part in zip(THIRDS, left, strict=True)}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _sizes(table: pd.DataFrame) -> list[str]:
+    """The columns of survival, one for each size."""
+    columns = [name for name in map(str, table) if re.fullmatch(r"survival\[[^\]]*\]", name)]
+    if not columns or list(table.index.names) != LEVELS:
+        raise ValueError(f"expected columns survival[...] over heads, as hr.prune makes; got {said(table)}")
+    return columns
 
 
 def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:

@@ -94,6 +94,18 @@ def test_intervals_are_of_the_same_resamples_as_those_of_scores(metric):
         np.testing.assert_allclose([row.low, row.high], bounds, rtol=1e-5, atol=1e-6)
 
 
+def test_changes_are_paired():
+    """Against the intact model in the same resamples: narrower than if the two varied apart."""
+    table = drawn("marian", "loss", resamples=50, seed=3)
+    weights = counting(range(6), 50, 3).numpy()
+    intact = np.divide(*(weights @ each for each in by_hand("marian", "loss", ())))
+    for row in table.to_dict("records"):
+        sums, counts = by_hand("marian", "loss", tuple(orders("marian")[row["order"]][: row["closed"]]))
+        changes = weights @ sums / (weights @ counts) - intact
+        expected = [changes[0], *np.nanquantile(changes[1:], [0.025, 0.975])]
+        np.testing.assert_allclose([row[f"change{end}"] for end in ("", ".low", ".high")], expected, atol=1e-5)
+
+
 def test_batches_do_not_matter():
     pd.testing.assert_frame_equal(drawn("marian", budget=20), drawn("marian"), rtol=0, atol=1e-6)
     pd.testing.assert_frame_equal(drawn("bert", "loss", budget=20), drawn("bert", "loss"), rtol=0, atol=1e-5)

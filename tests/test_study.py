@@ -15,7 +15,7 @@ import pandas as pd  # noqa: E402
 import planted  # noqa: E402
 import pytest  # noqa: E402
 
-from headroles import heads, survey  # noqa: E402
+from headroles import heads, pictures, survey  # noqa: E402
 from headroles.study import Study  # noqa: E402
 from headroles.text import Corpus, Sentence  # noqa: E402
 
@@ -269,7 +269,7 @@ def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
     from headroles import plots
 
     path = tmp_path / f"a{suffix}"
-    assert survey.save(plots.heatmap(table(1)["a"]), path) == path
+    assert pictures.save(plots.heatmap(table(1)["a"]), path) == path
     assert path.read_bytes()[:5] in (b"\x89PNG\r", b"%PDF-", b"<?xml")
     assert os.listdir(tmp_path) == [path.name]
     assert plt.get_fignums() == []

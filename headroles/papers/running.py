@@ -1,0 +1,98 @@
+"""Running: all artefacts of the papers, each made from a bench, judged and written into a study (no torch)."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pandas as pd
+
+from headroles import heads, pictures
+from headroles.papers.bench import Bench, Missing
+from headroles.papers.reproduced import Reproduced
+
+Paper = Literal["voita2019", "michel2019", "budhraja2020"]
+PAPERS: tuple[Paper, ...] = get_args(Paper)
+ANSWERS = {True: "yes", False: "no", None: "cannot be said"}
+DOTS = 110  # an inch, of a picture: most stay below 100 kB
+
+
+def artefacts(paper: Paper) -> dict[str, Callable[[Bench], Reproduced]]:
+    """The figures, tables and claims of a paper, by name: the public functions of its module.
+
+    Raises ValueError for another paper.
+    """
+    if paper not in PAPERS:
+        raise ValueError(f"unknown paper {paper!r}; known: {', '.join(PAPERS)}")
+    module = import_module(f"headroles.papers.{paper}")
+    own = inspect.getmembers(module, lambda one: inspect.isfunction(one) and one.__module__ == module.__name__)
+    named = {name: function for name, function in own if not name.startswith("_")}
+    return dict(sorted(named.items(), key=lambda item: inspect.getsourcelines(item[1])[1]))
+
+
+def reproduce(
+    bench: Bench, folder: str | Path, paper: Paper | None = None, artefact: str | None = None, *, command: str = ""
+) -> pd.DataFrame:
+    """Make the artefacts of a paper, or one, or those of all papers: a row each, `paper`, `artefact`, `holds`, `why`.
+
+    Each is written into `folder`/papers/PAPER: its table as NAME.parquet, its picture, where the paper has one, as
+    NAME.png, and as NAME.json the claim, whether it holds, by which rule and why, which tables it is from and their
+    signatures. What cannot be made is in the table with the reason, and `made` False; it does not stop the others.
+    Raises ValueError for a paper or an artefact that there is not.
+    """
+    return pd.DataFrame(
+        [
+            {"paper": one, "artefact": name} | _made(bench, make, Path(folder) / "papers" / one / name, command)
+            for one, name, make in _asked(paper, artefact)
+        ]
+    )
+
+
+def _asked(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, str, Callable[[Bench], Reproduced]]]:
+    for one in PAPERS if paper is None else (paper,):
+        known = artefacts(one)
+        if artefact is not None and (paper is None or artefact not in known):
+            raise ValueError(f"unknown artefact {artefact!r} of {one}; known: {', '.join(known)}")
+        yield from ((one, name, make) for name, make in known.items() if artefact in (None, name))
+
+
+def _made(bench: Bench, make: Callable[[Bench], Reproduced], place: Path, command: str) -> dict[str, Any]:
+    bench.used = []
+    try:
+        found = make(bench)
+    except (Missing, ValueError) as error:  # plots say in words what they cannot draw
+        for suffix in (".parquet", ".png", ".json"):
+            place.with_suffix(suffix).unlink(missing_ok=True)  # of an earlier run
+        return {"made": False, "holds": None, "why": str(error)}
+    signatures = _signatures(bench.used)
+    source = str(found.table.attrs.get("source", ""))
+    table = found.table.rename(columns=str).rename_axis(columns=None)
+    own = " AND ".join(signatures) or "computed from a formula"
+    table.attrs = {"signatures": {name: source if name.startswith("paper") else own for name in map(str, table)}}
+    heads.save(table, place.with_suffix(".parquet"))
+    if found.axes is not None:
+        pictures.save(found.axes, place.with_suffix(".png"), dpi=DOTS)
+    facts: dict[str, Any] = {"paper": place.parent.name, "artefact": place.name, "what": inspect.getdoc(make)}
+    facts |= {"claim": found.claim, "holds": found.holds, "why": found.why, "rule": found.rule, "numbers": source}
+    facts |= {"tables": [_said(path, bench.folders) for path in bench.used], "signatures": signatures}
+    facts |= {"command": command, "headroles": version("headroles")}
+    with heads.replacing(place.with_suffix(".json")) as draft:
+        draft.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return {"made": True, "holds": found.holds, "why": found.why}
+
+
+def _signatures(paths: Sequence[Path]) -> list[str]:
+    """What the tables are of, each signature once."""
+    found = (heads.load(path).attrs.get("signatures", {}) for path in paths)
+    return list(dict.fromkeys(text for signed in found for text in list(signed.values())[:1]))
+
+
+def _said(path: Path, folders: Sequence[Path]) -> str:
+    """A file as it is called in its study."""
+    folder = next((one for one in folders if path.is_relative_to(one)), path.parent)
+    return f"{folder.resolve().name}/{path.relative_to(folder).as_posix()}"
