@@ -43,7 +43,7 @@ class Recipe:
 RECIPES: dict[Size, Recipe] = {
     "small": Recipe(layers=2, width=96, heads=4, steps=3000, pairs=80_000, longest=25),
     "tiny": Recipe(layers=1, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900),
-    "bare": Recipe(layers=3, width=32, heads=4, steps=150, pairs=2_500, longest=9, vocabulary=1500),
+    "bare": Recipe(layers=3, width=32, heads=4, steps=100, pairs=2_000, longest=9, vocabulary=1500),
 }
 
 

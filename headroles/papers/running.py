@@ -87,9 +87,12 @@ def _made(bench: Bench, make: Callable[[Bench], Reproduced], place: Path, comman
 
 
 def _signatures(paths: Sequence[Path]) -> list[str]:
-    """What the tables are of, each signature once."""
-    found = (heads.load(path).attrs.get("signatures", {}) for path in paths)
-    return list(dict.fromkeys(text for signed in found for text in list(signed.values())[:1]))
+    """What the tables are of, each signature once; of a table without any the recipe it was kept by."""
+    found = []
+    for path in paths:
+        attrs = heads.load(path).attrs
+        found += [*attrs.get("signatures", {}).values(), attrs.get("recipe", "")][:1]
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def _said(path: Path, folders: Sequence[Path]) -> str:
