@@ -85,6 +85,17 @@ def signature(table: pd.DataFrame, column: str) -> str:
     return found[column]
 
 
+def sources(table: pd.DataFrame, columns: Sequence[str]) -> str:
+    """What columns were measured of, in short: the distinct models, weights and corpora of their signatures."""
+    signed: dict[str, str] = table.attrs.get("signatures", {})
+    kept = ("model", "weights", "corpus", "text", "trained_on")
+    parts = [
+        "|".join(part for part in signed.get(column, "").split("|") if part.partition(":")[0] in kept)
+        for column in columns
+    ]
+    return " + ".join(dict.fromkeys(part or "unsigned" for part in parts))
+
+
 def resamples(table: pd.DataFrame) -> Resamples | None:
     """The bootstrap resamples that ride with a table, or None where it has none."""
     found = table.attrs.get("resamples")

@@ -42,7 +42,9 @@ def odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequence[str] | 
         y = values(table, name).dropna()
         rows += [{"outcome": name} | row for row in _model(_terms(roles.loc[y.index]), y.to_numpy())]
     found = pd.DataFrame(rows)
-    found.attrs["signatures"] = dict.fromkeys(found.columns, heads.sign(odds="Firth", terms="roles,kind,depth"))
+    of = {"roles": heads.sources(roles, role.names(roles)), "outcomes": heads.sources(outcomes, chosen)}
+    text = heads.sign(odds="Firth", terms="roles,kind,depth", **of)
+    found.attrs["signatures"] = dict.fromkeys(found.columns, text)
     return found
 
 

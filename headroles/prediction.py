@@ -56,7 +56,8 @@ def predictors(
     table = corrected(pd.DataFrame(rows))
     place = table["outcome"].map({name: place for place, name in enumerate(chosen)})
     table = table.iloc[np.lexsort((-table["spearman"].abs().fillna(-1), place))].reset_index(drop=True)
-    text = heads.sign(predictors=",".join(chosen), resamples=resamples, permutations=permutations, seed=seed)
+    told_of = {"scores": heads.sources(scores, asked), "outcomes": heads.sources(outcomes, chosen)}
+    text = heads.sign(predictors=",".join(chosen), resamples=resamples, permutations=permutations, seed=seed, **told_of)
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
 

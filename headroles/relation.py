@@ -78,8 +78,9 @@ def relate(
         for column in chosen
     ]
     table = corrected(pd.DataFrame(rows))
-    signature = heads.sign(relate=by, resamples=resamples, permutations=permutations, seed=seed)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{signature}|{_signed(roles)}")
+    options = heads.sign(relate=by, resamples=resamples, permutations=permutations, seed=seed)
+    of = {"roles": heads.sources(roles, role.names(roles)), "outcomes": heads.sources(outcomes, chosen)}
+    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{options}|{heads.sign(**of)}")
     return table
 
 
@@ -177,8 +178,3 @@ def _warn_of_other_weights(roles: pd.DataFrame, outcomes: pd.DataFrame) -> None:
         log.warning(
             "roles and outcomes are of %d different sets of weights: %s", len(weights), ", ".join(sorted(weights))
         )
-
-
-def _signed(roles: pd.DataFrame) -> str:
-    texts = list(roles.attrs.get("signatures", {}).values())
-    return re.sub(r"\|score:.*", "", texts[0]) if texts else "unsigned roles"

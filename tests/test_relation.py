@@ -437,3 +437,22 @@ def test_the_command_says_what_was_found_and_what_cannot_be(studies):
     found = run("relate", studies / "two", studies / "one", "--study", studies / "both")
     assert found.code == 2
     assert re.match(r"headroles: no table 'roles' in .*two; there are: ", found.err)
+
+
+def test_what_is_related_says_of_which_models_and_corpora():
+    where = index(layers=2, many=4)
+    table = roles(heads.table({"rarity": [1.0, 0] * 4}, where, "model:m|weights:a1|corpus:c|text:t1|seed:0"), ROLES)
+    columns = {"survival[x]": [1.0, 1, 0, 0, 1, 0, 1, 0], "importance": range(8)}
+    signed = {"survival[x]": "model:m|weights:a1|trained_on:t2|keep:4", "importance": "model:m|weights:a1|text:t3"}
+    out = heads.table(columns, where, signed)
+    tables = [
+        hr.relate(table, out, resamples=0, permutations=9),
+        hr.odds(table, out),
+        hr.predictors(out, out, resamples=0, permutations=9),
+    ]
+    for found in tables:
+        text = heads.signature(found, "p")
+        assert "model:m|weights:a1|trained_on:t2" in text
+        assert "seed:0|keep" not in text
+    assert "roles:model:m|weights:a1|corpus:c|text:t1" in heads.signature(tables[0], "auc")
+    assert heads.sources(pd.DataFrame({"a": [1]}), ["a"]) == "unsigned"
