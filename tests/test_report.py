@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import planted
+import pypdf
 import pytest
 import zoo
 from test_bad_input import whole
@@ -720,4 +722,7 @@ def test_print_has_every_section_the_open_card_and_no_controls(opened):
         assert opened.locator(f"#{name}").is_visible()
     assert opened.locator("#card-title").is_visible()
     assert not any(one.is_visible() for one in opened.locator(".controls").all())
-    assert opened.pdf().startswith(b"%PDF")
+    pages = [page.extract_text() for page in pypdf.PdfReader(io.BytesIO(opened.pdf())).pages]
+    rows = [page for page in pages if len(re.findall(r"layer \d+ head \d+", page)) > 10]
+    assert len(rows) > 1
+    assert all("confidence" in page for page in rows)  # a table over several pages repeats its head
