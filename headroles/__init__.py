@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headroles.pruning.run import prune
     from headroles.pruning.sizes import prune_sizes
     from headroles.relation import relate
+    from headroles.repeats import repeated
     from headroles.reports import report
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
@@ -74,6 +75,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "prune_sizes": "pruning.sizes",
     "read": "corpus",
     "relate": "relation",
+    "repeated": "repeats",
     "report": "reports",
     "roles": "role",
     "ruled": "lrp",
@@ -144,6 +146,7 @@ __all__ = [
     "pruning",
     "read",
     "relate",
+    "repeated",
     "report",
     "roles",
     "ruled",

@@ -23,8 +23,14 @@ FAMILIES = {  # family of roles -> where such a head looks; their colours are fi
     "rare": "at the rarest token",
     "sink": "at a special or the first token",
     "alignment": "onward through the source",
+    "induction": "after the same token before",
+    "duplicate": "at the same token before",
 }
-_HUES = {"positional": 0, "syntactic": 2, "rare": 3, "sink": 4, "alignment": 8}  # places in seaborn's "colorblind"
+_HUES = {  # places in seaborn's "colorblind"
+    **{"positional": 0, "syntactic": 2, "rare": 3, "sink": 4},
+    **{"alignment": 8, "induction": 1, "duplicate": 5},
+}
+_SHORT = {"alignment": "align", "induction": "induct", "duplicate": "dupl"}
 _ENDS = {"nsubj": ("s", "v"), "obj": ("o", "v"), "amod": ("a", "n"), "advmod": ("adv", "v")}  # (dependent, its head)
 
 
@@ -211,10 +217,10 @@ def _bands(table: pd.DataFrame, kind: Kind) -> Any:
 
 
 def short(role: str) -> str:
-    """What a cell says of a role: −1, s→v, rare, sink, align."""
+    """What a cell says of a role: −1, s→v, rare, sink, align, induct, dupl."""
     family, _, detail = role.rstrip("]").partition("[")
     if family != "syntactic":
-        return detail.replace("-", "−") if family == "positional" else family.replace("alignment", "align")
+        return detail.replace("-", "−") if family == "positional" else _SHORT.get(family, family)
     relation, _, way = detail.partition(" ")
     if relation not in _ENDS:
         return relation + ("↑" if way == "dep>head" else "↓")
@@ -225,7 +231,7 @@ def colours(roles: list[str]) -> dict[str, Any]:
     """The colour of each family of these roles, as red, green and blue from 0 to 1."""
     import seaborn as sns
 
-    palette, others = sns.color_palette("colorblind"), cycle((9, 5, 1, 6, 7))
+    palette, others = sns.color_palette("colorblind"), cycle((9, 6, 7))
     families = dict.fromkeys(name.split("[")[0] for name in roles)
     return {family: palette[_HUES[family] if family in _HUES else next(others)] for family in families}
 

@@ -33,6 +33,8 @@ MAPS = (  # columns worth a heatmap each, where a study has them
     "sink[first]",
     "alignment[monotone]",
     "alignment[diagonal]",
+    "induction",
+    "duplicate",
     "importance",
 )
 

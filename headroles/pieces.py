@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from headroles.text import Sentence, Span
+from headroles.text import Sentence, Span, Tokens
 
 NO_WORD = -1  # the word of a token that belongs to none
 MARKS = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers write word boundaries into pieces
@@ -57,6 +57,9 @@ def pieces(
     encoding = tokenizer(**given, return_offsets_mapping=with_offsets, return_attention_mask=False, verbose=False)
     found = []
     for i, (sentence, ids) in enumerate(zip(sentences, encoding["input_ids"], strict=True)):
+        if isinstance(sentence, Tokens):
+            found.append(Pieces(list(sentence.ids), [NO_WORD] * len(sentence.ids), sentence))
+            continue
         owners = [NO_WORD] * len(ids)
         if with_offsets:
             first = [owner == 0 for owner in encoding.sequence_ids(i)]

@@ -50,6 +50,8 @@ ROLES = (
     Role("rare", r"rarity", 0.50, strictly=True),  # section 5.3; "more than 50 %" is the authors' slides'
     Role("sink", r"sink\[(special|first)\]", 0.50, strictly=True),  # Clark et al. 2019: "over half"
     Role("alignment", r"alignment\[(monotone)\]", 0.50),  # our choice
+    Role("induction", r"induction", 0.50, strictly=True),  # Olsson et al. 2022 have no threshold: over half, as a sink
+    Role("duplicate", r"duplicate", 0.50, strictly=True),  # Wang et al. 2022; the same
 )
 
 
@@ -90,7 +92,14 @@ def tellable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
     return any(True for role in roles for _ in role.variants(table.columns))
 
 
-SPECIAL = ("positional", "syntactic", "rare", "alignment")  # what a specialised head does; a sink does nothing
+SPECIAL = (
+    "positional",
+    "syntactic",
+    "rare",
+    "alignment",
+    "induction",
+    "duplicate",
+)  # what a specialised head does; a sink does nothing
 
 
 def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[float]:

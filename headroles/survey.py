@@ -37,14 +37,16 @@ def measure(
 ) -> pd.DataFrame:
     """The score table of a study: kept if it is there and made from the same model, corpus and options.
 
-    Arguments and errors are those of `score`. Where the corpus has trees, the distances between heads and dependents
-    are kept too, as the table `offsets`; for relevance its conservation report on the first sentences, as
-    `conservation-RULES`.
+    Arguments and errors are those of `score`. Where no scores are named, the heads of a decoder without an encoder are
+    also scored on random tokens, each sequence twice in a row: induction and duplicate. Where the corpus has trees, the
+    distances between heads and dependents are kept too, as the table `offsets`; for relevance its conservation report
+    on the first sentences, as `conservation-RULES`.
     """
     from headroles import models
     from headroles import scores as room
 
     chosen = None if scores is None else room.named(scores)
+    twice = _twice(model, tokenizer) if chosen is None else None
     recipe = heads.sign(
         weights=models.revision(model),
         tokenizer=models.tokens(tokenizer),
@@ -54,12 +56,17 @@ def measure(
         seed=seed,
         reference="self" if reference is None else reference.hash,
         headroles=version("headroles"),
+        **({} if twice is None else {"repeated": twice.hash}),
     )
     options: dict[str, Any] = {"budget": budget, "resamples": resamples, "seed": seed, "reference": reference}
 
     def compute() -> pd.DataFrame:
         _check_writable(study.folder)
-        return room.score(model, tokenizer, corpus, chosen, **options)
+        found = room.score(model, tokenizer, corpus, chosen, **options)
+        if twice is None:
+            return found
+        again = options | {"reference": None}
+        return heads.join(found, room.score(model, tokenizer, twice, ["induction", "duplicate"], **again))
 
     table = study.keep("heads", recipe, compute)
     for one in (one for one in chosen or () if isinstance(one, room.Relevance)):
@@ -107,6 +114,17 @@ def draw(study: Study) -> list[Path]:
     for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
         old.unlink(missing_ok=True)
     return files
+
+
+def _twice(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Corpus | None:
+    """Sequences of random tokens, each twice in a row, for a decoder without an encoder; None for other models."""
+    from headroles import families, models
+    from headroles.repeats import LENGTH, repeated
+
+    if any(site.kind != "dec-self" for site in families.sites(model)):
+        return None
+    room = (models.positions(tokenizer, model) - 1) // 2
+    return repeated(tokenizer, length=min(LENGTH, room, len(tokenizer) // 2))
 
 
 def _check_writable(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A sentence with its words and tree, and a corpus of sentences with its hash: plain data, no torch."""
+"""A sentence, with words and tree or as tokens, and a corpus of sentences with its hash: plain data, no torch."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ class Sentence:
     def has_tree(self) -> bool:
         """Whether the sentence carries a dependency tree."""
         return bool(self.heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Sentence):
+    """A sentence that is read as the tokens `ids`, whatever a tokenizer would make of its text."""
+
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def test_a_role_table_is_saved_and_loaded(tmp_path):
 
 def test_errors():
     made = table({"rarity": [0.5], "confidence": [0.5]})
-    message = "unknown role 'rarity'; known: alignment, positional, rare, sink, syntactic"
+    message = "unknown role 'rarity'; known: alignment, duplicate, induction, positional, rare, sink, syntactic"
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})
     columns = ", ".join(role.column for role in ROLES)

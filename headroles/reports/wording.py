@@ -40,6 +40,10 @@ _PLAIN = (
      "From 0.50 it is a role."),
     (FINDS, "alignment[diagonal]", "on the diagonal",
      "Share of target tokens that look within one token of the diagonal, 0 to 1; in short sentences chance helps."),
+    (FINDS, "induction", "induction",
+     "Weight on what followed the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
+    (FINDS, "duplicate", "the same token",
+     "Weight on the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
     (MATTERS, "importance", "importance",
      "Mean absolute gradient of the loss at the head's gate. Larger: matters more, as far as a gradient tells."),
 )  # fmt: skip

@@ -1,0 +1,43 @@
+"""Induction: how much of a head's attention goes to what came after the same token before."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headroles.batches import Side
+from headroles.scores.base import Score, Seen, Sums
+
+
+@dataclass(frozen=True)
+class Induction(Score):
+    """Mean weight on the tokens that followed earlier occurrences of the query's token: "prefix matching".
+
+    Over the real queries whose token occurred before them. On sequences of random tokens, each twice in a row
+    (`hr.repeated`), nothing else can be copied from (Olsson et al. 2022, "In-context learning and induction heads").
+    """
+
+    kinds = ("dec-self",)
+
+    def tally(self, seen: Seen) -> dict[str, Tensor]:
+        """The sum of that weight."""
+        followed = earlier(seen.queries).roll(1, -1).tril(-1)  # the key after the same token; never the query itself
+        copied = (seen.on_real * followed[:, None]).sum(-1)  # [batch, heads, query]
+        return {"weight": seen.over_queries(copied, repeats(seen.queries))}
+
+    def ground(self, seen: Seen) -> dict[str, Tensor]:
+        """How many real queries occurred before."""
+        return {"queries": (repeats(seen.queries) & seen.queries.real).sum(-1, keepdim=True)}
+
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """`induction`; NaN where no token occurs twice."""
+        return {"induction": sums["weight"] / sums["queries"]}
+
+
+def earlier(side: Side) -> Tensor:
+    """Which real tokens before it are the same as each token: bool [batch, query, key]."""
+    return side.keep(earlier, lambda: ((side.ids[:, :, None] == side.ids[:, None]) & side.real[:, None]).tril(-1))
+
+
+def repeats(side: Side) -> Tensor:
+    """Which tokens occurred before, as real ones: bool [batch, query]."""
+    return earlier(side).any(-1)
