@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -153,13 +154,15 @@ def encode(
     )
 
 
-def batches(encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096) -> Iterator[Batch]:
+def batches(
+    encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096, part: tuple[int, int] = (0, 1)
+) -> Iterator[Batch]:
     """Batches of sentences of like length, the longest first, each of at most `budget` tokens a side, padding included.
 
     An encoder-decoder without targets is given the model's own greedy output. A sentence longer than the budget is a
-    batch of its own.
+    batch of its own. `part` (p, q) are the p-th and then every q-th of the batches only.
     """
-    for rows in grouped([_length(encoded, i) for i in range(len(encoded.source))], budget):
+    for rows in groups(encoded, budget, part):
         source = _source([encoded.source[i] for i in rows], encoded, model)
         inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
         if any(types := [encoded.source[i].types or [] for i in rows]):
@@ -174,9 +177,11 @@ def batches(encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096) -> 
         yield Batch(numbers, inputs, source, target, labels, own=written is None)
 
 
-def number(encoded: Encoded, budget: int) -> int:
-    """How many batches `batches` will give."""
-    return sum(1 for _ in grouped([_length(encoded, i) for i in range(len(encoded.source))], budget))
+def groups(encoded: Encoded, budget: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
+    """The rows of each batch that `batches` gives."""
+    sides = filter(None, (encoded.source, encoded.target))
+    lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
+    return list(islice(grouped(lengths, budget), part[0], None, part[1]))
 
 
 def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -189,10 +194,6 @@ def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         group.append(i)
     if group:
         yield group
-
-
-def _length(encoded: Encoded, i: int) -> int:
-    return max(len(encoded.source[i]), len(encoded.target[i]) if encoded.target else 0)
 
 
 def _source(rows: list[Pieces], encoded: Encoded, model: PreTrainedModel) -> Side:

@@ -6,7 +6,10 @@ import atexit
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -37,13 +40,30 @@ def spread(items: list[Any], run: Callable[[int, Any], T], shown: Callable[[list
     `shown` wraps the list of a process's own items for a progress bar.
     """
     own = list(enumerate(items))[rank() :: count()]
-    found = [(number, run(number, item)) for number, item in shown(own)]
-    if count() > 1:
-        from accelerate.utils import gather_object
+    found = gathered([(number, run(number, item)) for number, item in shown(own)])
+    return [value for _, value in sorted(found, key=lambda pair: pair[0])]
 
-        _join()
-        found = sorted(gather_object(found), key=lambda pair: pair[0])
-    return [value for _, value in found]
+
+def gathered(own: list[T]) -> list[T]:
+    """The lists of all processes, one after the other; every process gets all of it."""
+    if count() == 1:
+        return own
+    from accelerate.utils import gather_object
+
+    _join()
+    found: list[T] = gather_object(own)
+    return found
+
+
+def summed(own: Tensor) -> Tensor:
+    """The sum of the tensors that the processes give, all of one shape; every process gets it."""
+    if count() == 1:
+        return own
+    from accelerate.utils import reduce
+
+    _join()
+    found: Tensor = reduce(own, "sum")
+    return found
 
 
 @cache

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,36 @@ def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     compared(done, [command], alone, together)
     assert set(Study(together).names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
     assert len(batches_in(together)) > 2
+
+
+SCORE = """
+import sys
+import headroles as hr
+from headroles import heads, processes
+from headroles.corpus import read
+
+model, source, target, out = sys.argv[1:]
+loaded, tokenizer = hr.load(model)
+asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
+for budget in (200, 100_000):  # many batches; one, of which the second process has no share
+    table = hr.score(loaded, tokenizer, read(source, target, limit=40), asked, budget=budget, resamples=20)
+    heads.save(table, f"{out}-{budget}-{processes.rank()}.parquet")
+"""
+COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers
+
+
+@pytest.mark.slow
+def test_two_processes_score_what_one_scores(given, tmp_path):
+    (tmp_path / "scoring.py").write_text(SCORE)
+    done = ended(launched(tmp_path / "scoring.py", *given, tmp_path / "two"))
+    assert done.code == 0, done.err
+    subprocess.run([sys.executable, tmp_path / "scoring.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
+    for budget, rank in product((200, 100_000), (0, 1)):
+        expected = heads.load(tmp_path / f"one-{budget}-0.parquet")
+        found = heads.load(tmp_path / f"two-{budget}-{rank}.parquet")
+        assert found.attrs["signatures"] == expected.attrs["signatures"]
+        np.testing.assert_array_equal(found[COUNTED].to_numpy(), expected[COUNTED].to_numpy())
+        np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow

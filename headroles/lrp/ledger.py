@@ -50,7 +50,7 @@ def conservation(
         explain = objectives.objective(objective, model).explain(
             model, lambda: batches.batches(encoded, model, budget=budget)
         )
-        groups = track(batches.batches(encoded, model, budget=budget), "balance", batches.number(encoded, budget))
+        groups = track(batches.batches(encoded, model, budget=budget), "balance", len(batches.groups(encoded, budget)))
         reports = [report(model, explain, batch, rules, epsilon=epsilon) for batch in groups]
     reports = [one for one in reports if one.attrs["explained"]]
     if not reports:

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from headroles import processes
 from headroles.heads import Kind
 from headroles.scores.base import Measure, Sums
 
@@ -36,6 +37,23 @@ class Book:
     def add_ground(self, score: Measure, kind: Kind, ground: Sums, weights: Tensor) -> None:
         """Add what there was to do on one batch, the same for every layer of the kind."""
         _add(self.grounds.setdefault(kind, {}).setdefault(score.label, {}), ground, weights)
+
+    def together(self, device: torch.device) -> None:
+        """Add up, on `device`, what all processes have read: then each has the sums of all."""
+        sizes = processes.gathered([*self._sizes().items()])
+        for (book, key, label, name), size in sorted(dict(sizes).items()):
+            totals = getattr(self, book).setdefault(key, {}).setdefault(label, {})
+            own = totals[name] if name in totals else torch.zeros(size, dtype=torch.float64, device=device)
+            totals[name] = processes.summed(own)
+
+    def _sizes(self) -> dict[tuple[str, Any, str, str], tuple[int, ...]]:
+        return {
+            (book, key, label, name): tuple(values.shape)
+            for book in ("tallies", "grounds")
+            for key, scores in getattr(self, book).items()
+            for label, totals in scores.items()
+            for name, values in totals.items()
+        }
 
     def close(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array]]:
         """Each column over the heads of `index`, with its score and resamples: [heads, 1 + resamples].

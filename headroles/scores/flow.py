@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles import families
+from headroles import families, processes
 from headroles.batches import Batch
 from headroles.heads import Kind
 from headroles.lrp.ledger import NOTHING
@@ -20,15 +20,16 @@ class Flow:
     def __init__(self, score: Gradient, model: PreTrainedModel, book: Book, groups: Groups) -> None:
         self.score, self.model, self.book = score, model, book
         self.explain = score.explain(model, groups)
-        self.notes: dict[str, object] | None = None
-        self.felt = False
+        self.notes: list[tuple[int, dict[str, object]]] = []  # of the first batch of which something is explained
+        self.felt, self.batches = False, 0
 
     def read(self, batch: Batch, weights: Tensor) -> None:
         """Add what flows back from one batch."""
         slopes = self.score.slopes(self.model, self.explain, batch)
         self._check_finite(slopes, batch)
-        if self.notes is None and slopes.counted.any():
-            self.notes = self.score.notes(self.model, self.explain, batch)
+        if not self.notes and slopes.counted.any():
+            self.notes = [(self.batches, self.score.notes(self.model, self.explain, batch))]
+        self.batches += 1
         self.felt |= bool(slopes.gradients.any())
         start, grounded = 0, set[Kind]()
         for site in families.sites(self.model):
@@ -43,14 +44,15 @@ class Flow:
 
     def close(self) -> dict[str, object]:
         """What the signature says of the passes. Raises ValueError if nothing was explained or flowed back."""
-        if self.notes is None:
+        notes = processes.gathered(self.notes)
+        if not notes:
             raise ValueError(NOTHING)
-        if not self.felt:
+        if not any(processes.gathered([self.felt])):
             raise ValueError(
                 f"every gradient of {self.score.label} is zero: no head of {type(self.model).__name__} has a part in "
                 f"objective {self.score.chosen(self.model).name!r}; choose another"
             )
-        return self.notes
+        return min(notes, key=lambda pair: pair[0])[1]  # as one process would have them: its first is the first's
 
     def _check_finite(self, slopes: Slopes, batch: Batch) -> None:
         finite = slopes.gradients.isfinite().flatten(1).all(-1)  # [batch]

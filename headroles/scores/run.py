@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, families, heads, models, seam
+from headroles import batches, families, heads, models, processes, seam
 from headroles.batches import Batch, Encoded
 from headroles.gates import Head
 from headroles.heads import Kind
@@ -49,7 +49,8 @@ def score(
     the model's own greedy output. `budget` bounds a batch in tokens, padding included; how frequent a token is, is
     counted in `reference`, by default in the corpus itself.
 
-    Scores of gradients ("relevance", "importance") make passes of their own over each batch, forward and back.
+    Scores of gradients ("relevance", "importance") make passes of their own over each batch, forward and back. The
+    processes of `accelerate launch` share the batches, and each returns the whole table.
 
     Raises ValueError where a score cannot be had (syntax without trees), for attention or gradients that are not
     finite, gradients that are all zero, an empty corpus and a tokenizer that does not fit the model.
@@ -64,13 +65,15 @@ def score(
     book = Book(chosen, resamples=resamples, seed=seed)
     with seam.evaluating(model):
         flows = [Flow(one, model, book, lambda: batches.batches(encoded, model, budget=budget)) for one in gradients]
-        groups = batches.batches(encoded, model, budget=budget)
-        for batch in track(groups, "scoring heads", total=batches.number(encoded, budget)):
+        part = processes.rank(), processes.count()
+        groups = batches.batches(encoded, model, budget=budget, part=part)
+        for batch in track(groups, "scoring heads", total=len(batches.groups(encoded, budget, part))):
             weights = counting(batch.numbers, resamples, seed).to(model.device)
             if watching:
                 _watch(batch, model, watching, book, weights, frequencies)
             for flow in flows:
                 flow.read(batch, weights)
+    book.together(model.device)
     fields = _fields(model, corpus, encoded, reference) | {"resamples": resamples, "seed": seed}
     return _table(book, families.index(model), fields, {flow.score.label: flow.close() for flow in flows})
 
