@@ -59,8 +59,9 @@ def index(model: PreTrainedModel) -> Any:
 
 def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
     """Raises ValueError, with what there is, for a (kind, layer, head) that `model` does not have."""
-    if len(head) != 3 or tuple(head) not in index(model):
-        raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites(model))}")
+    found = sites(model)
+    if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.numbers for site in found):
+        raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(found)}")
 
 
 def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:

@@ -366,7 +366,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(hr.Corpus("long", sentences), tmp_path_factory.mktemp("long") / "long.conllu")
 
 
-@pytest.fixture(params=[signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+@pytest.fixture(params=[signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=["ctrl-c", "kill"])
 def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signals, Run, dict[str, Any]]:
     """A run of `score` on another corpus that was cut off while it scored, and the tables there were before."""
     before = _contents(study)

@@ -33,6 +33,7 @@ from headroles.scores.book import counting  # noqa: E402
 METRICS = ["agreement", "loss", "top"]
 
 
+@cache
 def orders(name):
     """All heads from the first to the last, and three of them."""
     every = list(families.index(zoo.tiny(name)))
