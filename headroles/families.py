@@ -203,4 +203,13 @@ def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:
 
 def _print(model: PreTrainedModel) -> tuple[Any, ...]:
     """What changes when heads are cut out: the shapes of the weights."""
-    return tuple(p.shape for p in model.parameters())
+    found: list[Any] = []
+    seen: set[nn.Module] = set()
+    left: list[nn.Module] = [model]
+    while left:  # by hand, since `parameters` takes five times as long, and this is asked for at every forward
+        module = left.pop()
+        if module not in seen:
+            seen.add(module)
+            found += [weight.shape for weight in module._parameters.values() if weight is not None]
+            left += [inside for inside in module._modules.values() if inside is not None]
+    return tuple(found)

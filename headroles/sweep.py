@@ -57,8 +57,7 @@ def sweep(
         raise ValueError(f"unknown fill {fill!r}; known: {', '.join(FILLS)}")
     if together < 1 or budget < 1:
         raise ValueError(f"expected a budget and a number of variants together of at least 1; got {budget}, {together}")
-    for head in {head for closed in variants for head in closed}:
-        families.check_head(model, head)
+    gates.closed(model, {head for closed in variants for head in closed})
     encoded = batches.encode(corpus, tokenizer, model, words=False)
     one = max(1, budget // together)
     with seam.evaluating(model):

@@ -20,6 +20,7 @@ import pandas as pd
 import planted
 import pytest
 import typer
+import zoo
 from matplotlib.image import imread
 from transformers import BertModel
 from transformers.utils import logging as transformers_logging
@@ -317,11 +318,28 @@ def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
     assert (table.index[-1], table.columns[-1]) == ("</s>", "</s>")
 
 
+def test_score_on_translations(tmp_path):
+    from test_scores import corpus, tokens_of
+
+    zoo.tiny("marian").save_pretrained(tmp_path / "model")
+    tokens_of("marian").save_pretrained(tmp_path / "model")
+    sides = {"en": [one.text for one in corpus(12)], "de": [one.target.text for one in corpus(12) if one.target]}
+    for language, lines in sides.items():
+        (tmp_path / f"news.{language}").write_text("\n".join(lines))
+    scores_of_translations(tmp_path / "study", tmp_path / "model", *(tmp_path / f"news.{each}" for each in sides))
+
+
 @pytest.mark.shared
-def test_score_on_translations(shared, tmp_path):
+@pytest.mark.slow
+def test_score_on_translations_by_a_real_translator(shared, tmp_path):
     corpora = [shared / f"data/multi30k/test_2016_flickr.{language}.gz" for language in ("en", "de")]
+    scores_of_translations(tmp_path, shared / "models/multi30k-en-de", *corpora)
+
+
+def scores_of_translations(tmp_path: Path, model: Path, *corpora: Path) -> None:
+    """A run of `score` on both sides of a parallel corpus."""
     common = ["--limit", 30, "--resamples", 20, "--study", tmp_path]
-    done = run("score", shared / "models/multi30k-en-de", *corpora, *common)
+    done = run("score", model, *corpora, *common)
     assert (done.code, done.err) == (0, "")
     table = heads.load(tmp_path / "heads.parquet")
     assert list(table.index.unique("kind")) == ["enc-self", "dec-self", "cross"]

@@ -404,7 +404,11 @@ class Stop(transformers.TrainerCallback):
             raise KeyError("stopped")
 
 
-RESUMED = [pytest.param("a strength", marks=pytest.mark.slow), "a target", "exactly"]  # the first keeps what the next does
+RESUMED = [
+    pytest.param("a strength", marks=pytest.mark.slow),
+    "a target",
+    "exactly",
+]  # the first keeps what the next does
 
 
 @pytest.mark.parametrize("which", RESUMED)
