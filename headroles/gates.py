@@ -94,7 +94,7 @@ def closed(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
     """Gates of one, and of zero at `heads`: [heads]. Raises ValueError for a head the model does not have."""
     found = families.sites(model)
     numbered = [(*site.key, number) for site in found for number in site.numbers]
-    places = {head: place for place, head in enumerate(numbered)}
+    places: dict[Any, int] = {head: place for place, head in enumerate(numbered)}
     gates = torch.ones(len(numbered), device=model.device)
     for head in heads:
         if tuple(head) not in places:

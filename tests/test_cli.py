@@ -31,6 +31,8 @@ from headroles.corpus import write
 from headroles.study import Study
 
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
+NAMES = ["confidence", "position", "syntax", "sink"]
+FEW = ["--resamples", 50, "--scores", ",".join(NAMES)]  # fewer figures to draw
 SLACK = 3  # how much slower than the promise a machine of the CI may be
 COMMANDS: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
@@ -102,7 +104,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scored(model: Path, trees: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     """A finished run of `score`, and its study."""
     study = tmp_path_factory.mktemp("scored") / "deep" / "study"
-    return run("score", model, trees, "--study", study, "--resamples", 50), study
+    return run("score", model, trees, "--study", study, *FEW), study
 
 
 @pytest.fixture
@@ -192,7 +194,7 @@ def test_score_writes_the_tables_and_figures_it_says(scored):
 def test_its_tables_are_those_of_the_library(scored, trees):
     folder = scored[1]
     table, roles = heads.load(folder / "heads.parquet"), heads.load(folder / "roles.parquet")
-    again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), resamples=50)
+    again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), NAMES, resamples=50)
     pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
     pd.testing.assert_frame_equal(_bare(roles), _bare(hr.roles(table)))
     offsets = hr.corpus.offsets(hr.read(trees))
@@ -221,7 +223,7 @@ def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     before = _contents(study)
     monkeypatch.setattr(hr.scores, "score", lambda *_, **__: pytest.fail("scored again"))
     monkeypatch.setattr(hr.corpus, "offsets", lambda *_: pytest.fail("counted again"))
-    again = run("score", model, trees, "--study", study, "--resamples", 50)
+    again = run("score", model, trees, "--study", study, *FEW)
     assert again.code == 0
     after = _contents(study)
     assert (after["heads.parquet"], after["offsets.parquet"]) == (before["heads.parquet"], before["offsets.parquet"])
@@ -230,7 +232,7 @@ def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
 
 def test_another_model_corpus_or_option_is_scored_anew(study, model, trees, caplog):
     before = _contents(study)
-    again = run("score", model, trees, "--study", study, "--resamples", 50, "--seed", 1)
+    again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
     assert caplog.messages == [
         f"{study / 'heads.parquet'} was made from another model, corpus or options: computed anew"
