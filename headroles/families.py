@@ -59,8 +59,9 @@ def index(model: PreTrainedModel) -> Any:
 
 def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
     """Raises ValueError, with what there is, for a (kind, layer, head) that `model` does not have."""
-    if len(head) != 3 or tuple(head) not in index(model):
-        raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites(model))}")
+    found = sites(model)
+    if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.numbers for site in found):
+        raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(found)}")
 
 
 def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:
@@ -202,4 +203,13 @@ def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:
 
 def _print(model: PreTrainedModel) -> tuple[Any, ...]:
     """What changes when heads are cut out: the shapes of the weights."""
-    return tuple(p.shape for p in model.parameters())
+    found: list[Any] = []
+    seen: set[nn.Module] = set()
+    left: list[nn.Module] = [model]
+    while left:  # by hand, since `parameters` takes five times as long, and this is asked for at every forward
+        module = left.pop()
+        if module not in seen:
+            seen.add(module)
+            found += [weight.shape for weight in module._parameters.values() if weight is not None]
+            left += [inside for inside in module._modules.values() if inside is not None]
+    return tuple(found)

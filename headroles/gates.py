@@ -92,11 +92,14 @@ def gated(
 
 def closed(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
     """Gates of one, and of zero at `heads`: [heads]. Raises ValueError for a head the model does not have."""
-    index = families.index(model)
-    gates = torch.ones(len(index), device=model.device)
+    found = families.sites(model)
+    numbered = [(*site.key, number) for site in found for number in site.numbers]
+    places: dict[Any, int] = {head: place for place, head in enumerate(numbered)}
+    gates = torch.ones(len(numbered), device=model.device)
     for head in heads:
-        families.check_head(model, head)
-        gates[index.get_loc(tuple(head))] = 0.0
+        if tuple(head) not in places:
+            families.check_head(model, head)
+        gates[places[tuple(head)]] = 0.0
     return gates
 
 

@@ -57,8 +57,7 @@ def sweep(
         raise ValueError(f"unknown fill {fill!r}; known: {', '.join(FILLS)}")
     if together < 1 or budget < 1:
         raise ValueError(f"expected a budget and a number of variants together of at least 1; got {budget}, {together}")
-    for head in {head for closed in variants for head in closed}:
-        families.check_head(model, head)
+    gates.closed(model, {head for closed in variants for head in closed})
     encoded = batches.encode(corpus, tokenizer, model, words=False)
     one = max(1, budget // together)
     with seam.evaluating(model):
@@ -126,13 +125,18 @@ class _Runner:
         found = np.full((1 + len(self.variants), *intact.shape), np.nan)
         found[0] = intact
         if self.gates is not None:
-            firsts = [replay.first(row[None]) for row in self.gates]
+            firsts = [self._first(replay, row[None]) for row in self.gates]
             for first in sorted(set(firsts)):
                 rows = [i for i, each in enumerate(firsts) if each == first]
                 for chunk, values in self._chunks(replay, rows):
                     found[[1 + i for i in chunk]] = values
         self._check(found, batch)
         return found
+
+    def _first(self, replay: Replay, gates: Tensor) -> Any:
+        """What variants that go through the model together have in common."""
+        first = replay.first(gates)  # of what is written, nothing but the states of an intact encoder is handed back
+        return first[0] >= replay.encoded if isinstance(self.metric, Written) else first
 
     def _chunks(self, replay: Replay, rows: list[int]) -> Iterator[tuple[list[int], Array]]:
         """Some variants at a time, with their statistics [variant, example, statistic]."""

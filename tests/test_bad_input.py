@@ -439,7 +439,7 @@ def _marian(folder: Path, texts: Sequence[str], **options: Any) -> tuple[Any, An
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("language", ["en", "de", "ru"])
+@pytest.mark.parametrize("language", ["ru", *(pytest.param(one, marks=pytest.mark.slow) for one in ("en", "de"))])
 def test_a_slow_tokenizer_gives_each_piece_the_word_that_sentencepiece_says(shared, tmp_path, language):
     treebank = hr.read(shared / f"data/ud/pud/{language}_pud-ud-test.conllu.gz")
     tokenizer, model = _marian(tmp_path, [one.text for one in treebank])  # unknown letters, and … becomes ...
@@ -658,6 +658,7 @@ def test_a_parse_that_cannot_begin(tmp_path):
     assert run("parse", trees, "--models", tmp_path) == line(already)
 
 
+@pytest.mark.slow
 def test_one_line_on_standard_error_in_a_process_of_its_own(folder, tmp_path):
     path = tmp_path / "given.txt"
     path.write_text(LONG.text)

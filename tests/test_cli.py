@@ -20,6 +20,7 @@ import pandas as pd
 import planted
 import pytest
 import typer
+import zoo
 from matplotlib.image import imread
 from transformers import BertModel
 from transformers.utils import logging as transformers_logging
@@ -30,6 +31,8 @@ from headroles.corpus import write
 from headroles.study import Study
 
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
+NAMES = ["confidence", "position", "syntax", "sink"]
+FEW = ["--resamples", 50, "--scores", ",".join(NAMES)]  # fewer figures to draw
 SLACK = 3  # how much slower than the promise a machine of the CI may be
 COMMANDS: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
@@ -101,7 +104,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scored(model: Path, trees: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     """A finished run of `score`, and its study."""
     study = tmp_path_factory.mktemp("scored") / "deep" / "study"
-    return run("score", model, trees, "--study", study, "--resamples", 50), study
+    return run("score", model, trees, "--study", study, *FEW), study
 
 
 @pytest.fixture
@@ -191,7 +194,7 @@ def test_score_writes_the_tables_and_figures_it_says(scored):
 def test_its_tables_are_those_of_the_library(scored, trees):
     folder = scored[1]
     table, roles = heads.load(folder / "heads.parquet"), heads.load(folder / "roles.parquet")
-    again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), resamples=50)
+    again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), NAMES, resamples=50)
     pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
     pd.testing.assert_frame_equal(_bare(roles), _bare(hr.roles(table)))
     offsets = hr.corpus.offsets(hr.read(trees))
@@ -220,7 +223,7 @@ def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     before = _contents(study)
     monkeypatch.setattr(hr.scores, "score", lambda *_, **__: pytest.fail("scored again"))
     monkeypatch.setattr(hr.corpus, "offsets", lambda *_: pytest.fail("counted again"))
-    again = run("score", model, trees, "--study", study, "--resamples", 50)
+    again = run("score", model, trees, "--study", study, *FEW)
     assert again.code == 0
     after = _contents(study)
     assert (after["heads.parquet"], after["offsets.parquet"]) == (before["heads.parquet"], before["offsets.parquet"])
@@ -229,7 +232,7 @@ def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
 
 def test_another_model_corpus_or_option_is_scored_anew(study, model, trees, caplog):
     before = _contents(study)
-    again = run("score", model, trees, "--study", study, "--resamples", 50, "--seed", 1)
+    again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
     assert caplog.messages == [
         f"{study / 'heads.parquet'} was made from another model, corpus or options: computed anew"
@@ -317,11 +320,28 @@ def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
     assert (table.index[-1], table.columns[-1]) == ("</s>", "</s>")
 
 
+def test_score_on_translations(tmp_path):
+    from test_scores import corpus, tokens_of
+
+    zoo.tiny("marian").save_pretrained(tmp_path / "model")
+    tokens_of("marian").save_pretrained(tmp_path / "model")
+    sides = {"en": [one.text for one in corpus(12)], "de": [one.target.text for one in corpus(12) if one.target]}
+    for language, lines in sides.items():
+        (tmp_path / f"news.{language}").write_text("\n".join(lines))
+    scores_of_translations(tmp_path / "study", tmp_path / "model", *(tmp_path / f"news.{each}" for each in sides))
+
+
 @pytest.mark.shared
-def test_score_on_translations(shared, tmp_path):
+@pytest.mark.slow
+def test_score_on_translations_by_a_real_translator(shared, tmp_path):
     corpora = [shared / f"data/multi30k/test_2016_flickr.{language}.gz" for language in ("en", "de")]
+    scores_of_translations(tmp_path, shared / "models/multi30k-en-de", *corpora)
+
+
+def scores_of_translations(tmp_path: Path, model: Path, *corpora: Path) -> None:
+    """A run of `score` on both sides of a parallel corpus."""
     common = ["--limit", 30, "--resamples", 20, "--study", tmp_path]
-    done = run("score", shared / "models/multi30k-en-de", *corpora, *common)
+    done = run("score", model, *corpora, *common)
     assert (done.code, done.err) == (0, "")
     table = heads.load(tmp_path / "heads.parquet")
     assert list(table.index.unique("kind")) == ["enc-self", "dec-self", "cross"]
@@ -366,7 +386,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(hr.Corpus("long", sentences), tmp_path_factory.mktemp("long") / "long.conllu")
 
 
-@pytest.fixture(params=[signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
+@pytest.fixture(params=[signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=["ctrl-c", "kill"])
 def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signals, Run, dict[str, Any]]:
     """A run of `score` on another corpus that was cut off while it scored, and the tables there were before."""
     before = _contents(study)

@@ -264,7 +264,7 @@ def test_parallel_trees_of_a_real_treebank(shared):
     [
         ("multi30k/val.en.gz", "multi30k/val.de.gz", 1014),
         ("ntrex/newstest2019.en.gz", "ntrex/newstest2019.ru.gz", 1997),
-        ("tatoeba/eng-deu.tsv.gz", None, 169_813),
+        pytest.param("tatoeba/eng-deu.tsv.gz", None, 169_813, marks=pytest.mark.slow),
     ],
 )
 def test_real_parallel_text(shared, source, target, size):

@@ -33,6 +33,7 @@ from headroles.scores.book import counting  # noqa: E402
 METRICS = ["agreement", "loss", "top"]
 
 
+@cache
 def orders(name):
     """All heads from the first to the last, and three of them."""
     every = list(families.index(zoo.tiny(name)))
@@ -45,11 +46,17 @@ def drawn(name, metric="agreement", *, steps=4, resamples=20, given=None, **opti
 
 
 @cache
-def by_hand(name, metric, closed):
-    """The sums and counts of a metric of each sentence when heads are closed: two of [sentence]."""
+def read(name):
+    """A model, and the corpus as one batch."""
     model = zoo.tiny(name)
     encoded = batches.encode(corpus(6), tokens_of(name), model)
-    groups = list(batches.batches(encoded, model, budget=10**6))
+    return model, list(batches.batches(encoded, model, budget=10**6))
+
+
+@cache
+def by_hand(name, metric, closed):
+    """The sums and counts of a metric of each sentence when heads are closed: two of [sentence]."""
+    model, groups = read(name)
     explain = objective(metric, model).explain(model, lambda: groups)
     (batch,) = groups
     with torch.no_grad(), hr.gated(model, gates.closed(model, closed)):

@@ -404,7 +404,14 @@ class Stop(transformers.TrainerCallback):
             raise KeyError("stopped")
 
 
-@pytest.mark.parametrize("which", STRATEGIES)
+RESUMED = [
+    pytest.param("a strength", marks=pytest.mark.slow),
+    "a target",
+    "exactly",
+]  # the first keeps what the next does
+
+
+@pytest.mark.parametrize("which", RESUMED)
 def test_training_that_was_stopped_goes_on_as_if_it_had_not_been(which, tmp_path):
     def ran(folder, **options):
         model = untrained(num_hidden_layers=2)  # with dropout
@@ -490,50 +497,62 @@ def test_what_is_scheduled_is_done_when_training_is(parts):
     assert made[0].progress() == 1
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Pruning that was not stopped: its folder, the model and the table."""
+    made = {}
+
+    def ran(which):
+        if which not in made:
+            folder, (strategy, keep) = tmp_path_factory.mktemp("finished"), STRATEGIES[which]
+            made[which] = folder, *pruned(strategy, folder, keep=keep)
+        return made[which]
+
+    return ran
+
+
 @pytest.mark.parametrize("which", STRATEGIES)
-def test_finished_pruning_is_not_done_again(which, tmp_path):
-    strategy, keep = STRATEGIES[which]
-    model, table = pruned(strategy, tmp_path, keep=keep)
-    before = contents(tmp_path)
-    again, found = pruned(strategy, tmp_path, keep=keep)
-    assert contents(tmp_path) == before
+def test_finished_pruning_is_not_done_again(which, finished):
+    folder, model, table = finished(which)
+    before, (strategy, keep) = contents(folder), STRATEGIES[which]
+    again, found = pruned(strategy, folder, keep=keep)
+    assert contents(folder) == before
     same_weights(again, model)
     pd.testing.assert_frame_equal(found, table, check_exact=True)
     assert found.attrs == table.attrs
 
 
 @pytest.mark.parametrize("which", STRATEGIES)
-def test_pruning_that_was_stopped_goes_on_as_if_it_had_not_been(which, tmp_path):
-    strategy, keep = STRATEGIES[which]
-    model, table = pruned(strategy, tmp_path / "whole", keep=keep)
+def test_pruning_that_was_stopped_goes_on_as_if_it_had_not_been(which, finished, tmp_path):
+    (folder, model, table), (strategy, keep) = finished(which), STRATEGIES[which]
     stopped = tmp_path / "stopped"
-    shutil.copytree(tmp_path / "whole" / "checkpoint-2", stopped / "checkpoint-2")
-    shutil.copy(tmp_path / "whole" / "recipe.txt", stopped)
+    shutil.copytree(folder / "checkpoint-2", stopped / "checkpoint-2")
+    shutil.copy(folder / "recipe.txt", stopped)
     again, found = pruned(strategy, stopped, keep=keep)
     same_weights(again, model)
     pd.testing.assert_frame_equal(found, table, check_exact=True)
-    one, other = (heads.load(folder / "gates.parquet") for folder in (stopped, tmp_path / "whole"))
+    one, other = (heads.load(place / "gates.parquet") for place in (stopped, folder))
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
 OTHER = [
-    (L0(), 3, L0(), 5),
-    (L0(0.1), None, L0(0.2), None),
-    (L0(0.1), None, L0(0.1, temperature=0.5), None),
-    (L0(0.1), None, L0(0.1, freeze="all"), None),
-    (Exactly(), 3, Exactly(), 4),
-    (Exactly(), 3, Exactly(cold=0.1), 3),
+    ("a target", L0(), 5),
+    ("a strength", L0(0.2), None),
+    ("a strength", L0(0.1, temperature=0.5), None),
+    ("a strength", L0(0.1, freeze="all"), None),
+    ("exactly", Exactly(), 4),
+    ("exactly", Exactly(cold=0.1), 3),
 ]
 
 
-@pytest.mark.parametrize(("strategy", "keep", "other", "number"), OTHER)
-def test_a_folder_is_of_one_pruning(strategy, keep, other, number, tmp_path):
-    pruned(strategy, tmp_path, keep=keep)
-    before = contents(tmp_path)
-    message = f"{tmp_path} holds training of another model, corpus or options; give another folder"
+@pytest.mark.parametrize(("which", "other", "number"), OTHER)
+def test_a_folder_is_of_one_pruning(which, other, number, finished):
+    folder = finished(which)[0]
+    before = contents(folder)
+    message = f"{folder} holds training of another model, corpus or options; give another folder"
     with pytest.raises(ValueError, match=whole(message)):
-        pruned(other, tmp_path, keep=number)
-    assert contents(tmp_path) == before
+        pruned(other, folder, keep=number)
+    assert contents(folder) == before
 
 
 def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):

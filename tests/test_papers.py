@@ -493,6 +493,7 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
     assert list(place.iterdir()) == []  # nothing is left of what can no longer be made
 
 
+@pytest.mark.slow
 def test_drawing_again_needs_no_torch(tmp_path):
     study = pruned(tmp_path / "mine")
     code = (

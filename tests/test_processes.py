@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_ablation import files
+from test_ablation import files, terse
 from test_cli import ENVIRONMENT, ended, run
-from test_scores import corpus, tokens_of, writing
+from test_scores import corpus, tokens_of
 
 import headroles as hr
 from headroles import heads, processes
@@ -44,7 +44,7 @@ def launched(*arguments):
 def given(tmp_path_factory):
     """A translation model with its tokenizer, and a corpus with its translations."""
     folder = tmp_path_factory.mktemp("given")
-    writing("marian").save_pretrained(folder / "model")
+    terse().save_pretrained(folder / "model")
     tokens_of("marian").save_pretrained(folder / "model")
     for name, side in (("source", corpus(SIZE)), ("target", [one.target for one in corpus(SIZE)])):
         (folder / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))

@@ -32,7 +32,7 @@ from headroles.scores.run import DEFAULT
 from headroles.text import Corpus, Sentence
 
 DETERMINISTIC = settings(
-    derandomize=True, database=None, deadline=None, max_examples=30, suppress_health_check=list(HealthCheck)
+    derandomize=True, database=None, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck)
 )
 SHARES = {"share", "accuracy"}  # the first word of the docstring of a score whose every column is in [0, 1] ...
 RANGES = {  # ... and the columns of which that does not say it

@@ -314,14 +314,21 @@ ELSE = {  # what differs
 }
 
 
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """A folder of finished training."""
+    folder = tmp_path_factory.mktemp("taken")
+    small(folder, held_out=films(8, 1))
+    return folder
+
+
 @pytest.mark.parametrize("what", ELSE)
-def test_a_folder_is_of_one_training(what, tmp_path):
-    small(tmp_path, held_out=films(8, 1))
-    before = contents(tmp_path)
-    message = f"{tmp_path} holds training of another model, corpus or options; give another folder"
+def test_a_folder_is_of_one_training(what, taken):
+    before = contents(taken)
+    message = f"{taken} holds training of another model, corpus or options; give another folder"
     with pytest.raises(ValueError, match=whole(message)):
-        small(tmp_path, **{"held_out": films(8, 1)} | ELSE[what])
-    assert contents(tmp_path) == before
+        small(taken, **{"held_out": films(8, 1)} | ELSE[what])
+    assert contents(taken) == before
 
 
 # --- what cannot be trained -----------------------------------------------------------------------------------------
