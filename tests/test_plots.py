@@ -246,7 +246,7 @@ def table_of_roles() -> pd.DataFrame:
         "sink[first]": {(1, 1): (0.5, 1.0)},
         "sink[special]": {(1, 1): (0.8, 1.0)},
         "alignment[monotone]": {},
-        "induction": {(0, 1): (0.7, float("nan"))},
+        "copying": {(0, 1): (0.7, float("nan"))},
     }
     table = pd.DataFrame(index=index(enc_self=(2, 3)))
     for name, where in held.items():
@@ -277,7 +277,7 @@ def test_roles_labels_and_colours_every_role_of_every_head() -> None:
     drawn = bands(ax)
     assert {cell: [text for text, _ in each] for cell, each in drawn.items()} == {
         (0, 0): ["−1", "s→v"],
-        (0, 1): ["+1?", "induction"],
+        (0, 1): ["+1?", "copying"],
         (0, 2): ["rare"],
         (1, 0): ["v→adv", "rare"],
         (1, 1): ["nmod:poss↑", "ccomp↓?", "sink"],
@@ -317,7 +317,7 @@ def test_the_legend_explains_and_counts() -> None:
         "rare (2): at the rarest token",
         "sink (1): at a special or the first token",
         "alignment (0): onward through the source",
-        "induction (1)",
+        "copying (1)",
         "no role (1)",
         "score 0, ½, 1",
         "kept in < 95 % of resamples",

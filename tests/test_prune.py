@@ -128,7 +128,10 @@ def test_roles_go_last_and_the_farthest_from_one_first():
     line = Roles(table).order(Setting(None, None, None, list(index)))
     assert [head for _, _, head in line] == [2, 3, 1, 0]
     with pytest.raises(
-        ValueError, match=whole("none of the roles alignment, positional, rare, syntactic can be told from confidence")
+        ValueError,
+        match=whole(
+            "none of the roles alignment, duplicate, induction, positional, rare, syntactic can be told from confidence"
+        ),
     ):
         role.margins(table[["confidence"]])
 
