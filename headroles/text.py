@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
@@ -70,6 +70,13 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Sentence]:
         return iter(self.sentences)
+
+    @classmethod
+    def of(cls, texts: Iterable[str], name: str = "texts") -> Corpus:
+        """A corpus of plain strings, each read as it is. Raises TypeError for one string in place of several."""
+        if isinstance(texts, str):
+            raise TypeError(f"expected several texts, got one string {texts[:40]!r}; put it in a list")
+        return cls(name, tuple(map(Sentence, texts)))
 
     @overload
     def __getitem__(self, item: int) -> Sentence: ...

@@ -545,3 +545,12 @@ def test_a_sample_is_drawn_by_chance_and_in_order():
     assert drawn == [int(one.text) for one in whole.sample(100, seed=1)]
     assert drawn != [int(one.text) for one in whole.sample(100, seed=2)]
     assert whole.sample(None) is whole.sample(1000) is whole
+
+
+def test_a_corpus_of_plain_strings_is_read_as_it_is():
+    texts = ["<|user|> Hi! ", "two\nlines"]  # a chat template is text like any other
+    corpus = Corpus.of(iter(texts), name="mine")
+    assert corpus == Corpus("mine", tuple(map(Sentence, texts)))
+    assert Corpus.of(texts).hash == corpus.hash
+    with pytest.raises(TypeError, match=r"^expected several texts, got one string 'abc'; put it in a list$"):
+        Corpus.of("abc")
