@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headroles.reports import report
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
+    from headroles.streams import Stream
     from headroles.study import Study
     from headroles.succession import drift
     from headroles.text import Corpus, Sentence
@@ -49,6 +50,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "Role": "role",
     "Score": "scores",
     "Sentence": "text",
+    "Stream": "streams",
     "Study": "study",
     "ablate": "ablation",
     "ablate_sets": "ablation",
@@ -111,6 +113,7 @@ __all__ = [
     "Role",
     "Score",
     "Sentence",
+    "Stream",
     "Study",
     "ablate",
     "ablate_sets",

@@ -54,6 +54,9 @@ def score(
     scores: Annotated[str | None, typer.Option(help="Scores, separated by commas; by default all that apply.")] = None,
     rules: Annotated[str, typer.Option(help="Rule sets of the score relevance, separated by commas.")] = "cp",
     limit: Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read the corpus while it is scored: files of any length.")
+    ] = False,
     reference: Annotated[
         Path | None, typer.Option(help="Corpus to count token frequencies in; by default itself.")
     ] = None,
@@ -66,10 +69,13 @@ def score(
     from headroles.corpus import read
     from headroles.models import load, place
     from headroles.role import tellable
+    from headroles.streams import Stream
     from headroles.study import Study
     from headroles.survey import balances, draw, measure, tell
 
-    sentences = read(corpus, target, limit=limit)
+    if stream and limit:
+        raise ValueError("--limit reads the first sentences only, --stream all of a long file; give one of them")
+    sentences = Stream(corpus, target) if stream else read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
     loaded, tokenizer = load(model)
     asked = None if scores is None else scores_of(scores, rules)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
@@ -14,7 +14,7 @@ _TEXT = re.compile(r"#\s*text\s*= ?(.*)", re.DOTALL)
 _ID = re.compile(r"([0-9]+)(?:([-.])([0-9]+))?")
 
 
-def trees(lines: list[str], where: str) -> Iterator[Sentence]:
+def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
     """The sentences of the lines of a CoNLL-U file; `where`, its path, begins the message of every ValueError."""
     for blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
         if not blank:

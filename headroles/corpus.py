@@ -62,13 +62,13 @@ def read(
         raise ValueError(f"form={form!r} is one file, but a target was given: {target}; leave out form= or the target")
     if target is not None:
         sentences = _parallel(source, target, parsed=form == "conllu")
-    elif form == "conllu" or (form is None and not asked and _suffix(source) == ".conllu"):
+    elif form == "conllu" or (form is None and not asked and suffix(source) == ".conllu"):
         sentences = list(trees(_lines(source), str(source)))
-    elif form == "text" or (form is None and not asked and _suffix(source) != ".tsv"):
+    elif form == "text" or (form is None and not asked and suffix(source) != ".tsv"):
         sentences = [Sentence(line.strip()) for line in _lines(source) if line.strip()]
     else:
         sentences = _table(source, form or ("labelled" if asked else None), text, label)
-    both = _stem(source) if target is None else f"{_stem(source)}+{_stem(target)}"
+    both = stem(source) if target is None else f"{stem(source)}+{stem(target)}"
     return Corpus(name or both, tuple(sentences[:limit]))
 
 
@@ -117,11 +117,13 @@ def base(relation: str) -> str:
     return relation.partition(":")[0]
 
 
-def _suffix(path: Path) -> str:
+def suffix(path: Path) -> str:
+    """What a file is by its name: `.conllu`, `.tsv` ...; `.gz` does not count."""
     return Path(path.name.removesuffix(".gz")).suffix
 
 
-def _stem(path: Path) -> str:
+def stem(path: Path) -> str:
+    """The name of a corpus from that of its file."""
     return re.sub(r"(\.conllu|\.tsv|\.txt)?(\.gz)?$", "", path.name)
 
 
@@ -137,7 +139,7 @@ def _parallel(source: Path, target: Path, *, parsed: bool) -> list[Sentence]:
 
 
 def _side(path: Path, parsed: bool) -> list[Sentence]:
-    if parsed or _suffix(path) == ".conllu":
+    if parsed or suffix(path) == ".conllu":
         return list(trees(_lines(path), str(path)))
     return [Sentence(line.strip()) for line in _lines(path)]
 

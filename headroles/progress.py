@@ -11,8 +11,8 @@ from headroles import processes
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Yield `items`, showing `what` and how many of `total` are done."""
+def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    """Yield `items`, showing `what` and how many of `total` are done; None: nobody knows how many there are."""
     console = Console(stderr=True)
     shown = (console.is_terminal or console.is_jupyter) and processes.first()
     yield from rich_track(items, what, total=total, console=console, disable=not shown, transient=True)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from headroles import heads, role
 from headroles.pictures import DRAWN, figures, save
+from headroles.streams import Stream
 from headroles.study import Study
 from headroles.text import RELATIONS, Corpus
 
@@ -27,7 +28,7 @@ def measure(
     study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: Corpus | Stream,
     scores: Iterable[str | Measure] | None = None,
     *,
     budget: int = 4096,
@@ -40,7 +41,7 @@ def measure(
     Arguments and errors are those of `score`. Where no scores are named, the heads of a decoder without an encoder are
     also scored on random tokens, each sequence twice in a row: induction and duplicate. Where the corpus has trees, the
     distances between heads and dependents are kept too, as the table `offsets`; for relevance its conservation report
-    on the first sentences, as `conservation-RULES`.
+    on the first sentences, as `conservation-RULES`. Of a stream distances are those of its first part.
     """
     from headroles import models
     from headroles import scores as room
@@ -69,12 +70,13 @@ def measure(
         return heads.join(found, room.score(model, tokenizer, twice, ["induction", "duplicate"], **again))
 
     table = study.keep("heads", recipe, compute)
+    sample = next(corpus.parts()) if isinstance(corpus, Stream) else corpus
     for one in (one for one in chosen or () if isinstance(one, room.Relevance)):
-        _keep_conservation(study, recipe, one, model, tokenizer, corpus[:BALANCED], budget)
-    if any(set(RELATIONS) & set(sentence.relations) for sentence in corpus):
+        _keep_conservation(study, recipe, one, model, tokenizer, sample[:BALANCED], budget)
+    if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
         from headroles.corpus import offsets
 
-        study.keep("offsets", heads.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(corpus))
+        study.keep("offsets", heads.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(sample))
     else:
         study.path("offsets").unlink(missing_ok=True)  # of another corpus
     return table

@@ -26,7 +26,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("models",),
     ("probe", "pieces", "conllu", "toy", "repeats", "role", "study"),
     ("families", "batches", "corpus", "maps"),
-    ("relation",),
+    ("streams",),
+    ("pages", "relation"),
     ("prediction", "logistic", "succession"),
     ("meeting",),
     ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules",
@@ -83,7 +84,20 @@ PLUG_INS = {  # what is looked for when it is asked for
     ("lrp.rules", "lrp.alphabeta"),  # `table` takes in the operations that have rules of their own
 }
 WITHOUT_TORCH = (
-    *("text", "heads", "lexicon", "conllu", "corpus", "role", "study", "maps", "flows", "outcomes", "survivors"),
+    *(
+        "text",
+        "heads",
+        "lexicon",
+        "conllu",
+        "corpus",
+        "streams",
+        "role",
+        "study",
+        "maps",
+        "flows",
+        "outcomes",
+        "survivors",
+    ),
     *("trends", "plots", "corrections", "layered", "relation", "prediction"),
     *("logistic", "succession", "meeting", "forests", "pictures", "frames"),
     *("reports", "reports.page", "reports.contents", "reports.exhibits", "reports.sources", "reports.wording"),

@@ -71,6 +71,7 @@ class Measure(ABC):
 
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     needs_trees: ClassVar[bool] = False
+    needs_counts: ClassVar[bool] = False  # of tokens in a reference corpus
 
     @classmethod
     def name(cls) -> str:

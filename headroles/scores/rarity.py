@@ -17,6 +17,7 @@ class Rarity(Score):
     """
 
     frequent: int = 500
+    needs_counts = True
 
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """How often the largest weight falls on the rarest token: [batch, heads]."""

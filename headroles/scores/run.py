@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, families, heads, models, processes, seam
+from headroles import batches, families, heads, models, seam
 from headroles.batches import Batch, Encoded
 from headroles.gates import Head
 from headroles.heads import Kind
 from headroles.models import vocabulary
+from headroles.pages import Pages
 from headroles.probe import without_cache
 from headroles.progress import track
 from headroles.scores.base import SELF, Measure, Score, Seen, named
@@ -23,6 +24,7 @@ from headroles.scores.book import Array, Book, bounds, counting, rounded
 from headroles.scores.flow import Flow
 from headroles.scores.gradient import Gradient
 from headroles.site import Site
+from headroles.streams import Stream
 from headroles.text import Corpus, Sentence
 from headroles.tokenised import tokenised
 from headroles.watch import watched
@@ -33,7 +35,7 @@ DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "dis
 def score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    corpus: Corpus | Stream,
     scores: Measure | Iterable[str | Measure] | None = None,
     *,
     budget: int = 4096,
@@ -50,31 +52,33 @@ def score(
     counted in `reference`, by default in the corpus itself.
 
     Scores of gradients ("relevance", "importance") make passes of their own over each batch, forward and back. The
-    processes of `accelerate launch` share the batches, and each returns the whole table.
+    processes of `accelerate launch` share the batches, and each returns the whole table. A stream is read part by part;
+    what must be known of all of it beforehand cannot be had: gradients, and without a `reference` rarity.
 
     Raises ValueError where a score cannot be had (syntax without trees), for attention or gradients that are not
     finite, gradients that are all zero, an empty corpus and a tokenizer that does not fit the model.
     """
     sites = families.sites(model)
-    encoded = batches.encode(corpus, tokenizer, model)
-    chosen = _possible(DEFAULT if scores is None else scores, sites, encoded, corpus, strict=scores is not None)
-    counted = encoded if reference is None else tokenised(reference, tokenizer, model)
+    pages = Pages(corpus, tokenizer, model)
+    chosen = _possible(
+        DEFAULT if scores is None else scores, sites, pages, counted=reference is not None, strict=scores is not None
+    )
+    counted = pages.first if reference is None else tokenised(reference, tokenizer, model)
     frequencies = {side: _frequencies(counted.counts(side), model) for side in ("source", "target")}
     watching = [one for one in chosen if isinstance(one, Score)]
     gradients = [one for one in chosen if isinstance(one, Gradient)]
     book = Book(chosen, resamples=resamples, seed=seed)
     with seam.evaluating(model):
-        flows = [Flow(one, model, book, lambda: batches.batches(encoded, model, budget=budget)) for one in gradients]
-        part = processes.rank(), processes.count()
-        groups = batches.batches(encoded, model, budget=budget, part=part)
-        for batch in track(groups, "scoring heads", total=len(batches.groups(encoded, budget, part))):
+        whole = pages.first
+        flows = [Flow(one, model, book, lambda: batches.batches(whole, model, budget=budget)) for one in gradients]
+        for batch in track(pages.batches(budget), "scoring heads", total=pages.number(budget)):
             weights = counting(batch.numbers, resamples, seed).to(model.device)
             if watching:
                 _watch(batch, model, watching, book, weights, frequencies)
             for flow in flows:
                 flow.read(batch, weights)
     book.together(model.device)
-    fields = _fields(model, corpus, encoded, reference) | {"resamples": resamples, "seed": seed}
+    fields = _fields(model, pages, reference) | {"resamples": resamples, "seed": seed}
     return _table(book, families.index(model), fields, {flow.score.label: flow.close() for flow in flows})
 
 
@@ -106,23 +110,33 @@ def attention(
 
 
 def _possible(
-    asked: Measure | Iterable[str | Measure], sites: list[Site], encoded: Encoded, corpus: Corpus, *, strict: bool
+    asked: Measure | Iterable[str | Measure], sites: list[Site], pages: Pages, *, counted: bool, strict: bool
 ) -> list[Measure]:
     """The scores that can be had; where `strict`, one that cannot is an error."""
     kinds: set[Kind] = {site.kind for site in sites}
-    trees = _tree_kinds(encoded) & kinds
+    trees = _tree_kinds(pages.first) & kinds
     chosen = []
     for one in named(asked):
-        lacking = not kinds & set(one.kinds)
-        treeless = one.needs_trees and not trees
-        if strict and lacking:
-            raise ValueError(f"score {one.name()!r} is for {_or(one.kinds)} heads; the model has {_or(sorted(kinds))}")
-        if strict and treeless:
-            raise ValueError(
-                f"score {one.name()!r} needs dependency trees, and corpus {corpus.name!r} has none on the side of its "
-                f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
-            )
-        if not lacking and not treeless:
+        name, corpus = one.name(), pages.corpus.name
+        faults = {
+            f"score {name!r} is for {_or(one.kinds)} heads; the model has {_or(sorted(kinds))}": not (
+                kinds & set(one.kinds)
+            ),
+            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
+            f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse": (
+                one.needs_trees and not trees
+            ),
+            f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference=": (
+                one.needs_counts and pages.streamed and not counted
+            ),
+            f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read": (
+                isinstance(one, Gradient) and pages.streamed
+            ),
+        }
+        fault = next((text for text, lacking in faults.items() if lacking), None)
+        if fault and strict:
+            raise ValueError(fault)
+        if not fault:
             chosen.append(one)
     return chosen
 
@@ -186,22 +200,18 @@ def _table(
     return heads.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
 
-def _fields(model: PreTrainedModel, corpus: Corpus, encoded: Encoded, reference: Corpus | None) -> dict[str, object]:
+def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> dict[str, object]:
     """What a signature says of a run."""
+    first = pages.first
     decoder = (
-        {}
-        if not encoded.greedy and encoded.target is None
-        else {"decoder": "greedy" if encoded.greedy else "reference"}
+        {} if not first.greedy and first.target is None else {"decoder": "greedy" if first.greedy else "reference"}
     )
     return {
         "model": models.name(model),
         "weights": models.revision(model),
-        "corpus": corpus.name,
-        "text": corpus.hash,
-        "sentences": len(encoded.source),
-        "too_long": encoded.too_long,
-        "unaligned": encoded.unaligned,
-        "tokens": encoded.tokens,
+        "corpus": pages.corpus.name,
+        "text": pages.corpus.hash,
+        **pages.read,
         **decoder,
         "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
         "headroles": version("headroles"),

@@ -1,0 +1,106 @@
+"""Corpora read while they are used: files of any length, in parts of constant size (no torch)."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice, zip_longest
+from pathlib import Path
+
+from headroles.conllu import columns, trees
+from headroles.corpus import stem, suffix
+from headroles.text import Corpus, Sentence
+
+PART = 4096  # sentences that are held, tokenised and sorted by length at once
+
+
+class Stream:
+    """The sentences of one file, or of two whose lines correspond, read anew each time they are gone through.
+
+    One sentence a line, `.conllu` with trees, `.tsv` two columns that translate each other; `.gz` is unpacked. Blank
+    lines, and pairs with a blank side, are left out. `part` sentences are held, tokenised and sorted at once.
+    """
+
+    def __init__(
+        self, source: str | Path, target: str | Path | None = None, *, name: str | None = None, part: int = PART
+    ) -> None:
+        self.source, self.target, self.part = Path(source), None if target is None else Path(target), part
+        for path in self._files:
+            if not path.is_file():
+                raise FileNotFoundError(f"no file at {path}")
+        self.name = name or "+".join(map(stem, self._files))
+
+    @property
+    def _files(self) -> list[Path]:
+        return [self.source] if self.target is None else [self.source, self.target]
+
+    @cached_property
+    def hash(self) -> str:
+        """The first 12 hexadecimal digits of the SHA-256 of the files, as they lie there."""
+        digest = hashlib.sha256()
+        for path in self._files:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()[:12]
+
+    def __iter__(self) -> Iterator[Sentence]:
+        """The sentences. Raises ValueError with the path and the line where a file cannot be read on."""
+        if self.target is not None:
+            return self._pairs(_side(self.source), _side(self.target))
+        if suffix(self.source) == ".tsv":
+            return self._rows()
+        return (sentence for sentence in _side(self.source) if sentence.text)
+
+    def parts(self) -> Iterator[Corpus]:
+        """The sentences as corpora of `part`, one after the other. Raises ValueError if there is no sentence."""
+        sentences, empty = iter(self), True
+        while part := tuple(islice(sentences, self.part)):
+            empty = False
+            yield Corpus(self.name, part)
+        if empty:
+            raise ValueError(f"{', '.join(map(str, self._files))}: expected at least one sentence")
+
+    def _pairs(self, sources: Iterator[Sentence], targets: Iterator[Sentence]) -> Iterator[Sentence]:
+        for number, (one, other) in enumerate(zip_longest(sources, targets), 1):
+            if one is None or other is None:
+                raise ValueError(
+                    f"{self.source if one is None else self.target} ends before sentence {number}; parallel files "
+                    "need the same number, the n-th of one translating the n-th of the other"
+                )
+            if one.text and other.text:
+                yield replace(one, target=other)
+
+    def _rows(self) -> Iterator[Sentence]:
+        for number, line in enumerate(_lines(self.source), 1):
+            cells = line.split("\t")
+            if len(cells) != 2 and line.strip():
+                raise ValueError(
+                    f"{self.source}, line {number}: found {columns(cells)}; a streamed table is of two columns that "
+                    "translate each other; read others with headroles.read"
+                )
+            if all(map(str.strip, cells)) and len(cells) == 2:
+                yield Sentence(cells[0].strip(), target=Sentence(cells[1].strip()))
+
+
+def _side(path: Path) -> Iterator[Sentence]:
+    if suffix(path) == ".conllu":
+        return trees(_lines(path), str(path))
+    return (Sentence(line.strip()) for line in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file, of which only "\\n" ends one; one is held at a time."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        number = 0
+        try:
+            for number, raw in enumerate(file, 1):
+                line = raw.decode().removesuffix("\n").removesuffix("\r")
+                yield line.removeprefix("\ufeff") if number == 1 else line
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: byte {error.object[error.start]:#04x} is not UTF-8") from error
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is not gzip, or not all of it, after line {number}: {error}") from error
