@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,15 +17,13 @@ import pandas as pd
 
 from headroles.conllu import block, columns, split, trees
 from headroles.heads import replacing
+from headroles.hub import LABELS, TEXTS, gather, named
 from headroles.text import RELATIONS, Corpus, Sentence
 
 Form = Literal["conllu", "text", "parallel", "labelled"]
 Column = str | int
 
 log = logging.getLogger(__name__)
-_LABELS = ("label", "gold_label", "Quality", "is_duplicate")  # the label columns of GLUE
-_TEXTS: list[tuple[str, ...]] = [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")]
-_TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  # QNLI has both of the last but one
 
 
 def read(
@@ -40,6 +38,9 @@ def read(
 ) -> Corpus:
     """Read a corpus from one file, or from two whose sentences correspond; `.gz` is unpacked, only "\\n" ends a line.
 
+    A name such as `wmt14/de-en:test`, or a folder of parquet, JSON or CSV, is read by Hugging Face's `datasets`
+    (`headroles.hub`).
+
     Where `form` is None, `.conllu` is CoNLL-U (universaldependencies.org/format), `.tsv` is parallel if it has two
     columns and no label, otherwise labelled, the rest one sentence a line; with a `target` each file by its own suffix.
     `text` (a column, or the two of a sentence pair) and `label` are names in a header or indices from 0; those of GLUE
@@ -47,7 +48,7 @@ def read(
     sentences. Blank lines, and entries with a blank text or side, are left out; the number of the latter is logged.
     Raises FileNotFoundError or ValueError with the path, the line, what was found and what to do.
     """
-    source, target = Path(source), None if target is None else Path(target)
+    given, source, target = str(source), Path(source), None if target is None else Path(target)
     asked = text is not None or label is not None
     if form not in (None, *get_args(Form)):
         raise ValueError(
@@ -60,6 +61,8 @@ def read(
         raise ValueError(f"text= and label= name columns of one labelled table; they were given together with {other}")
     if target is not None and form in ("text", "labelled"):
         raise ValueError(f"form={form!r} is one file, but a target was given: {target}; leave out form= or the target")
+    if target is None and form is None and named(given):
+        return Corpus(name or given, tuple(_gathered(given, text, label, limit)))
     if target is not None:
         sentences = _parallel(source, target, parsed=form == "conllu")
     elif form == "conllu" or (form is None and not asked and suffix(source) == ".conllu"):
@@ -127,6 +130,16 @@ def stem(path: Path) -> str:
     return re.sub(r"(\.conllu|\.tsv|\.txt)?(\.gz)?$", "", path.name)
 
 
+def _gathered(
+    name: str, text: Column | tuple[Column, Column] | None, label: Column | None, limit: int | None
+) -> list[Sentence]:
+    """The sentences of a dataset, of which blank ones are left out; no more are fetched than asked for."""
+    columns = () if text is None else text if isinstance(text, tuple) else (text,)
+    found = list(islice(gather(name, tuple(map(str, columns)), None if label is None else str(label)), limit))
+    kept = [one for one in found if one.text and (one.target is None or one.target.text) and one.second != ""]
+    return _counted(kept, len(found), name)
+
+
 def _parallel(source: Path, target: Path, *, parsed: bool) -> list[Sentence]:
     left, right = _side(source, parsed), _side(target, False)
     if len(left) != len(right):
@@ -157,7 +170,7 @@ def _table(
 ) -> list[Sentence]:
     rows = _rows(path)
     names = rows[0]
-    if form == "labelled" or (form is None and (len(names) != 2 or set(names) & set(_LABELS))):
+    if form == "labelled" or (form is None and (len(names) != 2 or set(names) & set(LABELS))):
         return _labelled(path, rows, text, label)
     if len(names) != 2:
         raise ValueError(f"{path} has {columns(names)}; parallel text is two tab-separated columns, or two files")
@@ -170,15 +183,15 @@ def _labelled(
 ) -> list[Sentence]:
     names: list[str] = rows[0]
     texts: tuple[Column | None, ...] = text if isinstance(text, tuple) else (text,)
-    known = {*_LABELS, *chain(*_TEXTS)}
+    known = {*LABELS, *chain(*TEXTS)}
     headed = any(isinstance(column, str) for column in (*texts, label)) or not known.isdisjoint(names)
     if label is None:
-        label = next((one for one in _LABELS if one in names), None)
+        label = next((one for one in LABELS if one in names), None)
     if label is None and not headed and len(names) == 4 and {row[1] for row in rows} <= {"0", "1"}:
         label = 1  # CoLA: source, label, the author's mark, sentence; no header
     at = _column(path, names, label, "label")
     if text is None and headed:
-        texts = next((one for one in _TEXTS if set(one) <= set(names)), (None,))
+        texts = next((one for one in TEXTS if set(one) <= set(names)), (None,))
     elif text is None:
         texts = (max(set(range(len(names))) - {at}, default=None),)
     places = [_column(path, names, column, "text") for column in texts]

@@ -20,6 +20,7 @@ ROOT = Path(headroles.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors before its own
     ("processes",),
     ("text", "heads", "lexicon", "progress", "seam", "corrections", "layered", "frames"),
+    ("hub",),
     ("papers", "papers.verdict", "papers.bench", "papers.printed"),
     ("site", "bias"),
     ("resize",),
@@ -84,20 +85,8 @@ PLUG_INS = {  # what is looked for when it is asked for
     ("lrp.rules", "lrp.alphabeta"),  # `table` takes in the operations that have rules of their own
 }
 WITHOUT_TORCH = (
-    *(
-        "text",
-        "heads",
-        "lexicon",
-        "conllu",
-        "corpus",
-        "streams",
-        "role",
-        "study",
-        "maps",
-        "flows",
-        "outcomes",
-        "survivors",
-    ),
+    *("text", "heads", "hub", "lexicon", "conllu", "corpus", "streams", "role", "study"),
+    *("maps", "flows", "outcomes", "survivors"),
     *("trends", "plots", "corrections", "layered", "relation", "prediction"),
     *("logistic", "succession", "meeting", "forests", "pictures", "frames"),
     *("reports", "reports.page", "reports.contents", "reports.exhibits", "reports.sources", "reports.wording"),
