@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headroles.asked import assignment, head_of, scores_of
+from headroles.checks import conform, families
 from headroles.experiments import ablate, agreement, compare, curve, relate, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
 from headroles.replications import prepare, replicate
@@ -177,7 +178,7 @@ def demo(
 
 
 REST = (compare, ablate, curve, agreement, relate, train, prune, contest, shrink, efficiency, compensation, dynamics)
-for command in (*REST, prepare, replicate):
+for command in (*REST, prepare, replicate, conform, families):
     app.command()(command)
 app.command()(reproduce)
 

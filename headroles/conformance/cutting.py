@@ -1,0 +1,35 @@
+"""Laws of pruning: what is chosen, what is cut out, what comes back from disk."""
+
+from __future__ import annotations
+
+import tempfile
+
+from headroles.conformance import by_hand
+from headroles.conformance.case import Case, apart
+from headroles.gates import closed
+from headroles.pruning.cutting import shrink
+from headroles.pruning.run import prune
+from headroles.resize import resized
+
+
+def cut(case: Case) -> float:
+    """Heads cut out do what they do closed, and so does what is loaded from where the rest was saved."""
+    expected = case.under(closed(case.model, case.some))
+    smaller = shrink(case.copy(), case.some)
+    found = [case.output(smaller)]
+    with tempfile.TemporaryDirectory() as folder:
+        smaller.save_pretrained(folder)
+        found.append(case.output(resized(type(smaller)).from_pretrained(folder).eval()))
+    return max(apart(one, expected) for one in found)
+
+
+def chosen(case: Case) -> float:
+    """`hr.prune` keeps the half of the heads whose gates have the largest slopes, told a sentence at a time.
+
+    How many heads are another choice.
+    """
+    slopes = by_hand.importance(case)
+    keep = case.heads // 2
+    alive = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep)
+    kept = set((alive.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
+    return float(len(kept ^ set(slopes.argsort(descending=True)[:keep].tolist())))
