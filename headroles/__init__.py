@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from headroles.ablation import ablate, ablate_sets
     from headroles.attended import attend
     from headroles.attribution import attribute
+    from headroles.conformance import conform
     from headroles.corpus import read
     from headroles.costs import efficiency
     from headroles.course import dynamics
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headroles.heads import join
     from headroles.logistic import odds
     from headroles.lrp import ruled
+    from headroles.miniatures import miniature
     from headroles.models import load, save
     from headroles.parsing import parse
     from headroles.prediction import predictors
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from headroles.study import Study
     from headroles.succession import drift
     from headroles.text import Corpus, Sentence
+    from headroles.towers import tower
     from headroles.training import classifier, train
     from headroles.watch import watched
 
@@ -56,6 +59,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "attribute": "attribution",
     "classifier": "training",
     "compensation": "pruning.compensation",
+    "conform": "conformance",
     "curve": "curves",
     "drift": "succession",
     "dynamics": "course",
@@ -66,6 +70,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "join": "heads",
     "learning": "pruning.learnt",
     "load": "models",
+    "miniature": "miniatures",
     "odds": "logistic",
     "parse": "parsing",
     "predictors": "prediction",
@@ -81,6 +86,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "score": "scores",
     "shrink": "pruning.cutting",
     "sites": "families",
+    "tower": "towers",
     "train": "training",
     "watched": "watch",
 }
@@ -117,6 +123,7 @@ __all__ = [
     "attribute",
     "classifier",
     "compensation",
+    "conform",
     "corpus",
     "curve",
     "curves",
@@ -133,6 +140,7 @@ __all__ = [
     "learning",
     "load",
     "lrp",
+    "miniature",
     "objectives",
     "odds",
     "parse",
@@ -153,6 +161,7 @@ __all__ = [
     "shrink",
     "sites",
     "survey",
+    "tower",
     "toy",
     "train",
     "watched",

@@ -131,8 +131,8 @@ def _check_once(model: PreTrainedModel, seen: list[_Sighting]) -> None:
     for module, times in lost.items():
         if times > 1:
             raise ValueError(
-                f"{_name(model, module)} in {type(model).__name__} attends {times} times before its output projection, so that what a "
-                f"head puts out cannot be told from the others"
+                f"{_name(model, module)} in {type(model).__name__} attends {times} times before its output projection, "
+                f"so that what a head puts out cannot be told from the others"
             )
 
 

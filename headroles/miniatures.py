@@ -117,6 +117,8 @@ def _inside(name: str, value: dict[Any, Any], kept: list[int]) -> dict[Any, Any]
 def _listed(name: str, value: list[Any], options: Mapping[str, Any], kept: list[int]) -> list[Any]:
     if len(value) == _depth(options) and len(value) > 1:
         return [value[i] for i in kept]
+    if name in ("image_size", "patch_size"):
+        return [_reduced(name, one, options, kept, count()) for one in value]
     return [min(one, SIZE) for one in value] if name == "conv_dim" else value
 
 

@@ -25,6 +25,7 @@ OUTSIDE = {
     "modeling_bigbird_pegasus.BigBirdPegasusSelfAttention": Outside("..output"),
     "modeling_bloom.BloomAttention": Outside("dense"),
     "modeling_falcon.FalconAttention": Outside("dense", kv_heads="num_kv_heads"),
+    "modeling_flava.FlavaSelfAttention": Outside("..output.dense"),
     "modeling_fsmt.Attention": Outside("out_proj", time_major=True),
     "modeling_deberta_v2.DisentangledSelfAttention": Outside("..output.dense"),
     "modeling_codegen.CodeGenAttention": Outside("out_proj"),
@@ -45,6 +46,7 @@ OUTSIDE = {
     "modeling_roformer.RoFormerSelfAttention": Outside("..output.dense"),
     "modeling_tapas.TapasSelfAttention": Outside("..output.dense"),
     "modeling_trocr.TrOCRAttention": Outside("out_proj"),
+    "modeling_xglm.XGLMAttention": Outside("out_proj"),
 }
 
 

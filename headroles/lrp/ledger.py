@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import batches, families, objectives, seam
 from headroles.batches import Batch
 from headroles.lrp.mode import enter, inside
-from headroles.lrp.rules import ADD, GROUP_NORM, LINEAR, Rule, Rules, check_reached, start, table
+from headroles.lrp.rules import ADD, GROUP_NORM, LINEAR, SUBTRACT, Rule, Rules, check_reached, start, table
 from headroles.objectives import Explain, Name, Objective
 from headroles.probe import without_cache
 from headroles.progress import track
@@ -178,7 +178,15 @@ class _Book:
                 tensors = [one if one.requires_grad else self.entry(INPUT, "leaves", one) for one in tensors]
             return func(tensors, *args, **kwargs)
 
-        opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined} | dict.fromkeys(ADD, added)
+        def normalised(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            y = base.get(func, _plain)(func, x, *args, **kwargs)
+            if not x.requires_grad:
+                return y
+            shift = self.entry(self.here, "biases", func(torch.zeros_like(x), *args, **kwargs))
+            return y + (shift - shift.detach())  # the bits of y
+
+        opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined} | dict.fromkeys((*ADD, *SUBTRACT), added)
+        opened |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
         opened |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
         opened |= {
             func: self._with_bias(base.get(func, _plain), 3) for func in (F.layer_norm, torch.layer_norm, *GROUP_NORM)
