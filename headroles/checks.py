@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +34,9 @@ def conform(
     else:
         made = miniature(models.configured(config))
         asked = made if tower is None else towers.tower(made, tower)
-    show_answers(run(asked), f"{type(asked).__name__}: which laws hold")
+    with _quietly():
+        answers = run(asked)
+    show_answers(answers, f"{type(asked).__name__}: which laws hold")
 
 
 def families(
@@ -43,7 +48,8 @@ def families(
     from headroles import heads
     from headroles.conformance import table, zoo
 
-    found = zoo.architectures(None if only is None else [one.strip() for one in only.split(",")])
+    with _quietly():
+        found = zoo.architectures(None if only is None else [one.strip() for one in only.split(",")])
     output.mkdir(parents=True, exist_ok=True)
     heads.save(found, output / "families.parquet")
     (output / "families.md").write_text(table.written(found) + "\n", encoding="utf-8")
@@ -52,3 +58,22 @@ def families(
     answers = found["holds"].value_counts()
     counted = ", ".join(f"{answers.get(one, 0)} {one}" for one in ("yes", "no", "refused", "not asked"))
     say(f"{found.index.get_level_values('name').nunique()} architectures, laws that hold: {counted}; written: {output}")
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Within the block nothing is said of the many small models that are made, saved and loaded."""
+    from transformers.utils import logging as theirs
+
+    ours, shown, loud = logging.getLogger("headroles"), theirs.is_progress_bar_enabled(), theirs.get_verbosity()
+    before = ours.level
+    try:
+        ours.setLevel(logging.ERROR)
+        theirs.set_verbosity_error()
+        theirs.disable_progress_bar()
+        yield
+    finally:
+        ours.setLevel(before)
+        theirs.set_verbosity(loud)
+        if shown:
+            theirs.enable_progress_bar()

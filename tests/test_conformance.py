@@ -103,8 +103,9 @@ def test_what_goes_wrong_in_a_model_is_a_no_with_what_it_said(monkeypatch):
     assert set(found["why"]) == {"ArithmeticError: on purpose"}
 
 
-def test_the_model_stays_as_it_is_whatever_its_precision():
-    model = miniature("gemma3_text").to(torch.bfloat16).train()
+def test_the_model_stays_as_it_is_whatever_its_precision(tmp_path):
+    miniature("gemma3_text").save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).train()
     before, weights = _traces(model), {name: one.clone() for name, one in model.state_dict().items()}
     assert set(hr.conform(model)["holds"]) == {"yes"}
     assert _traces(model) == before
