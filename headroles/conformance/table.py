@@ -11,6 +11,17 @@ AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
 WORST = ("no", "refused", "yes", "not asked")  # an area is what the worst of its laws is
 START, END = "<!-- families: written by `headroles families --readme README.md` -->", "<!-- end of families -->"
 LONGEST = 160  # letters of a reason
+_LINEAR = "layers of linear attention, or of none, have no rules"
+NOTES = {  # what lies behind what a law answers
+    "big_bird": "what is loaded puts other attention into itself at its first text",
+    "bigbird_pegasus": "what is loaded puts other attention into itself at its first text",
+    **dict.fromkeys(("jamba", "kimi_linear", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), _LINEAR),
+    "minimax": "it gives out numbers of its linear layers as if they were attention weights",
+    "mobilebert": "it reads the token after each, so that of a padded text the last one sees padding",
+    "paligemma": "it looks ahead in the text it is given, not in what it writes",
+    "phimoe": "the gradient of its router is no gradient, by design",
+    "swin": "it gives out the weights of one layer of each stage, watching shows all",
+}
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:
@@ -55,7 +66,8 @@ def _partly(table: pd.DataFrame, found: pd.DataFrame) -> list[str]:
     partly = found[found.isin(["no", "refused"]).any(axis=1)].droplevel("group")
     for name in partly.index:
         own = table.loc[name]
-        why = "; ".join(dict.fromkeys(_short(one) for one in own["why"][own["holds"].isin(["no", "refused"])]))
+        said = dict.fromkeys(_short(one) for one in own["why"][own["holds"].isin(["no", "refused"])])
+        why = "; ".join([*([NOTES[name]] if name in NOTES else []), *said])
         cells = " | ".join("" if one == "not asked" else one for one in partly.loc[name])
         lines.append(f"| {name} | {cells} | {why} |")
     return lines

@@ -83,15 +83,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what an architecture can 
     "mistral, sliding": ("mistral", {"sliding_window": 3}),
     "mt5, wide heads": ("mt5", {"d_kv": 24}),
 }
-NOTES = {  # what lies behind an answer
-    "big_bird": "what is loaded puts other attention into itself at its first text",
-    "bigbird_pegasus": "what is loaded puts other attention into itself at its first text",
-    "swin": "it gives out the weights of one layer of each stage",
-    "minimax": "it gives out numbers of its linear layers as if they were attention weights",
-    "mobilebert": "it reads the token after each, so that of a padded text the last one sees padding",
-    "paligemma": "it looks ahead in the text it is given, not in what it writes",
-    "phimoe": "the gradient of its router is no gradient, by design",
-}
 # fmt: on
 
 
@@ -132,7 +123,6 @@ def _put(name: str, group: str) -> pd.DataFrame:
     except ValueError as error:  # no miniature, no such tower
         table = pd.DataFrame({"of": [law.of for law in LAWS.values()]}, index=pd.Index(LAWS, name="law"))
         table = table.assign(holds="refused", off=float("nan"), allowed=float("nan"), why=str(error))
-    table["why"] = [f"{why} ({NOTES[name]})" if why and name in NOTES else why for why in table["why"]]
     kind = VARIANTS[name][0] if name in VARIANTS else name.partition("/")[0]
     table = table.reset_index().assign(name=name, group=group, architecture=kind)
     return table.set_index(["name", "law"])
