@@ -176,8 +176,9 @@ def _check_keys(model: PreTrainedModel, seen: list[_Sighting]) -> None:
             )
 
 
-def _name(model: PreTrainedModel, module: nn.Module) -> str:
-    return next(name for name, each in model.named_modules() if each is module)
+def _name(model: nn.Module, module: nn.Module) -> str:
+    found: str = next(name for name, each in model.named_modules() if each is module)
+    return found
 
 
 def ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> list[Any]:

@@ -60,13 +60,14 @@ def miniature(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) ->
         _complete(config)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
-            model = _class(config)(config)
+            model: PreTrainedModel = _class(config)(config)
             for parameter in model.parameters():
                 _widen(parameter)
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"no miniature of {whole.model_type!r}: {reason}; give options of its config") from error
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _with(small: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,8 +154,8 @@ def _class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         if config.model_type in names:
             found = names[config.model_type]
             return getattr(transformers, found if isinstance(found, str) else found[0])  # type: ignore[no-any-return]
-    found = transformers.MODEL_MAPPING[type(config)]
-    return found if isinstance(found, type) else found[0]
+    bare: Any = transformers.MODEL_MAPPING[type(config)]
+    return bare if isinstance(bare, type) else bare[0]
 
 
 def _widen(parameter: nn.Parameter) -> None:

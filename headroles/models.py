@@ -48,7 +48,9 @@ def alone(name: str | Path, *, cls: str | None = None, tower: str | None = None,
             model = _loaded(chosen, config, name, options)
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, _reason(error)) from error
-    return (model if tower is None else towers.tower(model, tower)).eval()
+    found = model if tower is None else towers.tower(model, tower)
+    found.eval()
+    return found
 
 
 def configured(path: Path) -> PreTrainedConfig:

@@ -44,7 +44,7 @@ def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0) -> dict[s
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
     """The model without its task's head; itself where what goes by its name reads something else."""
-    found = model.base_model
+    found: Any = model.base_model
     reads = isinstance(found, PreTrainedModel) and model.main_input_name in inspect.signature(found.forward).parameters
     return found if reads else model
 

@@ -119,7 +119,8 @@ class Case:
 
     def copy(self) -> PreTrainedModel:
         """A model like this one, to be changed."""
-        return deepcopy(self.model)
+        made: PreTrainedModel = deepcopy(self.model)
+        return made
 
     def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **more: Any) -> Any:
         """The output of one forward; routing noise of experts is the same each time."""

@@ -29,7 +29,7 @@ def zero(case: Case) -> float:
     for site, head in zip(case.sites, case.some, strict=True):
         alike = [(*each.key, head[2]) for each in case.sites if each.module is site.module]
         shut, copy = case.under(closed(case.model, alike)), case.copy()
-        weight = copy.get_submodule(str(site.out_name)).weight.data
+        weight = copy.get_parameter(f"{site.out_name}.weight").data
         columns = weight if type(site.out).__name__ == "Conv1D" else weight.T  # [what comes in, what goes out]
         place = site.numbers.index(head[2])
         columns[place * site.size : (place + 1) * site.size] = 0
@@ -67,7 +67,7 @@ def generation(case: Case) -> float:
     source = {name: value for name, value in case.row(0).items() if not name.startswith(("decoder", "attention"))}
     side = "decoder_input_ids" if case.writes else "input_ids"
     with gated(case.model, _some_open(case)[1]), torch.no_grad():
-        made: Any = case.model.generate(**source, **GREEDY)  # type: ignore[operator]
+        made: Any = case.model.generate(**source, **GREEDY)
         steps = torch.stack(made.logits, 1)  # [1, step, word]
         before = made.sequences.shape[1] - steps.shape[1]
         written = [{**source, side: made.sequences[:, : before + step]} for step in range(steps.shape[1])]

@@ -64,7 +64,7 @@ def slopes(case: Case) -> float:
 
 def precise(case: Case) -> PreTrainedModel:
     """The model in float64; in float32 where it does not run in that."""
-    model = deepcopy(case.model).double()
+    model: PreTrainedModel = deepcopy(case.model).double()
     try:
         case.call(model, cast(case.inputs, torch.float64))
     except (RuntimeError, NotImplementedError):
