@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from headroles.ablation import ablate, ablate_sets
     from headroles.attended import attend
     from headroles.attribution import attribute
+    from headroles.conformance import conform
     from headroles.corpus import read
     from headroles.costs import efficiency
     from headroles.course import dynamics
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headroles.heads import join
     from headroles.logistic import odds
     from headroles.lrp import ruled
+    from headroles.miniatures import miniature
     from headroles.models import load, save
     from headroles.parsing import parse
     from headroles.prediction import predictors
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from headroles.study import Study
     from headroles.succession import drift
     from headroles.text import Corpus, Sentence
+    from headroles.towers import tower
     from headroles.training import classifier, train
     from headroles.watch import watched
 
@@ -59,6 +62,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "attribute": "attribution",
     "classifier": "training",
     "compensation": "pruning.compensation",
+    "conform": "conformance",
     "curve": "curves",
     "drift": "succession",
     "dynamics": "course",
@@ -69,6 +73,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "join": "heads",
     "learning": "pruning.learnt",
     "load": "models",
+    "miniature": "miniatures",
     "odds": "logistic",
     "parse": "parsing",
     "predictors": "prediction",
@@ -85,6 +90,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "score": "scores",
     "shrink": "pruning.cutting",
     "sites": "families",
+    "tower": "towers",
     "train": "training",
     "watched": "watch",
 }
@@ -122,6 +128,7 @@ __all__ = [
     "attribute",
     "classifier",
     "compensation",
+    "conform",
     "corpus",
     "curve",
     "curves",
@@ -138,6 +145,7 @@ __all__ = [
     "learning",
     "load",
     "lrp",
+    "miniature",
     "objectives",
     "odds",
     "parse",
@@ -159,6 +167,7 @@ __all__ = [
     "shrink",
     "sites",
     "survey",
+    "tower",
     "toy",
     "train",
     "watched",

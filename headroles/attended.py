@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import batches, heads, models, seam
 from headroles.batches import Batch, Encoded, Side
-from headroles.probe import without_cache
+from headroles.probe import body, without_cache
 from headroles.site import Site
 from headroles.study import Study
 from headroles.text import Corpus
@@ -83,7 +83,7 @@ def _forward(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: 
             rows.append(place | told | sides | {"weights": flat})
 
     with watched(model, look):
-        model.base_model(**batch.inputs, **without_cache(model.base_model))
+        body(model)(**batch.inputs, **without_cache(body(model)))
     order = {kind: place for place, kind in enumerate(heads.KINDS)}
     return sorted(rows, key=lambda row: (order[row["kind"]], row["layer"], row["head"]))
 

@@ -216,8 +216,7 @@ def _target(
         side = _side(ids, present, torch.full_like(ids, NO_WORD), sentences, encoded, model)
         return side, labels.to(model.device)
     written = _padded([one.ids for one in rows], encoded.padding)
-    shift: Any = model.prepare_decoder_input_ids_from_labels
-    ids = shift(labels=written)  # shifted: the start token, all but the last
+    ids = models.shifted(model, written)
     present = _padded([[True] * len(one) for one in rows], False)
     words = _padded([[NO_WORD, *one.words[:-1]] for one in rows], NO_WORD)
     side = _side(ids, present, words, [one.sentence for one in rows], encoded, model)

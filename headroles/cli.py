@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headroles.asked import assignment, head_of, scores_of
+from headroles.checks import Tower, conform, families
 from headroles.experiments import ablate, agreement, compare, curve, relate, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
 from headroles.replications import prepare, replicate
@@ -63,6 +64,7 @@ def score(
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     budget: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
+    tower: Tower = None,
     device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
 ) -> None:
     """Score every attention head of a model on a corpus, tell the roles and draw the figures."""
@@ -77,7 +79,7 @@ def score(
         raise ValueError("--limit reads the first sentences only, --stream all of a long file; give one of them")
     sentences = Stream(corpus, target) if stream else read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
-    loaded, tokenizer = load(model)
+    loaded, tokenizer = load(model, tower=tower)
     asked = None if scores is None else scores_of(scores, rules)
     options: dict[str, Any] = {"resamples": resamples, "seed": seed, "budget": budget, "reference": counted}
     folder = Study(study)
@@ -121,12 +123,13 @@ def attention(
     sentence: Annotated[str, typer.Argument(help="The sentence.")],
     head: Annotated[str, typer.Argument(help="The head, as kind:layer:head, such as enc-self:0:2.")],
     output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("attention.png"),
+    tower: Tower = None,
 ) -> None:
     """Draw the attention of one head on one sentence."""
     from headroles import models, pictures, plots, scores
 
     asked = head_of(head)
-    loaded, tokenizer = models.load(model)
+    loaded, tokenizer = models.load(model, tower=tower)
     axes = plots.attention(scores.attention(loaded, tokenizer, sentence, asked))
     axes.set_title(head)
     pictures.save(axes, output)
@@ -183,7 +186,7 @@ def demo(
 
 
 REST = (compare, ablate, curve, agreement, relate, train, prune, contest, shrink, efficiency, compensation, dynamics)
-for command in (*REST, prepare, replicate):
+for command in (*REST, prepare, replicate, conform, families):
     app.command()(command)
 app.command()(reproduce)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headroles.asked import heads_of, kinds_of
+from headroles.checks import Tower
 from headroles.screen import list_figures, say, show_best, show_effects, show_relations, show_table
 
 Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
@@ -73,6 +74,7 @@ def ablate(
     resamples: Resamples = 1000,
     budget: Annotated[int, typer.Option(help="Tokens that go through the model at once.", min=1)] = 4096,
     together: Annotated[int, typer.Option(help="Variants that go through the model at once.", min=1)] = 8,
+    tower: Tower = None,
     device: Device = None,
 ) -> None:
     """Close every head of a model and measure what changes, with intervals and corrected tests."""
@@ -83,7 +85,7 @@ def ablate(
     from headroles.survey import draw
 
     sentences = read(corpus, target, limit=limit)
-    loaded, tokenizer = load(model)
+    loaded, tokenizer = load(model, tower=tower)
     folder = Study(study)
     options: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill, "early": early}
     options |= {"resamples": resamples, "budget": budget, "together": together}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles import heads, seam
+from headroles import heads
+from headroles.discovery import ask_for_weights, spy
 from headroles.heads import KINDS, Kind
-from headroles.probe import probe, without_cache
-from headroles.site import OUTSIDE, Outside, Site, class_name, recorded_sites, width
+from headroles.probe import probe
+from headroles.site import OUTSIDE, Site, recorded_sites
 
 _known: WeakKeyDictionary[PreTrainedModel, tuple[Any, list[Site]]] = WeakKeyDictionary()
 
@@ -36,7 +34,7 @@ def sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) ->
     print_now = _print(model)
     if inputs is None and model in _known and _known[model][0] == print_now:
         return _known[model][1]
-    found = recorded_sites(model) or _spy(model, dict(inputs or probe(model)))
+    found = recorded_sites(model) or spy(model, dict(inputs or probe(model)))
     if not found:
         raise ValueError(
             f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "
@@ -89,116 +87,9 @@ def outside_attending(sites: list[Site], handler: Callable[[nn.Module, Tensor], 
     """Within the block `handler` sees (attention module, weights) of every call of the sites outside the interface."""
     with ExitStack() as stack:
         for module in {site.module: None for site in sites if site.outside}:
-            for hook in _ask_for_weights(module, handler):
+            for hook in ask_for_weights(module, handler):
                 stack.callback(hook.remove)
         yield
-
-
-@dataclass
-class _Sighting:
-    """What the spy saw of one attention call."""
-
-    module: nn.Module
-    weights: Tensor  # [batch, heads, query, key]
-    flat: Tensor | None  # the heads side by side, to be recognised at the input of the output projection
-    kv_heads: int | None
-    outside: Outside | None
-    out: nn.Module | None = None
-
-    @property
-    def kind(self) -> Kind:
-        """Cross-attention looks at another length than its own; a decoder's first query sees no later key."""
-        if self.weights.shape[-2] != self.weights.shape[-1]:
-            return "cross"
-        return "dec-self" if not self.weights[..., 0, 1:].any() else "enc-self"
-
-
-def _spy(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
-    seen: list[_Sighting] = []
-    outside = {module: row for module in model.modules() if (row := OUTSIDE.get(class_name(module)))}
-
-    def from_interface(call: seam.Call) -> None:
-        seen.append(_Sighting(call.module, call.weights, call.out.flatten(), call.key.shape[1], None))
-
-    def from_outside(module: nn.Module, weights: Tensor) -> None:
-        row = outside[module]
-        kv_heads = getattr(module, row.kv_heads) if row.kv_heads else None
-        seen.append(_Sighting(module, weights, None, kv_heads, row, _relative(model, module, row.out)))
-
-    def at_projection(module: nn.Module, args: tuple[Any, ...]) -> None:
-        last = seen[-1] if seen else None
-        if last and last.flat is not None and args and _same(args[0], last.flat):
-            last.out, last.flat = module, None
-
-    with ExitStack() as stack:
-        for module in outside:
-            for hook in _ask_for_weights(module, from_outside):
-                stack.callback(hook.remove)
-        for module in model.modules():
-            if getattr(getattr(module, "weight", None), "ndim", 0) == 2:
-                stack.callback(module.register_forward_pre_hook(at_projection).remove)
-        stack.enter_context(seam.attending(model, from_interface))
-        stack.enter_context(seam.evaluating(model))
-        with torch.no_grad():
-            model.base_model(**inputs, **without_cache(model.base_model))
-    return _numbered(model, seen)
-
-
-def _numbered(model: PreTrainedModel, seen: list[_Sighting]) -> list[Site]:
-    names = {module: name for name, module in model.named_modules()}
-    layers: Counter[str] = Counter()
-    turns: Counter[nn.Module] = Counter()
-    found = []
-    for one in seen:
-        heads = one.weights.shape[1]
-        found.append(
-            Site(
-                kind=one.kind,
-                layer=layers[one.kind],
-                heads=heads,
-                kv_heads=one.kv_heads or heads,
-                size=width(one.out) // heads,
-                name=names[one.module],
-                module=one.module,
-                out_name=names.get(one.out) if one.out is not None else None,
-                out=one.out,
-                turn=turns[one.module],
-                numbers=tuple(range(heads)),
-                of=heads,
-                outside=one.outside,
-            )
-        )
-        layers[one.kind] += 1
-        turns[one.module] += 1
-    return sorted(found, key=lambda site: (KINDS.index(site.kind), site.layer))
-
-
-def _ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], None]) -> list[Any]:
-    """Hooks that make an attention module outside the interface give its weights to `handler` and to nobody else."""
-    first: list[bool] = []  # blocks nest: the outermost is the first to ask for the weights and the last to take them
-
-    def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        bound = seam.arguments(module, args, kwargs)
-        first.append(not bound.arguments.get("output_attentions"))
-        bound.arguments["output_attentions"] = True
-        return bound.args, bound.kwargs
-
-    def take(module: nn.Module, _: Any, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        handler(module, output[1])
-        return (output[0], None, *output[2:]) if first.pop() else None
-
-    return [module.register_forward_pre_hook(ask, with_kwargs=True), module.register_forward_hook(take, prepend=True)]
-
-
-def _same(given: Any, flat: Tensor) -> bool:
-    return isinstance(given, Tensor) and given.numel() == flat.numel() and torch.equal(given.flatten(), flat)
-
-
-def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:
-    name = next(name for name, each in model.named_modules() if each is module)
-    if path.startswith(".."):
-        return model.get_submodule(f"{name.rpartition('.')[0]}.{path[2:]}")
-    return module.get_submodule(path)
 
 
 def _print(model: PreTrainedModel) -> tuple[Any, ...]:

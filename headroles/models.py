@@ -11,35 +11,54 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import processes
+from headroles import processes, towers
 from headroles.resize import resized
 from headroles.site import recorded, recorded_sites
 
 
 def load(
-    name: str | Path, *, cls: str | None = None, **options: Any
+    name: str | Path, *, cls: str | None = None, tower: str | None = None, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and tokenizer of a hub id or a local folder, in eval mode.
 
     It is of the class the checkpoint was saved from, or of `cls`, such as "AutoModelForSequenceClassification";
-    `options` go to the model's `from_pretrained`. A model whose heads were cut out comes back as it was saved. Weights
-    the checkpoint lacks, such as a pooler's, are drawn the same at every load. Raises OSError with the name and what
-    was missing.
+    `options` go to the model's `from_pretrained`. `tower`: only that part of a model of text, pictures or sound, as
+    `hr.tower`. A model whose heads were cut out comes back as it was saved. Weights the checkpoint lacks, such as a
+    pooler's, are drawn the same at every load. Raises OSError with the name and what was missing.
     """
+    model = alone(name, cls=cls, tower=tower, **options)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
+        raise _unloadable(name, _reason(error)) from error
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
+        raise _unloadable(name, "no vocabulary in its tokenizer, or no tokenizer")
+    return model, tokenizer
+
+
+def alone(name: str | Path, *, cls: str | None = None, tower: str | None = None, **options: Any) -> PreTrainedModel:
+    """The model that `load` gives, without a tokenizer: of pictures or sound, for one."""
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         chosen = getattr(transformers, cls or (config.architectures or ["AutoModel"])[0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the revision is of all weights
             model = _loaded(chosen, config, name, options)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, _reason(error)) from error
-    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
-        raise _unloadable(name, "no vocabulary in its tokenizer, or no tokenizer")
-    return model.eval(), tokenizer
+    found = model if tower is None else towers.tower(model, tower)
+    found.eval()
+    return found
+
+
+def configured(path: Path) -> PreTrainedConfig:
+    """The config in a file. Raises OSError where it cannot be read."""
+    try:
+        return transformers.AutoConfig.from_pretrained(path)  # type: ignore[no-any-return]
+    except Exception as error:  # besides transformers', those of safetensors and of tokenizers, and of JSON
+        raise OSError(f"could not read the config {str(path)!r}: {_reason(error)}") from error
 
 
 def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
@@ -95,9 +114,24 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
     return fresh
 
 
+def shifted(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
+    """What a decoder reads that is to write `labels`: its start token and all of them but the last."""
+    own: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if own is not None:
+        return own(labels=labels)  # type: ignore[no-any-return]
+    config: Any = model.config
+    return torch.cat([torch.full_like(labels[:, :1], config.decoder_start_token_id), labels[:, :-1]], dim=1)
+
+
 def vocabulary(model: PreTrainedModel) -> int:
     """How many token ids the model has embeddings for."""
-    return int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
+    try:
+        size = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except (NotImplementedError, AttributeError):  # what transformers raises of models with several tables, or none
+        size = None
+    if size is None:
+        raise ValueError(f"{type(model).__name__} has no table of token embeddings{towers.hint(model)}")
+    return int(size)
 
 
 def name(model: PreTrainedModel) -> str:
@@ -166,9 +200,11 @@ def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, larges
 
 
 def causal(model: PreTrainedModel) -> bool:
-    """Whether a model without an encoder predicts the token that comes next."""
+    """Whether a model without an encoder predicts the token that comes next, also one that reads pictures too."""
     config: Any = model.config
-    return type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or bool(getattr(config, "is_decoder", False))
+    if type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
+        return True
+    return bool(model.can_generate()) and not config.is_encoder_decoder
 
 
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:

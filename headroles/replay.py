@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import ModelOutput
 
 from headroles import families
 from headroles.batches import Batch
@@ -40,6 +41,7 @@ class Replay:
         self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # from when to when each of them ran
         self.readers: set[nn.Module] = set()  # the maps of the encoder's states
         self.states: Tensor | None = None
+        self.shell: type[ModelOutput] = BaseModelOutput  # what the encoder gives them in
         self.outs = {site.out for site in families.sites(model)}
         self.time = self.encoded = 0
         with torch.inference_mode(), ExitStack() as stack:
@@ -95,7 +97,7 @@ class Replay:
             return inputs
         states = _repeated(self.states, many, len(self.batch.numbers))
         rest = {name: value for name, value in inputs.items() if name != "input_ids"}
-        return rest | {"encoder_outputs": BaseModelOutput(last_hidden_state=states)}
+        return rest | {"encoder_outputs": self.shell(last_hidden_state=states)}
 
     @contextmanager
     def _handed_back(self, first: Start, many: int) -> Iterator[None]:
@@ -159,6 +161,7 @@ class Replay:
 
     def _keep_states(self, _: nn.Module, __: Any, output: Any) -> None:
         self.states, self.encoded = output[0], self.time
+        self.shell = type(output) if isinstance(output, ModelOutput) else BaseModelOutput
 
 
 def layers(model: PreTrainedModel) -> list[nn.Module]:

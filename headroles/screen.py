@@ -110,6 +110,18 @@ def show_rows(table: Any, title: str) -> None:
     _console().print(shown)
 
 
+def show_answers(table: Any, title: str) -> None:
+    """Print what laws answer, a line each, with how far off they are, and the reasons beneath, each once."""
+    shown = Table(title=escape(title))
+    for column in ("law", "of", "holds", "off"):
+        shown.add_column(column, justify="right" if column == "off" else "left")
+    for row in table.itertuples():
+        shown.add_row(row.Index, row.of, row.holds, "" if row.off != row.off else f"{row.off:.1g}")
+    _console().print(shown)
+    for why, rows in table[table["why"] != ""].groupby("why", sort=False):
+        say(f"{', '.join(rows.index)}: {why}")
+
+
 def _console(**options: Any) -> Console:
     """What prints; of several processes only the first does."""
     return Console(quiet=not processes.first(), **options)

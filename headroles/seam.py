@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
 NAME = "headroles"
@@ -42,8 +42,7 @@ def attending(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     `output_attentions` gives none. Blocks nest; on leaving, also by an exception, the attention implementation of every
     (sub-)config is what it was. Other models are not touched.
     """
-    modules = list(model.modules())
-    configs: list[Any] = list({id(m.config): m.config for m in modules if hasattr(m, "config")}.values())
+    modules, configs = list(model.modules()), configs_of(model)
     before = [config._attn_implementation for config in configs]
     for module in modules:
         _handlers.setdefault(module, []).append(handler)
@@ -56,6 +55,12 @@ def attending(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
             config._attn_implementation_internal = name
         for module in modules:
             _handlers[module].remove(handler)
+
+
+def configs_of(model: nn.Module) -> list[Any]:
+    """The configs of all modules of a model, each once."""
+    found = [getattr(module, "config", None) for module in model.modules()]
+    return list({id(one): one for one in found if isinstance(one, PreTrainedConfig)}.values())
 
 
 @contextmanager
@@ -95,13 +100,18 @@ def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,  # by place or, in some families, by name
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    out, weights = eager(module)(module, query, key, value, mask, **kwargs)
+    out, weights = eager(module)(module, query, key, value, attention_mask, **kwargs)
     scaling = kwargs.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     for handler in tuple(_handlers.get(module, ())):
-        instead = handler(Call(module, query, key, value, mask, out, weights, scaling))
+        instead = handler(Call(module, query, key, value, attention_mask, out, weights, scaling))
         out = out if instead is None else instead
     return out, None
 

@@ -21,13 +21,32 @@ class Outside(NamedTuple):
 
 
 OUTSIDE = {
+    "modeling_big_bird.BigBirdSelfAttention": Outside("..output.dense"),
+    "modeling_bigbird_pegasus.BigBirdPegasusSelfAttention": Outside("..output"),
     "modeling_bloom.BloomAttention": Outside("dense"),
     "modeling_falcon.FalconAttention": Outside("dense", kv_heads="num_kv_heads"),
+    "modeling_flava.FlavaSelfAttention": Outside("..output.dense"),
     "modeling_fsmt.Attention": Outside("out_proj", time_major=True),
     "modeling_deberta_v2.DisentangledSelfAttention": Outside("..output.dense"),
+    "modeling_codegen.CodeGenAttention": Outside("out_proj"),
+    "modeling_deberta.DisentangledSelfAttention": Outside("..output.dense"),
+    "modeling_flaubert.MultiHeadAttention": Outside("out_lin"),
+    "modeling_xlm.MultiHeadAttention": Outside("out_lin"),
+    "modeling_git.GitSelfAttention": Outside("..output.dense"),
+    "modeling_gpt_neox_japanese.GPTNeoXJapaneseAttention": Outside("dense"),
+    "modeling_imagegpt.ImageGPTAttention": Outside("c_proj"),
     "modeling_gptj.GPTJAttention": Outside("out_proj"),
     "modeling_gpt_neo.GPTNeoSelfAttention": Outside("out_proj"),
+    "modeling_megatron_bert.MegatronBertSelfAttention": Outside("..output.dense"),
     "modeling_mpnet.MPNetSelfAttention": Outside("o"),
+    "modeling_mpt.MptAttention": Outside("out_proj"),
+    "modeling_mvp.MvpAttention": Outside("out_proj"),
+    "modeling_openai.Attention": Outside("c_proj"),
+    "modeling_rembert.RemBertSelfAttention": Outside("..output.dense"),
+    "modeling_roformer.RoFormerSelfAttention": Outside("..output.dense"),
+    "modeling_tapas.TapasSelfAttention": Outside("..output.dense"),
+    "modeling_trocr.TrOCRAttention": Outside("out_proj"),
+    "modeling_xglm.XGLMAttention": Outside("out_proj"),
 }
 
 

@@ -100,7 +100,10 @@ def classifier(name: str | Path, corpus: Corpus, **options: Any) -> tuple[PreTra
     labels = sorted({one.label for one in corpus if one.label is not None})
     if len(labels) < 2 or None in {one.label for one in corpus}:
         raise ValueError(f"corpus {corpus.name!r} needs a label for each sentence, of at least two; found {labels}")
-    names = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    names: dict[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
     return models.load(name, cls="AutoModelForSequenceClassification", **names, **options)
 
 

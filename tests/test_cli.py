@@ -124,7 +124,7 @@ def test_these_are_the_commands():
     own = {"parse", "score", "roles", "plot", "attention", "attend", "report", "demo"}
     smaller = {"prune", "contest", "shrink", "efficiency", "compensation", "dynamics"}
     closing = {"compare", "ablate", "curve", "agreement", "relate", "train"}
-    assert set(COMMANDS) == own | smaller | closing | {"prepare", "replicate", "reproduce"}
+    assert set(COMMANDS) == own | smaller | closing | {"prepare", "replicate", "reproduce", "conform", "families"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

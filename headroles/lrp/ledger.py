@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import batches, families, objectives, seam
 from headroles.batches import Batch
 from headroles.lrp.mode import enter, inside
-from headroles.lrp.rules import ADD, LINEAR, Rule, Rules, check_reached, start, table
+from headroles.lrp.rules import ADD, GROUP_NORM, LINEAR, SUBTRACT, Rule, Rules, check_reached, start, table
 from headroles.objectives import Explain, Name, Objective
 from headroles.probe import without_cache
 from headroles.progress import track
@@ -137,7 +137,7 @@ class _Book:
         """A leaf with the values of `tensor`, entered."""
         leaf = tensor.detach().requires_grad_()
         self.entries.append(_Entry(place, column, leaf))
-        return leaf
+        return leaf.clone()  # some families change it in place
 
     def enters(self, part: str) -> Callable[..., Any]:
         """A hook before a layer: its arguments are entered, the first as the stream, others as the source's states."""
@@ -166,6 +166,8 @@ class _Book:
 
         def added(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
             rule = base.get(func, _plain)
+            if rule is _plain and isinstance(a, Tensor) and a.requires_grad and isinstance(b, int | float):
+                b = torch.full_like(a, b)  # a constant of the code, such as the 1 in (1 + up) gate
             if isinstance(a, Tensor) and isinstance(b, Tensor):
                 biases = rule is _plain  # a rule for sums gives them none
                 a, b = self._constant(a, b, biases=biases), self._constant(b, a, biases=biases)
@@ -176,9 +178,19 @@ class _Book:
                 tensors = [one if one.requires_grad else self.entry(INPUT, "leaves", one) for one in tensors]
             return func(tensors, *args, **kwargs)
 
-        opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined} | dict.fromkeys(ADD, added)
+        def normalised(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            y = base.get(func, _plain)(func, x, *args, **kwargs)
+            if not x.requires_grad:
+                return y
+            shift = self.entry(self.here, "biases", func(torch.zeros_like(x), *args, **kwargs))
+            return y + (shift - shift.detach())  # the bits of y
+
+        opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined} | dict.fromkeys((*ADD, *SUBTRACT), added)
+        opened |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
         opened |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
-        opened |= {func: self._with_bias(base.get(func, _plain), 3) for func in (F.layer_norm, torch.layer_norm)}
+        opened |= {
+            func: self._with_bias(base.get(func, _plain), 3) for func in (F.layer_norm, torch.layer_norm, *GROUP_NORM)
+        }
         opened |= {func: self._with_bias(base.get(func, _plain), 0) for func in (torch.addmm, Tensor.addmm)}
         return opened
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from headroles import families, seam
 from headroles.lrp import rules as room
 from headroles.lrp.rules import Rule, Rules, Table
+from headroles.probe import body
 
 # classes of activation modules beside those of torch and transformers.activations, which write them out in many steps
 _NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
@@ -131,7 +132,7 @@ def _as_it_is(_: seam.Call) -> None:
 
 def _entrances(model: PreTrainedModel) -> list[nn.Module]:
     """The modules by which a model is called: itself, its body, and, by `generate`, its encoder and decoder."""
-    found = [model, model.base_model]
+    found: list[nn.Module] = [model, body(model)]
     for name in ("get_encoder", "get_decoder"):
         one = getattr(model, name, _nothing)()
         found += [one] if isinstance(one, nn.Module) else []

@@ -100,6 +100,20 @@ def norm(func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None
     )
 
 
+def group_norm(func: Rule, x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """`norm` for groups of channels, [batch, channel, ...]: standard deviations are constants."""
+    y = func(x, groups, weight, bias, eps)
+    if not x.requires_grad:
+        return y
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    parts = x.unflatten(1, (groups, -1)).flatten(2)  # [batch, group, number]
+    deviation = (parts.var(-1, unbiased=False, keepdim=True) + eps).detach().sqrt()
+    flows = ((parts - parts.mean(-1, keepdim=True)) / deviation).view_as(x)
+    flows = flows if weight is None else flows * weight.view(shape)
+    flows = flows if bias is None else flows + bias.view(shape)
+    return y.detach() + (flows - flows.detach())  # the bits of `func`
+
+
 def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Any:
     """F.glu: the sigmoid is a constant gate."""
     a, b = x.chunk(2, dim)
@@ -123,13 +137,16 @@ def fused(func: Rule, *_: Any, **__: Any) -> Any:
     )
 
 
-LINEAR = (F.linear, torch.addmm, Tensor.addmm, F.conv1d, torch.conv1d, F.conv2d, torch.conv2d)
+_CONVOLUTIONS = (F.conv1d, torch.conv1d, F.conv2d, torch.conv2d, F.conv3d, torch.conv3d)
+LINEAR = (F.linear, torch.addmm, Tensor.addmm, *_CONVOLUTIONS)
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
 ADD = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
+SUBTRACT = (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
 _MULTIPLY = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__)
 _MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
 _DIVIDE = (torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.div_, Tensor.__itruediv__)
 _NORM = (F.layer_norm, torch.layer_norm)
+GROUP_NORM = (F.group_norm, torch.group_norm)
 _RMS_NORM = (F.rms_norm, torch.rms_norm)
 _ROOT = (torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt)
 _SIGMOID = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
@@ -190,6 +207,7 @@ def _common() -> dict[Operation, Rule]:
         **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), summands),
         **dict.fromkeys(_DIVIDE, numerator),
         **dict.fromkeys(_NORM, norm),
+        **dict.fromkeys(GROUP_NORM, group_norm),
         **dict.fromkeys((*_ROOT, *_SIGMOID), constant),
         **dict.fromkeys((*_ACTIVATION, *_RMS_NORM), whole),
         **dict.fromkeys(_FUSED, fused),

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from headroles import families, seam
 from headroles.gates import Head, closed, gated
-from headroles.probe import probe, without_cache
+from headroles.probe import body, probe, without_cache
 from headroles.pruning.layout import Layout, layouts
 from headroles.resize import renumber, resize
 from headroles.site import RECORD, Site, record, recorded
@@ -179,7 +179,7 @@ def _states(model: PreTrainedModel, gone: Iterable[Head] = ()) -> Tensor:
     """What the model's base puts out for a small input, with heads closed."""
     gates = closed(model, gone)
     with torch.no_grad(), seam.evaluating(model), gated(model, gates):
-        output: Any = model.base_model(**probe(model), **without_cache(model.base_model))
+        output: Any = body(model)(**probe(model), **without_cache(body(model)))
     return torch.as_tensor(output[0]).double()
 
 

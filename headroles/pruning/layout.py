@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles import families, seam
-from headroles.probe import probe, without_cache
+from headroles.probe import body, probe, without_cache
 from headroles.site import Site
 
 Run = tuple[frozenset[int], int, int]  # heads, first row, row after the last
@@ -32,7 +32,8 @@ def layouts(model: PreTrainedModel) -> dict[nn.Module, Layout]:
         mine[name] = mine[name] | slopes if name in mine else slopes
     by = {site.module: site for site in found}
     return {
-        module: {name: _runs(by[module], name, each) for name, each in maps.items()} for module, maps in felt.items()
+        module: {name: _runs(by[module], name, each) for name, each in maps.items() if not _latent(each)}
+        for module, maps in felt.items()
     }
 
 
@@ -63,7 +64,7 @@ def _slopes(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, 
             stack.callback(out.register_forward_pre_hook(look, prepend=True).remove)  # before any that silences
         stack.enter_context(seam.evaluating(model))
         stack.enter_context(torch.enable_grad())
-        model.base_model(**probe(model), **without_cache(model.base_model))
+        body(model)(**probe(model), **without_cache(body(model)))
     return rows
 
 
@@ -80,6 +81,18 @@ def _of(site: Site, z: Tensor, leaves: list[tuple[str, Tensor]]) -> list[tuple[s
         parts = [zero if one[i] is None else (one[i] != 0).flatten(0, -2).any(0).cpu() for one in slopes]
         found.append((name, torch.stack(parts) if parts else zero[None][:0]))
     return found
+
+
+def _latent(slopes: Tensor) -> bool:
+    """Whether other maps read what this one puts out, and heads nothing of it or all the same: it stays as it is."""
+    felt = slopes.sum(0)
+    return bool(((felt == 0) | (felt == len(slopes))).all()) and bool((felt == 0).all() or _half_unfelt(felt))
+
+
+def _half_unfelt(felt: Tensor) -> bool:
+    """Multi-head latent attention: one map makes the latents of keys and values, and a rotated key for all heads."""
+    first = int((felt == 0).sum())
+    return first > 1 and bool((felt[:first] == 0).all())
 
 
 def _runs(site: Site, name: str, slopes: Tensor) -> list[Run]:

@@ -17,7 +17,7 @@ from headroles.gates import Head
 from headroles.heads import Kind
 from headroles.models import vocabulary
 from headroles.pages import Pages
-from headroles.probe import without_cache
+from headroles.probe import body, without_cache
 from headroles.progress import track
 from headroles.scores.base import SELF, Measure, Score, Seen, named
 from headroles.scores.book import Array, Book, bounds, counting, rounded
@@ -101,7 +101,7 @@ def attention(
     with seam.evaluating(model), torch.inference_mode():
         batch = next(batches.batches(encoded, model))
         with watched(model, keep):
-            model.base_model(**batch.inputs, **without_cache(model.base_model))
+            body(model)(**batch.inputs, **without_cache(body(model)))
     if not kept[0].isfinite().all():
         raise ValueError(f"the attention of {head} is not finite; look for NaN or infinite weights")
     sides = batch.queries(head[0]), batch.keys(head[0])
@@ -171,7 +171,7 @@ def _watch(
         grounded.add(site.kind)
 
     with torch.inference_mode(), watched(model, look):
-        model.base_model(**batch.inputs, **without_cache(model.base_model))
+        body(model)(**batch.inputs, **without_cache(body(model)))
 
 
 def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) -> None:

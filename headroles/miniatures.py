@@ -1,0 +1,167 @@
+"""A miniature of any architecture: its config with every size made small, and random weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+WIDTH, SIZE, HEADS, LAYERS, WORDS = 64, 16, 4, 2, 96
+SIZES: dict[str, int] = {  # what the name of an option is like -> the most it may be; the first that fits
+    r".*(key_value_heads|kv_heads|query_groups)": 2,
+    r"(.*_)?(n_|self_)?(attention_)?heads?": HEADS,
+    r"(.*_)?(kv_channels|head_dim|d_kv|d_head|head_size|kv_size)|query_pre_attn_scalar": SIZE,
+    r"rotary_dim": SIZE // 2,
+    r"(.*_)?(hidden_)?(layers?|blocks)|depth": LAYERS,
+    r".*_experts|num_experts_per_layer": 4,
+    r".*experts_per_tok(en)?|moe_topk|moe_k": 2,
+    r"n_group|topk_group|num_expert_group|first_k_dense_replace|num_dense_layers": 1,
+    r"(.*_)?vocab_size(_.*)?": WORDS,
+    r".*(position_embeddings|_positions)|model_max_length|context_length|max_length|max_seq_len|n_ctx": 64,
+    r"(.*_)?sliding_window(_size)?|attention_window(_size)?|local_attention|attention_chunk_size": 4,
+    r"(.*_)?(intermediate_size|ffn_dim|d_ff|ffn_hidden_size|mlp_dim|n_inner|dim_feedforward|d_inner)": 48,
+    r"image_size|img_size|num_mel_bins|feature_size|input_feat_per_channel": 16,
+    r"patch_size|num_frames|attn_layer_period": 4,
+    r"num_conv_pos_embeddings": 8,
+    r"num_conv_pos_embedding_groups|attn_layer_offset|sliding_window_pattern": 2,
+    r"(.*_)?(dim|size|channels|width|features|rank)|d_model|n_embd|size_per_layer_input": WIDTH,
+}
+KEPT = ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts", "num_feat_extract_layers")  # as they are
+DEPTHS = r"num_hidden_layers|num_layers|n_layers?|depth|(num_)?encoder_layers|(num_)?decoder_layers"
+TOKENS = {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "decoder_start": 2, "mask": 3}  # ids of special tokens
+FIRST_FREE = 4  # ids of other special tokens, such as an image's, come after these
+SECTIONS = [2, 3, 3]  # of rotary positions in time, height and width: half of a head
+BACKBONE = ("out_features", "out_indices", "stage_names")  # they name layers that a miniature does not have
+TASKS = (  # what a model does, where its config does not say: the first that its architecture has
+    *("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM"),
+    *("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "AUDIO_CLASSIFICATION"),
+)
+
+
+def miniature(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -> PreTrainedModel:
+    """A model of an architecture ("llama"), or of a config, with two layers of four heads and random weights.
+
+    It keeps what makes the architecture: layers of each kind it has, shared key-value heads, experts, windows.
+    `options` are of its config. The weights are wide enough for attention to be far from uniform. Raises ValueError for
+    an architecture that transformers does not know, or that does not take these sizes.
+    """
+    if isinstance(kind, str) and kind not in CONFIG_MAPPING:
+        raise ValueError(f"transformers {transformers.__version__} knows no architecture {kind!r}; give a model_type")
+    whole = CONFIG_MAPPING[kind]() if isinstance(kind, str) else kind
+    try:
+        config = type(whole).from_dict(_with(_small(whole.to_dict()), {"dtype": None, **options}))
+        _complete(config)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            model: PreTrainedModel = _class(config)(config)
+            for parameter in model.parameters():
+                _widen(parameter)
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"no miniature of {whole.model_type!r}: {reason}; give options of its config") from error
+    model.eval()
+    return model
+
+
+def _with(small: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with other options; those of a tower are taken over one by one."""
+    inside = {name: _with(small[name], one) for name, one in options.items() if isinstance(small.get(name), dict)}
+    return {**small, **options, **inside}
+
+
+def _small(options: Mapping[str, Any]) -> dict[str, Any]:
+    kept = _layers(options)
+    ids = count(FIRST_FREE)
+    return {name: _reduced(name, value, options, kept, ids) for name, value in options.items()}
+
+
+def _reduced(name: str, value: Any, options: Mapping[str, Any], kept: list[int], ids: Iterator[int]) -> Any:
+    """The value of one option in a miniature."""
+    if isinstance(value, dict):
+        return _inside(name, value, kept)
+    if name in BACKBONE:
+        return None
+    if value is not None and re.search(r"token_(id|index)$", name):
+        known = TOKENS.get(re.sub("_token_(id|index)$", "", name))
+        one = next(ids) if known is None else known
+        return [one] if isinstance(value, list) else one
+    if isinstance(value, list):
+        return _listed(name, value, options, kept)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if re.fullmatch(DEPTHS, name):
+        return min(value, len(kept))
+    if re.fullmatch(r".*(key_value_heads|kv_heads)", name) and value == options.get("num_attention_heads"):
+        return HEADS  # nothing is shared
+    fits = (most for pattern, most in SIZES.items() if name not in KEPT and re.fullmatch(pattern, name))
+    return min(value, next(fits, value))
+
+
+def _inside(name: str, value: dict[Any, Any], kept: list[int]) -> dict[Any, Any]:
+    """The config of a tower, options of each layer, or those of rotary positions."""
+    if value and all(str(key).isdigit() for key in value) and name not in ("id2label",):
+        numbered = {int(key): one for key, one in value.items()}
+        return {new: numbered[old] for new, old in enumerate(kept) if old in numbered}
+    if name.startswith("rope"):
+        parts = {key: _inside(name, one, kept) if isinstance(one, dict) else one for key, one in value.items()}
+        return parts | ({"mrope_section": SECTIONS} if "mrope_section" in value else {})
+    return value if name in ("id2label", "label2id") else _small(value)
+
+
+def _listed(name: str, value: list[Any], options: Mapping[str, Any], kept: list[int]) -> list[Any]:
+    if len(value) == _depth(options) and len(value) > 1:
+        return [value[i] for i in kept]
+    if name in ("image_size", "patch_size"):
+        return [_reduced(name, one, options, kept, count()) for one in value]
+    return [min(one, SIZE) for one in value] if name == "conv_dim" else value
+
+
+def _depth(options: Mapping[str, Any]) -> int:
+    sizes = (value for name, value in options.items() if isinstance(value, int) and re.fullmatch(DEPTHS, name))
+    return next(sizes, 0)
+
+
+def _layers(options: Mapping[str, Any]) -> list[int]:
+    """The layers that stay: the first of each kind, and two at least."""
+    deep = _depth(options)
+    lists = [each for each in options.values() if isinstance(each, list) and len(each) == deep]
+    kinds = list(zip(*([str(one) for one in each] for each in lists if isinstance(each[0], str)), strict=True))
+    first = [kinds.index(one) for one in dict.fromkeys(kinds)]
+    rest = [layer for layer in range(max(deep, LAYERS)) if layer not in first]
+    return sorted(first + rest[: max(0, LAYERS - len(first))])
+
+
+def _complete(config: Any) -> None:
+    """What an encoder-decoder's published configs have and its default one may lack."""
+    for name in ("pad", "decoder_start") if config.is_encoder_decoder else ():
+        if getattr(config, f"{name}_token_id", None) is None:
+            setattr(config, f"{name}_token_id", TOKENS[name])
+
+
+def _class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    if config.architectures:
+        return getattr(transformers, config.architectures[0])  # type: ignore[no-any-return]
+    towers = "text_config" in config.sub_configs
+    for task in TASKS if not towers else TASKS[:-3]:  # a classifier of pictures leaves the text tower out
+        names = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES")
+        if config.model_type in names:
+            found = names[config.model_type]
+            return getattr(transformers, found if isinstance(found, str) else found[0])  # type: ignore[no-any-return]
+    bare: Any = transformers.MODEL_MAPPING[type(config)]
+    return bare if isinstance(bare, type) else bare[0]
+
+
+def _widen(parameter: nn.Parameter) -> None:
+    if not parameter.requires_grad:  # fixed sinusoids
+        return
+    if parameter.ndim >= 2:
+        parameter.normal_(std=0.3)
+    else:  # biases and norms: off their special values 0 and 1, which hide mistakes
+        parameter.add_(torch.randn_like(parameter), alpha=0.1)
