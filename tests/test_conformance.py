@@ -18,6 +18,7 @@ from test_families import _traces
 import headroles as hr
 from headroles import families, gates, heads, seam, sweep
 from headroles.conformance import LAWS, closing, cutting, seeing, table, zoo
+from headroles.conformance.case import Case
 from headroles.lrp import rules
 from headroles.miniatures import miniature
 from headroles.probe import examples
@@ -277,6 +278,24 @@ def test_conform_is_a_command_for_a_folder_and_for_a_config(tmp_path):
     assert told.code == 0
     assert "OPTForCausalLM: which laws hold" in told.out
     assert told.out.count(" yes ") == len(LAWS)
+
+
+def test_a_tower_of_a_folder_is_scored_and_ablated(tmp_path):
+    model = miniature("llava")
+    case = Case(model)
+    hr.save(model, case.tokenizer, tmp_path / "model")
+    (tmp_path / "text.txt").write_text("\n".join(sentence.text for sentence in case.corpus) + "\n")
+    text, _ = hr.load(tmp_path / "model", tower="text")
+    assert type(text).__name__ == "LlamaModel"
+    options = ("--tower", "text", "--study", tmp_path / "study", "--resamples", 10)
+    told = run("score", tmp_path / "model", tmp_path / "text.txt", "--scores", "confidence", *options)
+    assert told.code == 0, told.err
+    told = run("ablate", tmp_path / "model", tmp_path / "text.txt", "--metric", "agreement", *options)
+    assert told.code == 0, told.err
+    found = hr.Study(tmp_path / "study").scores()
+    assert list(found.index) == list(hr.families.index(text))
+    assert found["confidence"].between(0, 1).all()
+    assert "model:" in hr.heads.signature(found, "ablation[agreement]")
 
 
 def test_conform_without_a_model_or_with_two_says_so(tmp_path):

@@ -84,15 +84,10 @@ def _of(site: Site, z: Tensor, leaves: list[tuple[str, Tensor]]) -> list[tuple[s
 
 
 def _latent(slopes: Tensor) -> bool:
-    """Whether other maps read what this one puts out, and heads nothing of it or all the same: it stays as it is."""
-    felt = slopes.sum(0)
-    return bool(((felt == 0) | (felt == len(slopes))).all()) and bool((felt == 0).all() or _half_unfelt(felt))
-
-
-def _half_unfelt(felt: Tensor) -> bool:
-    """Multi-head latent attention: one map makes the latents of keys and values, and a rotated key for all heads."""
-    first = int((felt == 0).sum())
-    return first > 1 and bool((felt[:first] == 0).all())
+    """Whether a map makes latents, which other maps read, and else only what all heads share: it stays as it is."""
+    felt = slopes.sum(0)  # by how many heads: [row]
+    shared = (felt == 0) | (felt == len(slopes))
+    return bool(shared.all() and felt[0] == 0)
 
 
 def _runs(site: Site, name: str, slopes: Tensor) -> list[Run]:
