@@ -62,15 +62,16 @@ def _whole(found: pd.DataFrame) -> list[str]:
 
 
 def _partly(table: pd.DataFrame, found: pd.DataFrame) -> list[str]:
-    lines = ["| not all works | " + " | ".join(AREAS) + " | why |", "|---|" + "---|" * (len(AREAS) + 1)]
     partly = found[found.isin(["no", "refused"]).any(axis=1)].droplevel("group")
+    lines = [f"<details><summary>The {len(partly)} of which something is wrong or refused, and why</summary>", ""]
+    lines += ["| not all works | " + " | ".join(AREAS) + " | why |", "|---|" + "---|" * (len(AREAS) + 1)]
     for name in partly.index:
         own = table.loc[name]
         said = dict.fromkeys(_short(one) for one in own["why"][own["holds"].isin(["no", "refused"])])
         why = "; ".join([*([NOTES[name]] if name in NOTES else []), *said])
         cells = " | ".join("" if one == "not asked" else one for one in partly.loc[name])
         lines.append(f"| {name} | {cells} | {why} |")
-    return lines
+    return [*lines, "", "</details>"]
 
 
 def _short(why: str) -> str:
