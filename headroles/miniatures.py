@@ -62,7 +62,7 @@ def miniature(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) ->
             torch.manual_seed(seed)
             model: PreTrainedModel = _class(config)(config)
             for parameter in model.parameters():
-                _widen(parameter)
+                widen(parameter)
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"no miniature of {whole.model_type!r}: {reason}; give options of its config") from error
@@ -158,7 +158,8 @@ def _class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return bare if isinstance(bare, type) else bare[0]
 
 
-def _widen(parameter: nn.Parameter) -> None:
+def widen(parameter: nn.Parameter) -> None:
+    """Random weights wide enough for attention to be far from uniform."""
     if not parameter.requires_grad:  # fixed sinusoids
         return
     if parameter.ndim >= 2:

@@ -73,7 +73,7 @@ def small(name, **options):
         torch.manual_seed(0)
         model = getattr(transformers, model_class)(config)
         for parameter in model.parameters():
-            zoo._widen(parameter)
+            zoo.widen(parameter)
         for name, buffer in model.named_buffers():
             if name.endswith("bias") and buffer.is_floating_point():
                 buffer.normal_()

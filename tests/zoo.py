@@ -10,6 +10,8 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headroles.miniatures import widen
+
 VOCABULARY = 64
 BOS, PAD, EOS, FIRST_WORD = 0, 1, 2, 4  # the same in every model; ids from FIRST_WORD on are words
 Site = tuple[str, int, int, int, int]  # kind, layer, heads, key-value heads, size of a head
@@ -150,17 +152,8 @@ def tiny(name: str, *, seed: int = 0) -> PreTrainedModel:
         torch.manual_seed(seed)
         model = getattr(transformers, model_class)(config)
         for parameter in model.parameters():
-            _widen(parameter)
+            widen(parameter)
     return model.eval()
-
-
-def _widen(parameter: torch.nn.Parameter) -> None:
-    if not parameter.requires_grad:  # fixed sinusoids
-        return
-    if parameter.ndim >= 2:
-        parameter.normal_(std=0.3)
-    else:  # biases and norms: off their special values 0 and 1, which hide mistakes
-        parameter.add_(torch.randn_like(parameter), alpha=0.1)
 
 
 def inputs(
