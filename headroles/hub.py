@@ -13,7 +13,7 @@ from headroles.text import Sentence
 
 LABELS = ("label", "gold_label", "Quality", "is_duplicate")  # the label columns of GLUE
 TEXTS: list[tuple[str, ...]] = [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")]
-TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",), ("text",)]  # QNLI has both of one line
+TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  # QNLI has both of the last but one
 SPLITS = ("validation", "validation_matched", "test", "train")  # which is taken where none is named
 FORMATS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 
@@ -43,7 +43,7 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
     names = list(rows.features or next(iter(rows)))
     if "translation" in names and not columns:
         return (_pair(row["translation"], str(source)) for row in rows)
-    texts = columns or next((known for known in TEXTS if {*known} <= {*names}), ())
+    texts = columns or next((known for known in (*TEXTS, ("text",)) if {*known} <= {*names}), ())
     label = label or next((name for name in LABELS if name in names), None)
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:
         lacking = f"no column {', '.join(columns)}" if columns else "no text column that is known by its name"
