@@ -59,7 +59,9 @@ def _split(source: str | Path) -> tuple[str, str | None]:
 def _rows(place: str, split: str | None) -> Any:
     """The rows of a split, as a stream."""
     if find_spec("datasets") is None:
-        raise ModuleNotFoundError(f"{place} is a dataset; install what reads them: pip install 'headroles[data]'")
+        raise ModuleNotFoundError(
+            f"{place} is not a file; if it is a dataset, install what reads it: pip install 'headroles[data]'"
+        )
     import datasets
 
     first, _, config = place.rpartition("/")

@@ -105,7 +105,7 @@ def test_a_name_that_nobody_knows_is_one_sentence(monkeypatch):
 def test_without_datasets_it_is_said_what_to_install(folder, monkeypatch):
     place = folder("some", train=ONE)
     monkeypatch.setattr(hub, "find_spec", lambda _: None)
-    said = f"{place} is a dataset; install what reads them: pip install 'headroles[data]'"
+    said = f"{place} is not a file; if it is a dataset, install what reads it: pip install 'headroles[data]'"
     with pytest.raises(ModuleNotFoundError, match=whole(said)):
         hr.read(place)
 
