@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -14,6 +13,7 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import processes
+from headroles.heads import beside
 from headroles.resize import resized
 from headroles.site import recorded, recorded_sites
 
@@ -25,16 +25,17 @@ def load(
 
     It is of the class the checkpoint was saved from, or of `cls`, such as "AutoModelForSequenceClassification";
     `options` go to the model's `from_pretrained`. A model whose heads were cut out comes back as it was saved. Weights
-    the checkpoint lacks, such as a pooler's, are drawn the same at every load. Raises OSError with the name and what
-    was missing.
+    the checkpoint lacks, such as a pooler's, are drawn the same at every load. Code that comes with a checkpoint is run
+    only with `trust_remote_code=True`. Raises OSError with the name and what was missing.
     """
+    trust = {"trust_remote_code": bool(options.get("trust_remote_code"))}  # else transformers asks on a terminal
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
+        config = transformers.AutoConfig.from_pretrained(name, **trust)
         chosen = getattr(transformers, cls or (config.architectures or ["AutoModel"])[0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the revision is of all weights
-            model = _loaded(chosen, config, name, options)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+            model = _loaded(chosen, config, name, options | trust)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **trust)
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, _reason(error)) from error
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
@@ -44,7 +45,7 @@ def load(
 
 def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer that a folder holds without a model."""
-    made: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder)
+    made: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return made
 
 
@@ -68,7 +69,7 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str
     Raises OSError with the path and the reason.
     """
     place = Path(folder)
-    draft = place.absolute().with_name(f".{place.absolute().name}.{os.getpid()}")
+    draft = beside(place.absolute())
     try:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
