@@ -58,28 +58,31 @@ def main():
     parser.add_argument("--only", help="commands, separated by commas; by default all")
     parser.add_argument("--output", type=Path, help="also write what is printed here, as JSON")
     asked = parser.parse_args()
-    rows, told = [], {"kills": asked.kills, "seed": asked.seed}
+    told = {"kills": asked.kills, "seed": asked.seed, "commands": []}
     with TemporaryDirectory() as folder:
         given = made(Path(folder))
         names = asked.only.split(",") if asked.only else [name for name in COMMANDS if there(name)]
-        for number, name in enumerate(names):
-            share = asked.kills // len(names) + (number < asked.kills % len(names))
-            if share:
-                rows.append(
-                    tried(name, given, Path(folder, "runs", name), share, random.Random(f"{asked.seed} {name}"))
-                )
-                print(pd.DataFrame(rows).tail(1).to_string(index=False, header=len(rows) == 1), flush=True)
-    told["commands"] = rows
+        shares = {name: len(range(number, asked.kills, len(names))) for number, name in enumerate(names)}
+        for name in filter(shares.get, names):
+            chance = random.Random(f"{asked.seed} {name}")
+            told["commands"].append(tried(name, given, Path(folder, "runs", name), shares[name], chance))
+            print(pd.DataFrame(told["commands"]).to_string(index=False), flush=True)
+            noted(told, asked.output)
     if asked.fuzz:
         from test_mutated import fuzz
 
         logging.disable(logging.WARNING)
         told["damaged files"] = fuzz(asked.fuzz, asked.seed)
         print("damaged files: {files}, of which {read} could be read".format(**told["damaged files"]))
-    if asked.output:
-        asked.output.parent.mkdir(parents=True, exist_ok=True)
-        asked.output.write_text(json.dumps(told, indent=1) + "\n")
+        noted(told, asked.output)
+    rows = told["commands"]
     sys.exit(not all(row["identical"] == row["finished"] == row["folders"] and row["same after it"] for row in rows))
+
+
+def noted(told, output):
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def tried(name, given, place, kills, chance):
