@@ -6,12 +6,13 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from headroles.text import Sentence, Span
 
 _TEXT = re.compile(r"#\s*text\s*= ?(.*)", re.DOTALL)
-_ID = re.compile(r"([0-9]+)(?:([-.])([0-9]+))?")
+_ID = re.compile(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?")  # no sentence has more words
+_HEAD = re.compile(r"[0-9]{1,9}")
 
 
 def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
@@ -57,15 +58,15 @@ def _line_fault(fields: list[str], word: int, last: int) -> str | None:
         hint = "a text without trees is read with form='text', or given trees by headroles.parse"
         return f"found {columns(fields)}; expected the 10 tab-separated columns of CoNLL-U; {hint}"
     if not (found := _ID.fullmatch(fields[0])) or not fields[1]:
-        return f"found ID {fields[0]!r} and FORM {fields[1]!r}; expected an ID such as 3, 3-4 or 3.1, and a word"
+        said = f"found ID {fields[0][:40]!r} and FORM {fields[1][:40]!r}"
+        return f"{said}; expected an ID such as 3, 3-4 or 3.1, and a word"
     if found[2] == ".":
         return None
     if int(found[1]) != word or (found[2] and (int(found[3]) < word or word <= last)):
         return f"found ID {fields[0]!r} where word {word} is due; words are numbered from 1, ranges do not overlap"
-    if not found[2] and not fields[6].isdecimal():
-        return (
-            f"found HEAD {fields[6]!r}; expected the number of a word, or 0 for the root; for trees use headroles.parse"
-        )
+    if not found[2] and not _HEAD.fullmatch(fields[6]):
+        wanted = "expected the number of a word, or 0 for the root; for trees use headroles.parse"
+        return f"found HEAD {fields[6][:40]!r}; {wanted}"
     return None
 
 
@@ -79,9 +80,9 @@ def _tree_fault(heads: list[int], last: int) -> str | None:
         return f"found {heads.count(-1)} words with HEAD 0; expected exactly one, the root"
     rooted = {-1}
     for word in range(size):
-        trail: list[int] = []
+        trail: set[int] = set()
         while word not in rooted and word not in trail:
-            trail.append(word)
+            trail.add(word)
             word = heads[word]
         if word not in rooted:
             return f"word {word + 1} governs itself, by way of its heads; expected a tree"
@@ -106,7 +107,7 @@ def spans(start: int, surface: str, forms: Sequence[str]) -> list[Span | None]:
     """The character spans of the words of the token `surface` at `start`; None for each where they do not spell it."""
     if "".join(forms) != surface:
         return [None] * len(forms)
-    ends = [start + sum(map(len, forms[: count + 1])) for count in range(len(forms))]
+    ends = [start + length for length in accumulate(map(len, forms))]
     return [(end - len(form), end) for form, end in zip(forms, ends, strict=True)]
 
 
@@ -153,4 +154,5 @@ def split(content: str) -> list[str]:
 
 def columns(names: list[str]) -> str:
     """How many columns, and what is in them, for messages."""
-    return f"{len(names)} column{'s' * (len(names) > 1)}: " + ", ".join(repr(name[:40]) for name in names)
+    shown = [repr(name[:40]) for name in names[:20]] + ["..."] * (len(names) > 20)
+    return f"{len(names)} column{'s' * (len(names) > 1)}: {', '.join(shown)}"

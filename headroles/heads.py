@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -185,7 +186,7 @@ def load(path: str | Path) -> pd.DataFrame:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A draft beside `path` that takes its place when the block ends well, and is removed when it does not."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
@@ -195,6 +196,11 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def beside(path: Path) -> Path:
+    """A place for a draft that no other process has: numbers of processes come again, in containers nearly always."""
+    return path.with_name(f".{path.name}.{uuid4().hex[:8]}")
 
 
 def _unpacked(arrow: pa.Table) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -14,6 +13,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import processes, towers
+from headroles.heads import beside
 from headroles.resize import resized
 from headroles.site import recorded, recorded_sites
 
@@ -26,11 +26,12 @@ def load(
     It is of the class the checkpoint was saved from, or of `cls`, such as "AutoModelForSequenceClassification";
     `options` go to the model's `from_pretrained`. `tower`: only that part of a model of text, pictures or sound, as
     `hr.tower`. A model whose heads were cut out comes back as it was saved. Weights the checkpoint lacks, such as a
-    pooler's, are drawn the same at every load. Raises OSError with the name and what was missing.
+    pooler's, are drawn the same at every load. Code that comes with a checkpoint is run only with
+    `trust_remote_code=True`. Raises OSError with the name and what was missing.
     """
     model = alone(name, cls=cls, tower=tower, **options)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **_trust(options))
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, _reason(error)) from error
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
@@ -41,16 +42,21 @@ def load(
 def alone(name: str | Path, *, cls: str | None = None, tower: str | None = None, **options: Any) -> PreTrainedModel:
     """The model that `load` gives, without a tokenizer: of pictures or sound, for one."""
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
+        config = transformers.AutoConfig.from_pretrained(name, **_trust(options))
         chosen = getattr(transformers, cls or (config.architectures or ["AutoModel"])[0])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # the revision is of all weights
-            model = _loaded(chosen, config, name, options)
+            model = _loaded(chosen, config, name, options | _trust(options))
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, _reason(error)) from error
     found = model if tower is None else towers.tower(model, tower)
     found.eval()
     return found
+
+
+def _trust(options: dict[str, Any]) -> dict[str, bool]:
+    """Off unless asked for: by default transformers asks on a terminal."""
+    return {"trust_remote_code": bool(options.get("trust_remote_code"))}
 
 
 def configured(path: Path) -> PreTrainedConfig:
@@ -63,7 +69,7 @@ def configured(path: Path) -> PreTrainedConfig:
 
 def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer that a folder holds without a model."""
-    made: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder)
+    made: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return made
 
 
@@ -87,7 +93,7 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str
     Raises OSError with the path and the reason.
     """
     place = Path(folder)
-    draft = place.absolute().with_name(f".{place.absolute().name}.{os.getpid()}")
+    draft = beside(place.absolute())
     try:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import logging
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -93,7 +92,7 @@ def prepare(
         raise ValueError(f"no pair is left for {empty}; left out were: {why}")
     if not all(one.has_tree for one in treed):
         treed = [*parse(Corpus("parsed", tuple(treed)), language=language, models=models, download=download)]
-    draft = place.absolute().with_name(f".{place.absolute().name}.{os.getpid()}")
+    draft = heads.beside(place.absolute())
     try:
         table = _written(draft, rows, treed, pieces, faults, [*pairs, *filter(None, (other, parsed))], seed)
         place.mkdir(parents=True, exist_ok=True)

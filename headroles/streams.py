@@ -13,6 +13,7 @@ from pathlib import Path
 
 from headroles.conllu import columns, trees
 from headroles.corpus import stem, suffix
+from headroles.hub import LABELS
 from headroles.text import Corpus, Sentence
 
 PART = 4096  # sentences that are held, tokenised and sorted by length at once
@@ -75,14 +76,15 @@ class Stream:
                 yield replace(one, target=other)
 
     def _rows(self) -> Iterator[Sentence]:
-        for number, line in enumerate(_lines(self.source), 1):
+        lines = ((number, line) for number, line in enumerate(_lines(self.source), 1) if line.strip())
+        for place, (number, line) in enumerate(lines):
             cells = line.split("\t")
-            if len(cells) != 2 and line.strip():
+            if len(cells) != 2 or (place == 0 and {*cells} & {*LABELS}):
                 raise ValueError(
                     f"{self.source}, line {number}: found {columns(cells)}; a streamed table is of two columns that "
                     "translate each other; read others with headroles.read"
                 )
-            if all(map(str.strip, cells)) and len(cells) == 2:
+            if all(map(str.strip, cells)):
                 yield Sentence(cells[0].strip(), target=Sentence(cells[1].strip()))
 
 

@@ -188,12 +188,19 @@ def _kept(folder: Path | None, name: str, runner: _Runner, batch: Batch) -> Arra
         return runner.run(batch)
     path = folder / f"{name}.npy"
     if path.is_file():
-        kept: Array = np.load(path, allow_pickle=False)
-        return kept
+        return _read(path)
     found = runner.run(batch)
     with heads.replacing(path) as draft, draft.open("wb") as file:
         np.save(file, found, allow_pickle=False)
     return found
+
+
+def _read(path: Path) -> Array:
+    try:
+        kept: Array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is damaged: {error}; remove the file to have it measured again") from error
+    return kept
 
 
 def _gates(model: PreTrainedModel, closed: Closed, fill: Fill) -> Tensor:

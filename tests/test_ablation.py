@@ -523,6 +523,17 @@ def test_a_finished_sweep_is_read(tmp_path):
     assert files(tmp_path) == finished
 
 
+@pytest.mark.parametrize("left", [0, 4, 60, -9])
+def test_a_damaged_batch_is_named(left, tmp_path):
+    ablated("marian", folder=tmp_path, **SMALL)
+    path = max(tmp_path.iterdir())
+    path.write_bytes(path.read_bytes()[:left])
+    said = r"\.npy is damaged: .+; remove the file to have it measured again\Z"
+    with pytest.raises(ValueError, match=said) as error:
+        ablated("marian", folder=tmp_path, **SMALL)
+    assert str(error.value).startswith(str(path))
+
+
 def terse(seed=0, most=4):
     """A translator that writes little."""
     model = zoo.tiny("marian", seed=seed)

@@ -396,6 +396,23 @@ def test_a_tokenizer_file_that_is_none(own):
     _unloadable(own, "KeyError: 'added_tokens'")
 
 
+def test_code_of_a_checkpoint_is_run_only_if_asked(own, monkeypatch):
+    """Not even where somebody sits at a terminal who would say yes."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    config = json.loads((own / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "written.Own"}}
+    (own / "config.json").write_text(json.dumps(config))
+    ran = own / "ran"
+    code = f"from transformers import BertConfig\nopen({str(ran)!r}, 'w').close()\nclass Own(BertConfig):\n    pass\n"
+    (own / "written.py").write_text(code)
+    for options in ({}, {"trust_remote_code": False}):
+        with pytest.raises(OSError, match=rf"^could not load '{re.escape(str(own))}': "):
+            hr.load(own, **options)
+        assert not ran.exists()
+    hr.load(own, trust_remote_code=True)
+    assert ran.exists()
+
+
 def test_weights_that_a_checkpoint_lacks_are_the_same_at_every_load(own):
     planted.model().save_pretrained(own)  # no pooler
     state = torch.random.get_rng_state()

@@ -6,6 +6,7 @@ import gzip
 import random
 import re
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -352,6 +353,15 @@ REST = "\t_\t_\t_\t_"
             "found HEAD '_'; expected the number of a word, or 0 for the root; for trees use headroles.parse",
         ),
         (
+            f"3\ty{REST}\t{'9' * 5000}\tdep\t_\t_",  # Python turns no more than 4,300 digits into a number
+            f"found HEAD '{'9' * 40}'; expected the number of a word, or 0 for the root; for trees use headroles.parse",
+        ),
+        (
+            f"{'9' * 5000}\t{'y' * 50}{REST}\t1\tdep\t_\t_",
+            f"found ID '{'9' * 40}' and FORM '{'y' * 40}'; expected an ID such as 3, 3-4 or 3.1, and a word",
+        ),
+        ("\t".join("x" * 99), f"found 99 columns: {str(['x'] * 20)[1:-1]}, ...; {TEN}; {HOW}"),
+        (
             f"3\ty{REST}\t-1\tdep\t_\t_",
             "found HEAD '-1'; expected the number of a word, or 0 for the root; for trees use headroles.parse",
         ),
@@ -387,6 +397,16 @@ def test_heads_that_are_no_tree(file, heads, fault):
     path = file("x.conllu", HI + "# sent_id = 2\n" + rows)
     with pytest.raises(ValueError, match=whole(f"{path}, line 5: {fault}, in the sentence that starts here")):
         read(path)
+
+
+def test_a_sentence_of_many_words_is_read_at_once(file):
+    """A chain of words, and one token of all of them: neither takes time that grows with the square."""
+    count, rest = 30_000, "\t_" * 7
+    words = "".join(f"{n}\tw\t_\t_\t_\t_\t{(n + 1) % (count + 1)}\tdep\t_\t_\n" for n in range(1, count + 1))
+    start = time.process_time()
+    (sentence,) = read(file("x.conllu", f"1-{count}\t{'w' * count}{rest}\t_\n{words}"))
+    assert time.process_time() - start < 5
+    assert sentence.spans[-1] == (count - 1, count)
 
 
 def test_a_range_beyond_the_last_word(file):
@@ -461,8 +481,8 @@ def test_arguments_that_do_not_go_together(file):
 
 
 def test_columns_that_are_not_there(file):
-    path = file("x.tsv", "id\ttext\tmood\n7\ta\tgood\n")
-    columns = "3 columns: 'id', 'text', 'mood'"
+    path = file("x.tsv", "id\twords\tmood\n7\ta\tgood\n")
+    columns = "3 columns: 'id', 'words', 'mood'"
     known = f"it has {columns}; give label= one of them, or an index from 0"
     unknown = f"{path} has no label column that is known by its name; {known}"
     with pytest.raises(ValueError, match=whole(unknown)):

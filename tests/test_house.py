@@ -280,6 +280,23 @@ def test_errors_are_caught_by_their_kind(module):
                 assert BROAD[module] in lines[node.lineno - 1].partition("#")[2]
 
 
+@pytest.mark.parametrize("module", FILES)
+def test_nothing_that_is_read_can_run(module):
+    """No pickles and no code of a checkpoint: weights are safetensors, tables and arrays are plain numbers."""
+    pickles = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+    runs = {"eval", "exec", "compile", "__import__", "torch.load", "pd.read_pickle", "np.loads"}
+    safe = {"trust_remote_code": "False", "allow_pickle": "False", "weights_only": "True", "shell": "False"}
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            assert not {name.partition(".")[0] for name in names} & pickles
+        elif isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in runs
+            given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            assert all(given.get(name, value) == value for name, value in safe.items())
+            assert ast.unparse(node.func) != "np.load" or "allow_pickle" in given
+
+
 @pytest.mark.parametrize(
     "module", sorted(set(FILES) - {"cli", "experiments", "reductions", "replications", "reproduction"})
 )  # whose arguments typer passes by name

@@ -87,6 +87,11 @@ def test_files_that_cannot_be_streamed(files, tmp_path):
     broken = {
         "latin.txt": (b"one\ncaf\xe9\n", "line 2: byte 0xe9 is not UTF-8"),
         "three.tsv": (b"a\tb\nc\td\te\n", f"line 2: {columns}; read others with headroles.read"),
+        "labelled.tsv": (
+            b"\nsentence\tlabel\na film\t1\n",
+            "line 2: found 2 columns: 'sentence', 'label'; a streamed table is of two columns that translate each "
+            "other; read others with headroles.read",
+        ),
     }
     for name, (content, said) in broken.items():
         (tmp_path / name).write_bytes(content)

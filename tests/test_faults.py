@@ -1,0 +1,24 @@
+"""Commands that are killed end as if they had not been: what is run by hand with more kills, with five."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="commands run in forks")
+def test_commands_that_are_killed_end_as_if_they_had_not_been(tmp_path):
+    told = tmp_path / "told.json"
+    command = [sys.executable, Path(__file__).with_name("faults.py"), "--kills", "5", "--output", told]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(told.read_text())["commands"]
+    assert sum(row["kills"] for row in rows) == 5
+    assert {(row["finished"] - row["folders"], row["identical"] - row["folders"]) for row in rows} == {(0, 0)}
+    assert {"score", "ablate", "prune", "shrink"} <= {row["command"] for row in rows}
