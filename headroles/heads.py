@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
+_BEGUN = time.time()  # of this run
 _DRAWS = "resamples:"  # prefix of the columns of a file that hold a column's resampled values
 _DAMAGE = (pa.ArrowException, ValueError, LookupError, TypeError, AttributeError)  # what reading a damaged file raises
 
@@ -191,6 +194,7 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
         os.replace(draft, path)
+        _forget_drafts(path)
     except OSError as error:
         raise OSError(f"could not write {path}: {error}; what was there before is unchanged") from error
     finally:
@@ -201,6 +205,14 @@ def replacing(path: Path) -> Iterator[Path]:
 def beside(path: Path) -> Path:
     """A place for a draft that no other process has: numbers of processes come again, in containers nearly always."""
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+
+
+def _forget_drafts(path: Path) -> None:
+    """Remove drafts of this file that a killed run left: those that nobody has written to since this one began."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+        with contextlib.suppress(OSError):
+            if draft.is_file() and draft.stat().st_mtime < _BEGUN:
+                draft.unlink()
 
 
 def _unpacked(arrow: pa.Table) -> pd.DataFrame:

@@ -82,12 +82,13 @@ def _rows(place: str, split: str | None) -> Any:
 
 
 def _pair(translation: Mapping[str, str], source: str) -> Sentence:
-    ordered = next((pair for pair in re.findall(r"\b([a-z]{2,3})-([a-z]{2,3})\b", source)), tuple(translation))
-    one, other = (translation[language] for language in ordered)
+    named = re.findall(r"\b([a-z]{2,3})-([a-z]{2,3})\b", source)
+    ordered = next((pair for pair in named if {*pair} == {*translation}), tuple(translation))
+    one, other = (translation[language] or "" for language in ordered)
     return Sentence(one.strip(), target=Sentence(other.strip()))
 
 
 def _sentence(row: Mapping[str, Any], texts: tuple[str, ...], label: str | None) -> Sentence:
-    cells = [str(row[name]).strip() for name in texts]
-    mark = None if label is None else str(row[label])
+    cells = ["" if row[name] is None else str(row[name]).strip() for name in texts]
+    mark = None if label is None or row[label] is None else str(row[label])
     return Sentence(cells[0], label=mark, second=(*cells, None)[1])

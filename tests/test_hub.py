@@ -62,7 +62,15 @@ def test_pairs_of_sentences_and_columns_that_are_named(folder):
 def test_translations_go_in_the_direction_of_the_name(folder):
     rows = [{"translation": {"de": "Hund", "en": "dog"}}, {"translation": {"de": "", "en": "cat"}}]
     assert hr.read(folder("pairs", test=rows)).sentences == (Sentence("Hund", target=Sentence("dog")),)
+    assert hr.read(folder("my-set", test=rows)).sentences == (Sentence("Hund", target=Sentence("dog")),)
     assert hr.read(folder("en-de", test=rows)).sentences == (Sentence("dog", target=Sentence("Hund")),)
+
+
+def test_what_is_empty_is_no_text(folder):
+    rows = [{"text": "a", "label": None}, {"text": None, "label": 1.0}]
+    assert hr.read(folder("holes", test=rows)).sentences == (Sentence("a"),)
+    pairs = [{"translation": {"de": "Hund", "en": None}}, {"translation": {"de": "Katze", "en": "cat"}}]
+    assert hr.read(folder("pairs", test=pairs)).sentences == (Sentence("Katze", target=Sentence("cat")),)
 
 
 def test_json_lines_are_read_too(tmp_path, monkeypatch):

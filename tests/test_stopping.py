@@ -163,7 +163,7 @@ def test_the_chance_of_a_small_p_at_the_end_is_that_of_a_simulation(z, share):
 
 # --- the whole procedure, in numbers --------------------------------------------------------------------------------
 
-HEADS, EXAMPLES = 2000, 1000
+HEADS, EXAMPLES = 4000, 1000
 
 
 def curtailed(found, first=FIRST):
@@ -519,7 +519,7 @@ def test_what_is_good_in_one_metric_is_bad_in_another(metric):
 @pytest.mark.parametrize("metric", [Loss(), Accuracy()], ids=lambda metric: metric.name)
 def test_what_is_chosen_and_told_on_the_same_examples_is_too_good_and_on_halves_it_is_not(metric):
     gains = {False: [], True: []}
-    for seed, halves in product(range(60), (False, True)):
+    for seed, halves in product(range(300), (False, True)):
         changes = np.random.default_rng(seed).normal(0, 1, (len(INDEX), 20))
         table = best(alone(metric, changes, examples=20), INDEX, halves=halves, resamples=0, seed=seed)
         gains[halves].append(RIGHT[type(metric)] * table["effect"].mean())

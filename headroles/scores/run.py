@@ -118,22 +118,26 @@ def _possible(
     chosen = []
     for one in named(asked):
         name, corpus = one.name(), pages.corpus.name
-        faults = {
-            f"score {name!r} is for {_or(one.kinds)} heads; the model has {_or(sorted(kinds))}": not (
-                kinds & set(one.kinds)
+        faults = [
+            (
+                not kinds & set(one.kinds),
+                f"score {name!r} is for {_or(one.kinds)} heads; the model has {_or(sorted(kinds))}",
             ),
-            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
-            f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse": (
-                one.needs_trees and not trees
+            (
+                one.needs_trees and not trees,
+                f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
+                f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse",
             ),
-            f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference=": (
-                one.needs_counts and pages.streamed and not counted
+            (
+                one.needs_counts and pages.streamed and not counted,
+                f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference=",
             ),
-            f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read": (
-                isinstance(one, Gradient) and pages.streamed
+            (
+                isinstance(one, Gradient) and pages.streamed,
+                f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read",
             ),
-        }
-        fault = next((text for text, lacking in faults.items() if lacking), None)
+        ]
+        fault = next((text for lacking, text in faults if lacking), None)
         if fault and strict:
             raise ValueError(fault)
         if not fault:
