@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import batches, heads, models, seam
-from headroles.batches import Batch, Encoded, Side
+from headroles.batches import Batch, Encoded
 from headroles.probe import body, without_cache
+from headroles.side import Side
 from headroles.site import Site
 from headroles.study import Study
 from headroles.text import Corpus

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -16,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import models
 from headroles.heads import Kind
-from headroles.pieces import NO_WORD, Pieces, aligned, pieces
+from headroles.pieces import NO_WORD, Pieces, pieces
+from headroles.side import Side
 from headroles.text import Corpus, Sentence
 
 LONGEST = 256  # tokens of a model's own output, where neither its positions nor its generation config say
@@ -58,36 +58,6 @@ class Encoded:
     def tokens(self) -> int:
         """The number of tokens of both sides, special ones included."""
         return sum(map(len, self.source)) + sum(map(len, self.target or ()))
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a batch. Real tokens are neither padding nor special (EOS, CLS, SEP, BOS; unknown words are real)."""
-
-    ids: Tensor  # [batch, token]
-    present: Tensor  # bool [batch, token]: not padding
-    real: Tensor  # bool [batch, token]
-    words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
-    sentences: tuple[Sentence | None, ...]
-    kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
-
-    def take(self, rows: Tensor) -> Side:
-        """The examples at `rows`, in this order, as often as they are named."""
-        ids, present, real, words = (each[rows] for each in (self.ids, self.present, self.real, self.words))
-        return Side(ids, present, real, words, tuple(self.sentences[row] for row in rows.tolist()))
-
-    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` gives, made once for all layers: for what a score needs of the tokens, not of the attention."""
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]
-
-    @cached_property
-    def parsed(self) -> Tensor:
-        """Which sentences have a tree of whose words each has a piece of its own: bool [batch]."""
-        rows = zip(self.sentences, self.words.tolist(), strict=True)
-        flags = [sentence is not None and sentence.has_tree and aligned(sentence, row) for sentence, row in rows]
-        return torch.tensor(flags, device=self.ids.device)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-NAME = "headroles"
+NAME, IN_PARTS = "headroles", "headroles-in-parts"
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 
 
 class Call(NamedTuple):
-    """One attention call: its tensors as the model's own eager function saw and made them."""
+    """One attention call, or its part for some of the queries: tensors as the model's own eager function had them."""
 
     module: nn.Module
     query: Tensor  # [batch, heads, query, size]
@@ -28,15 +29,19 @@ class Call(NamedTuple):
     out: Tensor  # [batch, query, heads, size]
     weights: Tensor  # [batch, heads, query, key]
     scaling: float  # of query times key
+    first: int = 0  # the place of its first query
 
 
 Handler = Callable[[Call], Tensor | None]
-_handlers: WeakKeyDictionary[nn.Module, list[Handler]] = WeakKeyDictionary()
+_handlers: WeakKeyDictionary[nn.Module, list[tuple[Handler, int | None]]] = WeakKeyDictionary()
 
 
 @contextmanager
-def attending(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
+def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = None) -> Iterator[None]:
     """Within the block `model` attends by its own eager function and `handler` sees every call; masks are kept.
+
+    With `cells` a call that has more weights than that is made in parts, one for some of the queries after the other,
+    each with no more weights, or those of one query. Where a model cannot be divided so is told by `parts.divisible`.
 
     What `handler` returns, if anything, takes the place of `call.out`. Weights are dropped after `handler` returns, so
     `output_attentions` gives none. Blocks nest; on leaving, also by an exception, the attention implementation of every
@@ -45,16 +50,16 @@ def attending(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     modules, configs = list(model.modules()), configs_of(model)
     before = [config._attn_implementation for config in configs]
     for module in modules:
-        _handlers.setdefault(module, []).append(handler)
+        _handlers.setdefault(module, []).append((handler, cells))
     try:
         for config in configs:
-            config._attn_implementation_internal = NAME
+            config._attn_implementation_internal = NAME if cells is None else IN_PARTS
         yield
     finally:
         for config, name in zip(configs, before, strict=True):
             config._attn_implementation_internal = name
         for module in modules:
-            _handlers[module].remove(handler)
+            _handlers[module].remove((handler, cells))
 
 
 def configs_of(model: nn.Module) -> list[Any]:
@@ -99,21 +104,53 @@ def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return inspect.signature(module.forward).bind(*args, **kwargs)
 
 
+class _Mask:
+    """A mask that is made for some queries at a time: whole, it grows with the square of the length."""
+
+    def __init__(self, **told: Any) -> None:
+        self.told = told
+
+    def of(self, rows: slice) -> Tensor | None:
+        """Of some queries: [batch, 1, query, key]."""
+        part = {"q_length": rows.stop - rows.start, "q_offset": self.told["q_offset"] + rows.start}
+        return eager_mask(**self.told | part)
+
+
 def _attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None = None,  # by place or, in some families, by name
+    attention_mask: Tensor | _Mask | None = None,  # by place or, in some families, by name
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    out, weights = eager(module)(module, query, key, value, attention_mask, **kwargs)
+    handlers = tuple(_handlers.get(module, ()))
     scaling = kwargs.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    for handler in tuple(_handlers.get(module, ())):
-        instead = handler(Call(module, query, key, value, attention_mask, out, weights, scaling))
-        out = out if instead is None else instead
-    return out, None
+    parts = []
+    for rows in _spans(query, key, [cells for _, cells in handlers if cells is not None]):
+        asking, mask = query[:, :, rows], _rows_of(attention_mask, rows, query)
+        out, weights = eager(module)(module, asking, key, value, mask, **kwargs)
+        for handler, _ in handlers:
+            instead = handler(Call(module, asking, key, value, mask, out, weights, scaling, rows.start))
+            out = out if instead is None else instead
+        parts.append(out)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1), None
+
+
+def _spans(query: Tensor, key: Tensor, cells: list[int]) -> list[slice]:
+    """The queries of each part: all at once where no handler asks for parts."""
+    length = query.shape[2]
+    step = min([length, *(max(1, one // (query.shape[0] * query.shape[1] * key.shape[2])) for one in cells)])
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def _rows_of(mask: Tensor | _Mask | None, rows: slice, query: Tensor) -> Tensor | None:
+    """The mask of some queries."""
+    if isinstance(mask, _Mask):
+        made = mask.of(rows)
+        return None if made is None else made.to(query.device)  # of several devices, that of this layer
+    return mask if mask is None or mask.shape[-2] != query.shape[2] else mask[..., rows, :]
 
 
 def _refuse(model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -126,4 +163,6 @@ def _refuse(model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
 
 
 AttentionInterface.register(NAME, _attend)
+AttentionInterface.register(IN_PARTS, _attend)
 AttentionMaskInterface.register(NAME, eager_mask)  # an attention name without a mask function gets no mask at all
+AttentionMaskInterface.register(IN_PARTS, _Mask)

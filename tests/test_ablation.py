@@ -30,7 +30,7 @@ from test_scores import STEP, corpus, tokens_of, writing
 import headroles as hr
 from headroles import batches, families, gates, heads
 from headroles.ablation import PLANS, ablate
-from headroles.batches import Batch, Side
+from headroles.batches import Batch
 from headroles.corrections import benjamini_hochberg, holm
 from headroles.examples import Sweep
 from headroles.metrics import BLEU, ChrF, Loss, Perplexity
@@ -38,6 +38,7 @@ from headroles.objectives import objective
 from headroles.probe import without_cache
 from headroles.replay import Replay, layers
 from headroles.scores.book import counting
+from headroles.side import Side
 from headroles.significance import effects
 from headroles.sweep import FILLS, sweep
 from headroles.text import Corpus

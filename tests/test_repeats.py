@@ -10,10 +10,10 @@ from test_scores import corpus, tokens_of
 
 import headroles as hr
 from headroles import heads
-from headroles.batches import Side
 from headroles.scores.base import Seen
 from headroles.scores.duplicate import Duplicate
 from headroles.scores.induction import Induction
+from headroles.side import Side
 from headroles.survey import measure
 from headroles.text import Tokens
 

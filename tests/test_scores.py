@@ -24,11 +24,12 @@ from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles import batches, families, heads
-from headroles.batches import Side
 from headroles.pieces import NO_WORD
 from headroles.scores.base import Score, Seen, known, named
 from headroles.scores.book import Book, bounds, counting
+from headroles.scores.confidence import Confidence
 from headroles.scores.run import DEFAULT
+from headroles.side import Side
 from headroles.text import Corpus, Sentence
 
 DETERMINISTIC = settings(
@@ -605,6 +606,42 @@ def tokens_of(name):
 def plain(table):
     """The columns without the bounds of their intervals."""
     return table[[name for name in table if not name.endswith((".low", ".high"))]]
+
+
+IN_PARTS = [name for name, score in known().items() if getattr(score, "in_parts", False)]
+
+
+@pytest.mark.parametrize("name", ["bert", "marian", "llama-grouped", "t5"])
+def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
+    repeats = {"induction", "duplicate"} if name == "llama-grouped" else set()
+    asked = [one for one in [*scores_for(name), *map(known().get, repeats)] if one.in_parts]
+    asked = [one() if isinstance(one, type) else one for one in asked]
+    assert {one.name() for one in asked} == {*IN_PARTS} - ({"induction", "duplicate"} - repeats)
+    whole = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, resamples=20)
+    shown = []
+    monkeypatch.setattr("headroles.watch.CELLS", 50)
+    monkeypatch.setattr(Confidence, "tally", noted(Confidence.tally, shown))
+    parts = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, resamples=20)
+    assert (max(seen.first for seen in shown) > 0) == (name != "t5")
+    pd.testing.assert_frame_equal(parts, whole, rtol=0, atol=1e-6)
+    for column, draws in heads.resamples(whole).draws.items():
+        np.testing.assert_allclose(heads.resamples(parts).draws[column], draws, atol=STEP)
+
+
+def test_a_score_that_does_not_say_that_it_adds_up_over_parts_sees_the_whole(monkeypatch):
+    monkeypatch.setattr("headroles.watch.CELLS", 50)
+    found = [seen for each in noticing().values() for seen in each]
+    assert {seen.first for seen in found} == {0}
+    assert all(seen.weights.shape[-2] == seen.queries.ids.shape[1] for seen in found)
+    gc.collect()  # a class that is still there is a known score
+
+
+def noted(tally, shown):
+    def noting(self, seen):
+        shown.append(seen)
+        return tally(self, seen)
+
+    return noting
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -11,11 +11,13 @@ import pytest
 import torch
 import zoo
 from test_families import NAMES, _traces
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import headroles as hr
 from headroles import families, seam
 from headroles.probe import without_cache
 from headroles.site import class_name
+from headroles.watch import divisible, watched_in_parts
 
 OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
 FIELDS = {"enc-self": "encoder_attentions", "dec-self": "decoder_attentions", "cross": "cross_attentions"}
@@ -255,3 +257,61 @@ def test_what_has_no_attention_cannot_be_watched():
         hr.watched(tiny("mamba"), print),
     ):
         pass
+
+
+WHOLE = {"deberta-v2", "mpnet", "gptj", "gpt-neo", "bloom", "falcon", "falcon-grouped", "fsmt", "t5", "mt5"}
+LONG = 300  # tokens
+
+
+def in_parts(model, given, cells):
+    """(site, first, weights) of every part of one forward."""
+    found = []
+    with watched_in_parts(model, lambda *seen: found.append(seen), cells=cells):
+        forward(model, given)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_divided_where_that_is_the_same(name):
+    assert divisible(tiny(name)) == (name not in WHOLE)
+
+
+@pytest.mark.parametrize("cells", [1, 60, 10**6])
+@pytest.mark.parametrize("name", ["marian", "bert", "llama-grouped", "mistral", "gpt2", "albert", "t5"])
+def test_parts_of_the_attention_are_the_attention(name, cells):
+    given = zoo.inputs(tiny(name))
+    parts, whole = in_parts(tiny(name), given, cells), dict(seen(name))
+    assert list(dict.fromkeys(site for site, *_ in parts)) == list(whole)
+    for site, weights in whole.items():
+        mine = [(first, part) for one, part, first in parts if one == site]
+        assert [first for first, _ in mine] == [0, *torch.tensor([p.shape[2] for _, p in mine]).cumsum(0).tolist()[:-1]]
+        torch.testing.assert_close(torch.cat([part for _, part in mine], 2), weights, rtol=1e-5, atol=1e-6)
+        if name not in WHOLE:
+            assert all(part.numel() <= cells or part.shape[2] == 1 for _, part in mine)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made in the block."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        tensors = [
+            each for each in (made if isinstance(made, tuple | list) else [made]) if isinstance(each, torch.Tensor)
+        ]
+        self.numbers = max([self.numbers, *(each.untyped_storage().nbytes() // each.itemsize for each in tensors)])
+        return made
+
+
+@pytest.mark.parametrize("name", ["llama-grouped", "bert"])
+def test_nothing_grows_with_the_square_of_the_length(name):
+    room = {"max_position_embeddings": LONG}
+    model = type(tiny(name))(type(tiny(name).config).from_dict(tiny(name).config.to_dict() | room)).eval()
+    ids = torch.arange(LONG)[None] % 40 + 4
+    with Largest() as most, watched_in_parts(model, lambda *_: None, cells=4000):
+        forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    assert most.numbers <= LONG * zoo.VOCABULARY < LONG**2
+    with Largest() as most, hr.watched(model, lambda *_: None):
+        forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    assert most.numbers >= LONG**2

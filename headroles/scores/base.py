@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from headroles.batches import Side
 from headroles.heads import KINDS, Kind
+from headroles.side import Side
 
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Sums = Mapping[str, Tensor]
@@ -22,7 +22,7 @@ Sums = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Seen:
-    """The attention of one site on one batch, and the tokens it is between."""
+    """The attention of one site on one batch, or the part of it that starts from some queries of long texts."""
 
     kind: Kind
     weights: Tensor  # [batch, heads, query, key]
@@ -30,6 +30,12 @@ class Seen:
     keys: Side
     counts: Tensor  # [vocabulary]: how often each token occurs in the reference for the key side
     ranks: Tensor  # [vocabulary]: 0 for its most frequent token
+    first: int = 0  # the place of the first of the queries
+
+    @property
+    def places(self) -> Tensor:
+        """Where each query stands: [query]."""
+        return torch.arange(self.first, self.first + self.weights.shape[-2], device=self.weights.device)
 
     @property
     def causal(self) -> bool:
@@ -95,8 +101,11 @@ class Measure(ABC):
 class Score(Measure):
     """What every head attends to. A subclass is a frozen dataclass in a file of its own; its fields are options.
 
-    `tally` and `ground` give sums per sentence.
+    `tally` and `ground` give sums per sentence. Where these add up over parts of the queries too, `in_parts` is to be
+    True: then long texts are read in parts, each a `Seen` of some queries and all keys, `seen.places` telling which.
     """
+
+    in_parts: ClassVar[bool] = False
 
     @abstractmethod
     def tally(self, seen: Seen) -> dict[str, Tensor]:

@@ -11,6 +11,8 @@ from headroles.scores.base import Score, Seen, Sums
 class Confidence(Score):
     """Mean over real queries of the largest weight on a real key (Voita et al. 2019, section 4)."""
 
+    in_parts = True
+
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """The sum of the largest weights."""
         return {"top": seen.over_queries(seen.top[0])}

@@ -16,15 +16,16 @@ class Duplicate(Score):
     """
 
     kinds = ("dec-self",)
+    in_parts = True
 
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """The sum of that weight."""
-        same = (seen.on_real * earlier(seen.queries)[:, None]).sum(-1)  # [batch, heads, query]
-        return {"weight": seen.over_queries(same, repeats(seen.queries))}
+        same = (seen.on_real * earlier(seen)[:, None]).sum(-1)  # [batch, heads, query]
+        return {"weight": seen.over_queries(same, repeats(seen))}
 
     def ground(self, seen: Seen) -> dict[str, Tensor]:
         """How many real queries occurred before."""
-        return {"queries": (repeats(seen.queries) & seen.queries.real).sum(-1, keepdim=True)}
+        return {"queries": (repeats(seen) & seen.queries.real).sum(-1, keepdim=True)}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
         """`duplicate`; NaN where no token occurs twice."""

@@ -15,6 +15,8 @@ class Entropy(Score):
     Over all keys that are not padding, special tokens included: a distribution's entropy needs the whole distribution.
     """
 
+    in_parts = True
+
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """The sum of the entropies."""
         tiny = torch.finfo(seen.weights.dtype).tiny  # 0 log 0 is 0

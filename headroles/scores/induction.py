@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headroles.batches import Side
 from headroles.scores.base import Score, Seen, Sums
 
 
@@ -17,27 +16,35 @@ class Induction(Score):
     """
 
     kinds = ("dec-self",)
+    in_parts = True
 
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """The sum of that weight."""
-        followed = earlier(seen.queries).roll(1, -1).tril(-1)  # the key after the same token; never the query itself
+        followed = (
+            earlier(seen).roll(1, -1).tril(seen.first - 1)
+        )  # the key after the same token; never the query itself
         copied = (seen.on_real * followed[:, None]).sum(-1)  # [batch, heads, query]
-        return {"weight": seen.over_queries(copied, repeats(seen.queries))}
+        return {"weight": seen.over_queries(copied, repeats(seen))}
 
     def ground(self, seen: Seen) -> dict[str, Tensor]:
         """How many real queries occurred before."""
-        return {"queries": (repeats(seen.queries) & seen.queries.real).sum(-1, keepdim=True)}
+        return {"queries": (repeats(seen) & seen.queries.real).sum(-1, keepdim=True)}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
         """`induction`; NaN where no token occurs twice."""
         return {"induction": sums["weight"] / sums["queries"]}
 
 
-def earlier(side: Side) -> Tensor:
+def earlier(seen: Seen) -> Tensor:
     """Which real tokens before it are the same as each token: bool [batch, query, key]."""
-    return side.keep(earlier, lambda: ((side.ids[:, :, None] == side.ids[:, None]) & side.real[:, None]).tril(-1))
+
+    def same() -> Tensor:
+        alike = seen.queries.ids[:, :, None] == seen.keys.ids[:, None]
+        return (alike & seen.keys.real[:, None]).tril(seen.first - 1)
+
+    return seen.queries.keep(earlier, same)
 
 
-def repeats(side: Side) -> Tensor:
+def repeats(seen: Seen) -> Tensor:
     """Which tokens occurred before, as real ones: bool [batch, query]."""
-    return earlier(side).any(-1)
+    return earlier(seen).any(-1)

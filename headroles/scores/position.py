@@ -17,11 +17,11 @@ class Position(Score):
 
     offsets: tuple[int, ...] = (-2, -1, 0, 1, 2)
     kinds = SELF
+    in_parts = True
 
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """How often the largest weight falls on each offset: [batch, heads, offset]."""
-        places = seen.top[1]
-        offset = places - torch.arange(places.shape[-1], device=places.device)
+        offset = seen.top[1] - seen.places
         return {"hits": torch.stack([seen.over_queries(offset == d, self._exists(seen, d)) for d in self.offsets], -1)}
 
     def ground(self, seen: Seen) -> dict[str, Tensor]:
@@ -45,7 +45,7 @@ class Position(Score):
     def _exists(seen: Seen, d: int) -> Tensor:
         if seen.causal and d > 0:
             return torch.zeros_like(seen.queries.real)
-        return shifted(seen.queries.real, d)
+        return shifted(seen.keys.real, d)[:, seen.places]
 
 
 def _signed(d: int) -> str:

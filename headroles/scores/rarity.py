@@ -18,6 +18,7 @@ class Rarity(Score):
 
     frequent: int = 500
     needs_counts = True
+    in_parts = True
 
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """How often the largest weight falls on the rarest token: [batch, heads]."""
@@ -40,5 +41,5 @@ class Rarity(Score):
         counted = (seen.ranks[rarest] >= self.frequent) & seen.keys.real.any(-1, keepdim=True)  # [batch, 1]
         counted = counted.expand_as(seen.queries.real)
         if seen.causal:
-            counted = counted & (torch.arange(counted.shape[-1], device=place.device) >= place[:, None])
+            counted = counted & (seen.places >= place[:, None])
         return place, counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, families, heads, models, seam
+from headroles import batches, families, heads, models, seam, watch
 from headroles.batches import Batch, Encoded
 from headroles.gates import Head
 from headroles.heads import Kind
@@ -27,7 +28,7 @@ from headroles.site import Site
 from headroles.streams import Stream
 from headroles.text import Corpus, Sentence
 from headroles.tokenised import tokenised
-from headroles.watch import watched
+from headroles.watch import LookAtPart, watched
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 
@@ -44,6 +45,9 @@ def score(
     reference: Corpus | None = None,
 ) -> pd.DataFrame:
     """Measure `scores` of every head of `model` on `corpus`, in one pass that holds one layer's attention at a time.
+
+    Of long texts it holds a part of that, for some of the queries: memory grows with length, not with its square
+    (not for syntax, alignment and gradients, and where `divisible` says no).
 
     `scores` are names or instances, by default all that the model and the corpus allow. Beside a column `c` stand the
     bounds of its 95 % interval, `c.low` and `c.high`: percentiles over `resamples` Poisson bootstrap resamples of the
@@ -160,22 +164,33 @@ def _watch(
     weights: Tensor,
     frequencies: dict[str, tuple[Tensor, Tensor]],
 ) -> None:
-    """One forward in which the scores of attention see every site."""
-    grounded: set[Kind] = set()
+    """One forward in which the scores of attention see every site, of long texts part by part."""
+    grounded: dict[Kind, tuple[Kind, int]] = {}
 
-    def look(site: Site, attention: Tensor) -> None:
+    def look(site: Site, attention: Tensor, first: int) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
         counts, ranks = frequencies["source" if keys is batch.source else "target"]
-        seen = Seen(site.kind, attention.float(), queries, keys, counts, ranks)
+        asking = queries.span(first, first + attention.shape[-2])
+        seen = Seen(site.kind, attention.float(), asking, keys, counts, ranks, first)
         _check_finite(seen, site, batch, model)
         for score in (score for score in scores if site.kind in score.kinds):
             book.add(score, site.key, score.tally(seen), weights)
-            if site.kind not in grounded:
+            if grounded.setdefault(site.kind, site.key) == site.key:  # the same for every layer
                 book.add_ground(score, site.kind, score.ground(seen), weights)
-        grounded.add(site.kind)
 
-    with torch.inference_mode(), watched(model, look):
+    with torch.inference_mode(), _watched(model, look, batch, scores):
         body(model)(**batch.inputs, **without_cache(body(model)))
+
+
+def _watched(
+    model: PreTrainedModel, look: LookAtPart, batch: Batch, scores: list[Score]
+) -> AbstractContextManager[None]:
+    """In parts where a layer has more weights than one part may have, and all scores add up over parts."""
+    sides = {site: (batch.queries(site.kind).ids, batch.keys(site.kind).ids) for site in families.sites(model)}
+    most = max(site.heads * queries.numel() * keys.shape[1] for site, (queries, keys) in sides.items())
+    if most > watch.CELLS and all(one.in_parts for one in scores):
+        return watch.watched_in_parts(model, look, cells=watch.CELLS)
+    return watch.watched(model, lambda site, attention: look(site, attention, 0))
 
 
 def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) -> None:

@@ -14,6 +14,8 @@ class Sink(Score):
     A head with nothing to do rests there: on CLS and SEP in BERT, on the first token in decoders (Xiao et al. 2023).
     """
 
+    in_parts = True
+
     def tally(self, seen: Seen) -> dict[str, Tensor]:
         """The sums of the weights on special tokens and on the first token."""
         special = seen.on_keys(seen.keys.present & ~seen.keys.real)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from headroles.batches import Side
 from headroles.pieces import NO_WORD
 from headroles.scores.base import SELF, Score, Seen, Sums
+from headroles.side import Side
 from headroles.text import RELATIONS
 
 WAYS = ("dep>head", "head>dep")

@@ -20,9 +20,10 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
 from headroles import families, objectives
-from headroles.batches import Batch, Side
+from headroles.batches import Batch
 from headroles.probe import without_cache
 from headroles.scores.gradient import slopes
+from headroles.side import Side
 
 SIZES = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
 MARIAN = {
