@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headroles.reports import report
     from headroles.role import Role, roles
     from headroles.scores import Attribution, Importance, Relevance, Score, attention, score
+    from headroles.sharing import groups
     from headroles.streams import Stream
     from headroles.study import Study
     from headroles.succession import drift
@@ -83,6 +84,7 @@ _ROOMS = {  # public name: its module, imported when first asked for, so that `i
     "read": "corpus",
     "relate": "relation",
     "repeated": "repeats",
+    "groups": "sharing",
     "report": "reports",
     "roles": "role",
     "ruled": "lrp",
@@ -140,6 +142,7 @@ __all__ = [
     "gated",
     "gates",
     "graded",
+    "groups",
     "heads",
     "join",
     "learning",

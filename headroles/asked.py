@@ -8,6 +8,17 @@ from pathlib import Path
 from typing import Any
 
 
+def opened(model: str, device: str | None, *, tower: Any = None, dtype: str | None = None) -> tuple[Any, Any]:
+    """The model that a command names, where it is asked for, and its tokenizer; "auto": over all devices there are."""
+    from headroles.models import load, place
+
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    if device == "auto":
+        return load(model, tower=tower, device_map="auto", **options)
+    loaded, tokenizer = load(model, tower=tower, **options)
+    return place(loaded, device), tokenizer
+
+
 def scores_of(scores: str, rules: str) -> list[Any]:
     """The scores of a list with commas, relevance by each rule set of another."""
     from headroles.scores import Relevance

@@ -71,7 +71,8 @@ def _forward(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: 
 
     def look(site: Site, weights: Tensor) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
-        kept = weights[0][:, queries.present[0]][:, :, keys.present[0]].float().cpu()  # [heads, query, key]
+        asking, asked = queries.present[0].cpu(), keys.present[0].cpu()
+        kept = weights[0].float().cpu()[:, asking][:, :, asked]  # [heads, query, key]
         if not kept.isfinite().all():
             raise ValueError(
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "

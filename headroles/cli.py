@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles.asked import assignment, head_of, scores_of
+from headroles.asked import assignment, head_of, opened, scores_of
 from headroles.checks import Tower, conform, families
-from headroles.experiments import ablate, agreement, compare, curve, relate, train
+from headroles.experiments import Device, Dtype, ablate, agreement, compare, curve, relate, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
 from headroles.replications import prepare, replicate
 from headroles.reproduction import reproduce
@@ -65,11 +65,11 @@ def score(
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     budget: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
     tower: Tower = None,
-    device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
 ) -> None:
     """Score every attention head of a model on a corpus, tell the roles and draw the figures."""
     from headroles.corpus import read
-    from headroles.models import load, place
     from headroles.role import tellable
     from headroles.streams import Stream
     from headroles.study import Study
@@ -79,11 +79,11 @@ def score(
         raise ValueError("--limit reads the first sentences only, --stream all of a long file; give one of them")
     sentences = Stream(corpus, target) if stream else read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
-    loaded, tokenizer = load(model, tower=tower)
+    loaded, tokenizer = opened(model, device, tower=tower, dtype=dtype)
     asked = None if scores is None else scores_of(scores, rules)
     options: dict[str, Any] = {"resamples": resamples, "seed": seed, "budget": budget, "reference": counted}
     folder = Study(study)
-    measure(folder, place(loaded, device), tokenizer, sentences, asked, **options)
+    measure(folder, loaded, tokenizer, sentences, asked, **options)
     for name, shares in balances(folder).items():
         parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
         say(f"relevance by {name}, of what is explained: {parts}")
@@ -143,18 +143,17 @@ def attend(
     target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
     limit: Annotated[int, typer.Option(help="How many of its first sentences.", min=1)] = 3,
     study: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("study"),
-    device: Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")] = None,
+    device: Device = None,
 ) -> None:
     """Keep the attention of every head on a few example sentences, for the report."""
     from headroles.attended import attend as run
     from headroles.corpus import read
-    from headroles.models import load, place
     from headroles.study import Study
 
     sentences = read(corpus, target, limit=limit)
-    loaded, tokenizer = load(model)
+    loaded, tokenizer = opened(model, device)
     folder = Study(study)
-    table = run(folder, place(loaded, device), tokenizer, sentences, limit=limit)
+    table = run(folder, loaded, tokenizer, sentences, limit=limit)
     count = table["sentence"].nunique()
     say(f"attention of {len(table) // count} heads on {count} sentences is in {folder.path('attention')}")
 

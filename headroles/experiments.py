@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles.asked import heads_of, kinds_of
+from headroles.asked import heads_of, kinds_of, opened
 from headroles.checks import Tower
 from headroles.screen import list_figures, say, show_best, show_effects, show_relations, show_table
 
@@ -21,7 +21,13 @@ Metric = Annotated[str, typer.Option(help="Metric: loss, perplexity, agreement, 
 Fill = Annotated[
     Literal["zero", "mean", "other", "uniform", "rescale"], typer.Option(help="What a closed head puts out.")
 ]
-Device = Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")]
+Device = Annotated[
+    str | None, typer.Option(help="Device of torch; auto: over all there are; by default a GPU if there is one.")
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"] | None,
+    typer.Option(help="Numbers of the model; by default as transformers loads it."),
+]
 
 
 def compare(
@@ -41,16 +47,15 @@ def compare(
     """Compare which score tells best which heads matter: relevance by each rule set, importance, confidence, chance."""
     from headroles.comparison import compare as run
     from headroles.corpus import read
-    from headroles.models import load, place
     from headroles.study import Study
     from headroles.survey import draw
 
     first = read(corpus, target, limit=limit)
     second = first if held_out is None else read(held_out, held_out_target, limit=limit)
-    loaded, tokenizer = load(model)
+    loaded, tokenizer = opened(model, device)
     folder = Study(study)
     chosen: Any = [name.strip() for name in rules.split(",")]
-    found, areas = run(folder, place(loaded, device), tokenizer, first, second, rules=chosen, resamples=resamples)
+    found, areas = run(folder, loaded, tokenizer, first, second, rules=chosen, resamples=resamples)
     show_table(found, "rank correlation with closing one head alone, over all heads and within layers")
     show_table(areas, "mean height of the curve when the least relevant heads are closed together")
     list_figures(draw(folder), study)
@@ -76,20 +81,20 @@ def ablate(
     together: Annotated[int, typer.Option(help="Variants that go through the model at once.", min=1)] = 8,
     tower: Tower = None,
     device: Device = None,
+    dtype: Dtype = None,
 ) -> None:
     """Close every head of a model and measure what changes, with intervals and corrected tests."""
     from headroles.ablation import closed_in
     from headroles.corpus import read
-    from headroles.models import load, place
     from headroles.study import Study
     from headroles.survey import draw
 
     sentences = read(corpus, target, limit=limit)
-    loaded, tokenizer = load(model, tower=tower)
+    loaded, tokenizer = opened(model, device, tower=tower, dtype=dtype)
     folder = Study(study)
     options: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill, "early": early}
     options |= {"resamples": resamples, "budget": budget, "together": together}
-    table = closed_in(folder, place(loaded, device), tokenizer, sentences, **options)
+    table = closed_in(folder, loaded, tokenizer, sentences, **options)
     show_effects(table)
     for name in (f"best-{metric}-{fill}", f"best-{metric}-{fill}-halves"):
         if plan == "rest" and not early and folder.has(name):
@@ -124,18 +129,17 @@ def curve(
     limit: Limit = None,
     resamples: Resamples = 1000,
     device: Device = None,
+    dtype: Dtype = None,
 ) -> None:
     """Close heads together, step by step, in orders told by a study's scores, and measure what is left."""
     from headroles.corpus import read
     from headroles.curves import curves_in, order_again, orders
-    from headroles.models import load, place
     from headroles.study import Study
     from headroles.survey import draw
 
     sentences = read(corpus, target, limit=limit)
     folder = Study(study)
-    loaded, tokenizer = load(model)
-    place(loaded, device)
+    loaded, tokenizer = opened(model, device, dtype=dtype)
     columns = [name.strip() for name in by.split(",")]
     listed = orders(folder.scores(), columns, kind=kind, seeds=seeds)
     if again is not None:

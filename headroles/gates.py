@@ -44,8 +44,8 @@ class Gate(Function):
             return back, None
         felt = c.to(gate.dtype) * z.to(gate.dtype)  # [batch, query, heads, size]
         if gate.ndim == 4:
-            return back, felt.sum(-1, keepdim=True).sum(-3, keepdim=True)
-        return back, felt.flatten(0, -3).sum(0).sum(-1, keepdim=True)  # whole rows are added up fastest
+            return back, felt.sum(-1, keepdim=True).sum(-3, keepdim=True).to(gate.device)
+        return back, felt.flatten(0, -3).sum(0).sum(-1, keepdim=True).to(gate.device)  # whole rows add up fastest
 
 
 @contextmanager

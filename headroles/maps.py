@@ -11,6 +11,7 @@ import pandas as pd
 
 from headroles.heads import LEVELS, Kind
 from headroles.role import held, names
+from headroles.sharing import ends
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,8 @@ def heatmap(
 
     `order="sorted"` puts the heads of each layer in descending order (Voita et al. 2019, Fig. 1a). `annotate` writes
     the values, or a text per head, into the cells. Values of both signs get a diverging scale around zero. Heads that
-    are not in the table stay blank, heads without a value are hatched.
+    are not in the table stay blank, heads without a value are hatched. Lines stand between groups of query heads that
+    share keys and values.
     """
     shown, kind = of_kind(values, kind)
     scale = _scale(shown, vmin, vmax, cmap)
@@ -60,6 +62,8 @@ def heatmap(
     grid = _grid(drawn["value"])
     ax = new_axes(grid.shape)[0] if ax is None else ax
     _layers(ax, grid, kind, annot=None if notes is None else _grid(drawn["text"]), fmt="", linewidths=0.5, **scale)
+    for bottom, head in ends(values, kind) if order == "head" else []:
+        ax.vlines(head, bottom, bottom + 1, color="0.2", linewidth=1.2)
     if order == "sorted":
         ax.set(xlabel="rank in the layer", xticks=ax.get_xticks(), xticklabels=ax.get_xticks().astype(int) + 1)
     layer, place = drawn.index[drawn["value"].isna()].to_frame().to_numpy(float).T

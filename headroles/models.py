@@ -148,10 +148,26 @@ def name(model: PreTrainedModel) -> str:
 def revision(model: PreTrainedModel) -> str:
     """The first 12 hexadecimal digits of the SHA-256 of all weights, with their names and shapes."""
     digest = hashlib.sha256()
-    for key, value in model.state_dict().items():
+    for key, value in weights(model).items():
         digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
         digest.update(value.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:12]
+
+
+def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """All weights by their names, also those that a `device_map` keeps on a disk until a layer needs them."""
+    here: dict[str, torch.Tensor] = model.state_dict()
+    if not is_offloaded(model):
+        return here
+    from accelerate.utils.modeling import get_state_dict_offloaded_model
+
+    found = get_state_dict_offloaded_model(model)
+    return {key: found.get(key, value) for key, value in here.items()}
+
+
+def is_offloaded(model: PreTrainedModel) -> bool:
+    """Whether a `device_map` keeps some of the weights away until a layer needs them."""
+    return any(value.is_meta for value in model.parameters())
 
 
 def tokens(tokenizer: PreTrainedTokenizerBase) -> str:

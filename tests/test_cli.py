@@ -251,7 +251,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference.write_text("the a with near .\n")
     options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "resamples": 7}
     options |= {"seed": 3, "budget": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
-    assert {*options, "stream", "tower"} == {  # these have tests of their own
+    assert {*options, "stream", "tower", "dtype"} == {  # these have tests of their own
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]

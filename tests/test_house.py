@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("processes",),
     ("text", "heads", "lexicon", "progress", "seam", "corrections", "layered", "frames", "towers", "miniatures",
      "conformance.table"),
-    ("hub",),
+    ("hub", "sharing"),
     ("papers", "papers.verdict", "papers.bench", "papers.printed"),
     ("site", "bias"),
     ("resize",),
@@ -92,7 +92,7 @@ PLUG_INS = {  # what is looked for when it is asked for
     ("lrp.rules", "lrp.alphabeta"),  # `table` takes in the operations that have rules of their own
 }
 WITHOUT_TORCH = (
-    *("text", "heads", "hub", "lexicon", "conllu", "corpus", "streams", "role", "study"),
+    *("text", "heads", "hub", "sharing", "lexicon", "conllu", "corpus", "streams", "role", "study"),
     *("maps", "flows", "outcomes", "survivors"),
     *("trends", "plots", "corrections", "layered", "relation", "prediction"),
     *("logistic", "succession", "meeting", "forests", "pictures", "frames"),

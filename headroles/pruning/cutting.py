@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles import families, seam
+from headroles import families, models, seam
 from headroles.gates import Head, closed, gated
 from headroles.probe import body, probe, without_cache
 from headroles.pruning.layout import Layout, layouts
@@ -38,6 +38,10 @@ def shrink(
     of what is left is in the model's config: `save_pretrained` and the Trainer keep it, `headroles.load` reads it.
     Raises ValueError, and changes nothing, where the output would not be the same.
     """
+    if models.is_offloaded(model):
+        raise ValueError(
+            f"the device_map of {type(model).__name__} keeps weights away from it; load it whole to cut heads out"
+        )
     found = families.sites(model)
     gone = _gone(model, heads)
     if groups not in ("equal", "whole", "expand"):

@@ -42,7 +42,7 @@ function parts(row) {
   close.addEventListener("click", closeCard);
   return [
     make("header", {}, make("p", { class: "kind", text: data.kinds[head.kind] }), make("h2", { id: "card-title", tabindex: "-1", text: `Layer ${head.layer}, head ${head.head}` }), close),
-    ways(head), rolePart(row), attentionPart(row), effectPart(row), pruningPart(row), scorePart(row),
+    ways(head), data.shared[row] && make("p", { class: "shared", text: `It ${data.shared[row]}.` }), rolePart(row), attentionPart(row), effectPart(row), pruningPart(row), scorePart(row),
   ].filter(Boolean);
 }
 

@@ -14,6 +14,7 @@ from headroles import maps, role
 from headroles.heads import KINDS, LEVELS
 from headroles.reports.sources import Column, Table, columns
 from headroles.reports.wording import words
+from headroles.sharing import groups
 
 Head = tuple[str, int, int]
 DIGITS = 7  # significant ones that are kept of a number: rounded again for the eye, it is as if rounded once
@@ -31,6 +32,22 @@ def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[dict[
     shown.sort(key=lambda one: [*MAIN, one["name"]].index(one["name"]))
     main = [one["name"] for one in shown if one["name"] in MAIN] or [one["name"] for one in shown[:LARGEST]]
     return [one | {"main": one["name"] in main} for one in shown], again
+
+
+def shared(tables: Iterable[Table], index: Sequence[Head]) -> list[str | None]:
+    """With which heads each shares its keys and values, in words."""
+    told = (groups(table.frame) for table in tables if table.stem == "heads")
+    found = next((one for one in told if one is not None), None)
+    if found is None:
+        return [None] * len(index)
+    place: dict[Any, Any] = {head: (*head[:2], group) for head, group in zip(list(found.index), found, strict=True)}
+    others = {head: [one[2] for one in place if one != head and place[one] == place[head]] for head in place}
+    return [
+        f"shares its keys and values with head{'s' * (len(others[head]) > 1)} {_listed(others[head])}"
+        if others.get(head)
+        else None
+        for head in index
+    ]
 
 
 def roles(tables: Iterable[Table], index: Sequence[Head]) -> dict[str, Any]:

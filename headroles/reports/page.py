@@ -58,6 +58,7 @@ def _data(tables: list[Table]) -> tuple[dict[str, Any], list[tuple[str, Table]]]
         "kinds": {kind: maps.TITLES[kind] for kind in KINDS if any(head[0] == kind for head in index)},
         "groups": [LOOKS, FINDS, MATTERS],
         "columns": columns,
+        "shared": contents.shared(tables, index),
         **contents.roles(tables, index),
         "prunings": contents.prunings(tables, index),
         "gates": exhibits.gates(tables, index),

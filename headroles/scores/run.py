@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import batches, families, heads, models, seam, watch
+from headroles import batches, families, heads, models, seam, sharing, watch
 from headroles.batches import Batch, Encoded
 from headroles.gates import Head
 from headroles.heads import Kind
@@ -171,7 +171,7 @@ def _watch(
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
         counts, ranks = frequencies["source" if keys is batch.source else "target"]
         asking = queries.span(first, first + attention.shape[-2])
-        seen = Seen(site.kind, attention.float(), asking, keys, counts, ranks, first)
+        seen = Seen(site.kind, attention.float().to(keys.ids.device), asking, keys, counts, ranks, first)
         _check_finite(seen, site, batch, model)
         for score in (score for score in scores if site.kind in score.kinds):
             book.add(score, site.key, score.tally(seen), weights)
@@ -232,6 +232,7 @@ def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> d
         "text": pages.corpus.hash,
         **pages.read,
         **decoder,
+        **({"shared": shared} if (shared := sharing.said(families.sites(model))) else {}),
         "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
         "headroles": version("headroles"),
     }
