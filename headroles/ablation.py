@@ -21,8 +21,9 @@ from headroles.scores.book import rounded
 from headroles.significance import best, effects
 from headroles.stopping import staged
 from headroles.study import Study
-from headroles.sweep import Fill, sweep
+from headroles.sweep import sweep
 from headroles.text import Corpus
+from headroles.variants import Fill
 
 Plan = Literal["single", "rest", "layer", "kind"]
 PLANS: tuple[Plan, ...] = get_args(Plan)

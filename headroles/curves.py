@@ -24,8 +24,9 @@ from headroles.objectives import Objective
 from headroles.scores import score as measure
 from headroles.scores.book import bounds, counting
 from headroles.study import Study
-from headroles.sweep import Fill, sweep
+from headroles.sweep import sweep
 from headroles.text import Corpus
+from headroles.variants import Fill
 
 Array = npt.NDArray[np.float64]
 

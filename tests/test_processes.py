@@ -191,6 +191,56 @@ def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     assert len(batches_in(together)) > 2
 
 
+@pytest.mark.slow
+def test_two_processes_share_the_heads_where_there_is_one_batch(given, tmp_path):
+    command = ["ablate", *given, "--limit", "12", "--resamples", "50", "--budget", "100000"]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    done = ended(launched("-m", "headroles", *command, "--study", together))
+    assert done.code == 0, done.err
+    assert run(*command, "--study", alone).code == 0
+    tables = [Study(folder).load("ablation-loss-single-zero") for folder in (alone, together)]
+    assert tables[0].attrs["signatures"] == tables[1].attrs["signatures"]
+    for one in tables:
+        one.attrs = {}
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    (whole,), parts = batches_in(alone), [np.load(path) for path in sorted(batches_in(together))]
+    measured = [~np.isnan(part).any((1, 2)) for part in parts]
+    assert len(parts) == 2
+    assert all(own[0] and 0.3 < own.mean() < 0.7 for own in measured)  # the intact model, and half of the variants
+    assert (measured[0] ^ measured[1])[1:].all()
+    np.testing.assert_array_equal(np.where(np.isnan(parts[0]), parts[1], parts[0]), np.load(whole))
+
+
+PRUNE = """
+import sys
+import headroles as hr
+from headroles import heads, processes
+from headroles.corpus import read
+
+model, source, target, out = sys.argv[1:]
+loaded, tokenizer = hr.load(model)
+corpus = read(source, target, limit=40)
+for strategy in ("importance", "-effect", "confidence", "random", "middle"):
+    table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, schedule="prune")
+    heads.save(table, f"{out}-{strategy}-{processes.rank()}.parquet")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_prune_what_one_prunes(given, tmp_path):
+    (tmp_path / "pruning.py").write_text(PRUNE)
+    done = ended(launched(tmp_path / "pruning.py", *given, tmp_path / "two"))
+    assert done.code == 0, done.err
+    subprocess.run([sys.executable, tmp_path / "pruning.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
+    files_ = sorted(tmp_path.glob("one-*.parquet"))
+    assert len(files_) == 5
+    for file, rank in product(files_, (0, 1)):
+        expected = heads.load(file)
+        found = heads.load(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
+        assert found.attrs["signatures"] == expected.attrs["signatures"]
+        pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
 SCORE = """
 import sys
 import headroles as hr
