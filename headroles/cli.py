@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headroles import processes
 from headroles.asked import assignment, head_of, opened, scores_of
 from headroles.checks import Tower, conform, families
 from headroles.experiments import Device, Dtype, ablate, agreement, compare, curve, relate, train
@@ -195,7 +196,8 @@ def main() -> None:
 
     HEADROLES_TRACEBACK=1 shows where an error comes from.
     """
-    logging.basicConfig(level=logging.WARNING, format="headroles: %(message)s")
+    told = logging.WARNING if processes.first() else logging.ERROR  # what several processes see is said once
+    logging.basicConfig(level=told, format="headroles: %(message)s")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -194,7 +195,7 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
         os.replace(draft, path)
-        _forget_drafts(path)
+        forget_drafts(path)
     except OSError as error:
         raise OSError(f"could not write {path}: {error}; what was there before is unchanged") from error
     finally:
@@ -207,12 +208,12 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}")
 
 
-def _forget_drafts(path: Path) -> None:
-    """Remove drafts of this file that a killed run left: those that nobody has written to since this one began."""
+def forget_drafts(path: Path) -> None:
+    """Remove drafts of this file or folder that a killed run left: those not written to since this one began."""
     for draft in path.parent.glob(f".{glob.escape(path.name)}.????????"):
         with contextlib.suppress(OSError):
-            if draft.is_file() and draft.stat().st_mtime < _BEGUN:
-                draft.unlink()
+            if max(part.stat().st_mtime for part in (draft, *draft.glob("*"))) < _BEGUN:
+                shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
 
 def _unpacked(arrow: pa.Table) -> pd.DataFrame:

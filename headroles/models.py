@@ -13,7 +13,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import processes, towers
-from headroles.heads import beside
+from headroles.heads import beside, forget_drafts
 from headroles.resize import resized
 from headroles.site import recorded, recorded_sites
 
@@ -100,6 +100,7 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str
         place.mkdir(parents=True, exist_ok=True)
         for file in draft.iterdir():
             file.replace(place / file.name)
+        forget_drafts(place.absolute())
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise OSError(f"could not write {place}: {_reason(error)}; what was there before is unchanged") from error
     finally:

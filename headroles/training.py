@@ -85,8 +85,7 @@ def train(
         model.config.use_cache = cached  # the Trainer switches it off for good
     table = _table(trainer.state.log_history, names, recipe)
     if trainer.is_world_process_zero():
-        model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
+        models.save(model, tokenizer, place)
         heads.save(table, place / HISTORY)
     trainer.accelerator.wait_for_everyone()
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -83,3 +84,16 @@ def test_the_command_takes_a_device_map_and_numbers_of_16_bits(folder, tmp_path)
     told = hr.heads.signature(hr.Study(tmp_path / "study").load("heads"), "confidence")
     half, _ = hr.load(folder, dtype=torch.bfloat16)
     assert f"weights:{models.revision(half)}|" in told
+
+
+def test_what_a_killed_run_left_of_a_model_goes_when_it_is_saved(folder, whole):
+    drafts = [folder.with_name(f".{folder.name}.{end}") for end in ("0123abcd", "4567cdef")]
+    for draft in drafts:
+        draft.mkdir()
+        (draft / "model.safetensors").write_bytes(b"half")
+        os.utime(draft / "model.safetensors", (0, 0))
+        os.utime(draft, (0, 0))
+    os.utime(drafts[1] / "model.safetensors")  # another run is writing it
+    hr.save(*whole, folder)
+    assert [draft.exists() for draft in drafts] == [False, True]
+    assert models.revision(hr.load(folder)[0]) == models.revision(whole[0])
