@@ -35,9 +35,11 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     """What `grown` gives, to be read."""
     parts = []
     for axis, rows in found.items():
-        columns = {name: {**row["times / first"], "exponent": row["exponent"]} for name, row in rows.items()}
+        ran = {name: row for name, row in rows.items() if "why not" not in row}
+        columns = {name: {**row["times / first"], "exponent": row["exponent"]} for name, row in ran.items()}
         parts.append(f"time over that at the first point, by {axis}\n{pd.DataFrame(columns).T.to_string()}")
-    return "\n\n".join(parts)
+        parts += [f"  {name}: {row['why not']}" for name, row in rows.items() if name not in ran]
+    return "\n".join(parts)
 
 
 def of(axis: str, value: int) -> Setting:
@@ -59,7 +61,8 @@ def _along(axis: str, values: tuple[int, ...], repeats: int) -> dict[str, Any]:
         for tool, make in tools.items():
             try:
                 times = _times(make, settings, repeats if job == "ablation" else 3 * repeats)
-            except ImportError:
+            except ImportError as error:
+                found[f"{job}, {tool}"] = {"why not": str(error)}
                 continue
             ratios = [time / times[0] for time in times]
             found[f"{job}, {tool}"] = {
