@@ -17,7 +17,7 @@ from ablation import times_of
 from setting import Setting, marian, setting
 
 SMALL = {"words": 1000, "layers": 2, "width": 128}
-POINTS = {"heads": (4, 8, 16, 32), "words": (16, 32, 64, 128, 256), "sentences": (50, 100, 200, 400, 800)}
+POINTS = {"heads": (4, 8, 16, 32), "words": (16, 64, 256), "sentences": (50, 200, 800)}
 FEW = {"heads": (2, 4), "words": (2, 4), "sentences": (2, 4)}
 RUNS = {
     "statistics": {"ours": attention.ours, "TransformerLens": attention.transformer_lens},

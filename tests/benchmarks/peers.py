@@ -46,17 +46,19 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=1, help="of ablation; three and ten times as many of the others")
     parser.add_argument("--no-growth", action="store_true")
+    parser.add_argument("--no-memory", action="store_true", help="it is read from /proc, which Linux has")
     parser.add_argument("--tiny", action="store_true", help="tiny models, to see that all runs: the times say nothing")
-    parser.add_argument("--output", type=Path, help="a file for what is printed, as JSON")
+    parser.add_argument("--output", type=Path, help="a file for what is printed, as JSON; other jobs there stay")
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     found: Found = {"setting": _machine()}
-    peaks = {(job, name): _peaks(JOBS[job], name, given.tiny) for name in given.models for job in given.jobs}
+    measured = [] if given.no_memory else [(job, name) for name in given.models for job in given.jobs]
+    peaks = {(job, name): _peaks(JOBS[job], name, given.tiny) for job, name in measured}
     for name in given.models:  # after all peaks: each is of a copy of this process, which is still small
         for key in given.jobs:
             job = JOBS[key]
             compared(job, _setting(job, name, tiny=True), 1)  # to warm up: imports, and what is made once
-            rows = compared(job, _setting(job, name, tiny=given.tiny), given.repeats, peaks[key, name])
+            rows = compared(job, _setting(job, name, tiny=given.tiny), given.repeats, peaks.get((key, name)))
             found.setdefault("jobs", {}).setdefault(job.name, {})[name] = rows
             print(f"\n{job.name}, {name}\n{_table(rows)}", flush=True)
             _save(found, given.output)
@@ -73,8 +75,14 @@ def main() -> None:
 
 
 def _save(found: Found, place: Path | None) -> None:
-    if place is not None:
-        place.write_text(json.dumps(found, indent=1) + "\n")
+    if place is None:
+        return
+    known: Found = json.loads(place.read_text()) if place.exists() else {}
+    jobs = known.get("jobs", {})
+    for name, models in found.get("jobs", {}).items():
+        jobs[name] = jobs.get(name, {}) | models
+    parts = {part: known.get(part, {}) | found[part] for part in ("left", "growth") if part in found}
+    place.write_text(json.dumps(known | found | parts | {"jobs": jobs}, indent=1) + "\n")
 
 
 def compared(job: Job, of: Setting, repeats: int, peaks: Peaks | None = None) -> Rows:
