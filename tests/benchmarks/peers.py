@@ -61,11 +61,11 @@ def main() -> None:
             rows = compared(job, _setting(job, name, tiny=given.tiny), given.repeats, peaks.get((key, name)))
             found.setdefault("jobs", {}).setdefault(job.name, {})[name] = rows
             print(f"\n{job.name}, {name}\n{_table(rows)}", flush=True)
+            if key == "pruning":
+                left = halving.parameters(_setting(job, name, tiny=given.tiny))
+                found.setdefault("left", {})[name] = left
+                print(f"(share of parameters left: {left['all']}, of those of attention {left['attention']})")
             _save(found, given.output)
-    if "pruning" in given.jobs:
-        job = halving.JOB
-        found["left"] = {name: halving.parameters(_setting(job, name, tiny=given.tiny)) for name in given.models}
-        print(f"\nshare of parameters left after pruning to half\n{pd.DataFrame(found['left']).T}")
     if not given.no_growth:
         found["growth"] = growth.grown(given.repeats, growth.FEW if given.tiny else growth.POINTS)
         print(f"\n{growth.table(found['growth'])}")
