@@ -1,139 +1,193 @@
-"""What others take to close every head: `python tests/benchmarks/peers.py`, with the extra `[bench]` installed.
+"""What others take to do the same: `OMP_NUM_THREADS=1 python tests/benchmarks/peers.py --output FILE`, extra `[bench]`.
 
-A Marian of base size (6+6 layers, d 512, 8 heads, feed-forward 2048, random weights) and one random batch of 16
-sentences of 24 tokens, all in one run: the processor time of TransformerLens (a hook on the heads' outputs, one full
-forward for each head), of nnsight (a trace for each head) and of captum's FeatureAblation (on our gates, 8 heads at a
-time) over that of a sweep, and the largest difference of their losses from the sweep's, in nats. OMP_NUM_THREADS=1
-makes processor time the time a quiet machine takes. TransformerLens asks for a tokenizer, which nothing uses: TOKENIZER
-is the folder of any.
+Four jobs (all attention statistics, ablating every head, relevance of every head, a forward without half of the heads)
+on random models of base size (a Marian of 6+6 layers and a GPT-2 of 6, d 512, 8 heads, 8,000 words) and random
+sentences, by us, TransformerLens, nnsight and captum, all with the same weights, in one run: processor time over ours
+(medians of paired repeats), peak memory over ours (a process of its own for each; of ablation with eight heads), and
+the largest difference of the numbers from ours. A tool that does not do a job has a row that says why. Then how the
+cost grows with heads, length and corpus. OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from copy import deepcopy
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
+import attention
+import attributing
+import closing
+import growth
+import halving
+import pandas as pd
 import torch
-from ablation import Bench, marian, ratio, times_of
-from transformers.modeling_outputs import Seq2SeqLMOutput
+import transformers
+from ablation import ratio
+from setting import MODELS, Job, Setting, installed, setting
 
-from headroles import gates
-from headroles.probe import without_cache
-
-MODULES = {"enc-self": "encoder.layers", "dec-self": "decoder.layers", "cross": "decoder.layers"}
-ATTENTION = {"enc-self": "self_attn", "dec-self": "self_attn", "cross": "encoder_attn"}
-HOOKS = {
-    "enc-self": "encoder_blocks.{}.attn.hook_z",
-    "dec-self": "decoder_blocks.{}.self_attn.hook_z",
-    "cross": "decoder_blocks.{}.cross_attn.hook_z",
-}
+JOBS = {"statistics": attention.JOB, "ablation": closing.JOB, "relevance": attributing.JOB, "pruning": halving.JOB}
+PEERS = ("transformer-lens", "nnsight", "captum", "bertviz", "inseq")
+Found = dict[str, Any]
+Rows = dict[str, Found]
+Peaks = dict[str, tuple[float, float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tokenizer")
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--together", type=int, default=8)
-    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", nargs="*", choices=JOBS, default=list(JOBS), help="nothing after it: growth alone")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--repeats", type=int, default=1, help="of ablation; three and ten times as many of the others")
+    parser.add_argument("--no-growth", action="store_true")
+    parser.add_argument("--no-memory", action="store_true", help="it is read from /proc, which Linux has")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, to see that all runs: the times say nothing")
+    parser.add_argument("--output", type=Path, help="a file for what is printed, as JSON; other jobs there stay")
     given = parser.parse_args()
-    model = marian(given.vocabulary).eval()
-    bench = Bench(model, given.vocabulary, given.together)
-    runs = {
-        "sweep": bench.swept,
-        "naive loop": bench.naive,
-        "TransformerLens": _lens(bench, given.tokenizer),
-        "nnsight": _nnsight(bench),
-        "captum FeatureAblation": _captum(bench, given.together),
-    }
-    results: dict[str, torch.Tensor] = {}
+    transformers.logging.set_verbosity_error()
+    found: Found = {"setting": _machine()}
+    measured = [] if given.no_memory else [(job, name) for name in given.models for job in given.jobs]
+    peaks = {(job, name): _peaks(JOBS[job], name, given.tiny) for job, name in measured}
+    for name in given.models:  # after all peaks: each is of a copy of this process, which is still small
+        for key in given.jobs:
+            job = JOBS[key]
+            compared(job, _setting(job, name, tiny=True), 1)  # to warm up: imports, and what is made once
+            rows = compared(job, _setting(job, name, tiny=given.tiny), given.repeats, peaks.get((key, name)))
+            found.setdefault("jobs", {}).setdefault(job.name, {})[name] = rows
+            print(f"\n{job.name}, {name}\n{_table(rows)}", flush=True)
+            if key == "pruning":
+                left = halving.parameters(_setting(job, name, tiny=given.tiny))
+                found.setdefault("left", {})[name] = left
+                print(f"(share of parameters left: {left['all']}, of those of attention {left['attention']})")
+            _save(found, given.output)
+    if not given.no_growth:
+        found["growth"] = growth.grown(given.repeats, growth.FEW if given.tiny else growth.POINTS)
+        print(f"\n{growth.table(found['growth'])}")
+    found["setting"]["load at the end"] = round(os.getloadavg()[0], 2)
+    print(f"\n{json.dumps(found['setting'], indent=1)}")
+    _save(found, given.output)
 
-    def kept(name: str) -> None:
-        results[name] = runs[name]()
 
-    times = times_of({name: partial(kept, name) for name in runs}, given.repeats)
-    sums = {name: result.reshape(len(bench.index), -1).sum(1) for name, result in results.items()}
-    far = {name: float((each - sums["sweep"]).abs().max()) for name, each in sums.items()}
-    found = {
-        name: {"time / sweep": ratio(times[name], times["sweep"]), "largest difference": far[name]} for name in runs
-    }
-    print(json.dumps(found, indent=1))
+def _save(found: Found, place: Path | None) -> None:
+    if place is None:
+        return
+    known: Found = json.loads(place.read_text()) if place.exists() else {}
+    jobs = known.get("jobs", {})
+    for name, models in found.get("jobs", {}).items():
+        jobs[name] = jobs.get(name, {}) | models
+    parts = {part: known.get(part, {}) | found[part] for part in ("left", "growth") if part in found}
+    place.write_text(json.dumps(known | found | parts | {"jobs": jobs}, indent=1) + "\n")
 
 
-def _lens(bench, tokenizer: str):
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import AutoTokenizer
-
-    with tempfile.TemporaryDirectory() as folder:
-        bench.model.save_pretrained(folder)  # both peers change the model they are given: each gets a copy
-        options = {
-            "hf_model": deepcopy(bench.model),
-            "tokenizer": AutoTokenizer.from_pretrained(tokenizer),
-            "device": "cpu",
+def compared(job: Job, of: Setting, repeats: int, peaks: Peaks | None = None) -> Rows:
+    """A row for each tool: time and memory over ours, the largest difference of its numbers; or why there is none."""
+    times, results, rows = _run(job, of, repeats * job.repeats)
+    first = next(iter(job.tools))
+    for name, mine in times.items():
+        tool, (peak, own) = job.tools[name], (peaks or {}).get(name, (None, None))
+        rows[name] = {
+            "time / ours": ratio(mine, times[first]),
+            "memory / ours": peak and round(peak / peaks[first][0], 2),  # type: ignore[index]
+            "largest difference": tool.against and difference(results[name], results[tool.against]),
+            "seconds": round(statistics.median(mine), 3),
+            "peak MiB": peak and round(peak),
+            "MiB of the job": own and round(own),
+            "note": tool.note,
         }
-        bridge = TransformerBridge.boot_transformers(folder, **options)
-    inputs = {name: value for name, value in bench.batch.inputs.items() if name != "input_ids"}
-
-    def run() -> torch.Tensor:
-        rows = []
-        for kind, layer, head in bench.index:
-
-            def close(z, hook, head=head):  # noqa: ARG001
-                z = z.clone()
-                z[:, :, head] = 0
-                return z
-
-            hooks = [(HOOKS[kind].format(layer), close)]
-            with torch.inference_mode():
-                logits = bridge.run_with_hooks(bench.batch.inputs["input_ids"], fwd_hooks=hooks, **inputs)
-                rows.append(bench.values(Seq2SeqLMOutput(logits=logits), bench.batch))
-        return torch.stack(rows)
-
-    return run
+    rows[first]["largest number"] = float(f"{results[first].abs().max().max():.3g}")
+    return {name: rows[name] for name in job.tools} | {name: {"why not": why} for name, why in job.cannot.items()}
 
 
-def _nnsight(bench):
-    from nnsight import NNsight
-
-    net = NNsight(deepcopy(bench.model))
-    size = bench.model.config.d_model // bench.model.config.encoder_attention_heads
-    inputs = bench.batch.inputs | without_cache(bench.model)
-
-    def run() -> torch.Tensor:
-        rows = []
-        for kind, layer, head in bench.index:
-            out = net.get(f"model.{MODULES[kind]}.{layer}.{ATTENTION[kind]}.out_proj")
-            with torch.inference_mode():
-                with net.trace(**inputs):
-                    z = out.input.clone()
-                    z[..., head * size : (head + 1) * size] = 0
-                    out.input = z
-                    logits = net.lm_head.output.save()
-                rows.append(bench.values(Seq2SeqLMOutput(logits=logits), bench.batch))
-        return torch.stack(rows)
-
-    return run
+def _run(job: Job, of: Setting, repeats: int) -> tuple[dict[str, list[float]], dict[str, pd.DataFrame], Rows]:
+    """Processor times and what came out, in turns; a tool that fails has a row that says how."""
+    times: dict[str, list[float]] = {}
+    results: dict[str, pd.DataFrame] = {}
+    rows: Rows = {}
+    runs: dict[str, Callable[[], pd.DataFrame]] = {}
+    for _ in range(repeats):
+        for name in (name for name in job.tools if name not in rows):
+            try:
+                run = runs[name] = runs.get(name) or job.tools[name].make(of)
+                start = time.process_time()
+                results[name] = run()
+                times.setdefault(name, []).append(time.process_time() - start)
+            except Exception as error:  # others may fail in any way
+                if name == next(iter(job.tools)):
+                    raise
+                rows[name] = {"why not": f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"}
+    return times, results, rows
 
 
-def _captum(bench, together: int):
-    from captum.attr import FeatureAblation
+def difference(one: pd.DataFrame, other: pd.DataFrame) -> float:
+    """The largest difference of two tables of the same rows and columns, where both have a number."""
+    if set(one) != set(other) or not one.index.equals(other.index):
+        raise ValueError(f"these are not of the same: {sorted(set(one) ^ set(other), key=str)}")
+    if not one[list(other)].isna().equals(other.isna()):
+        raise ValueError("these have no number in different places")
+    return float(f"{(one[list(other)] - other).abs().max().max():.2g}")
 
-    def loss(rows: torch.Tensor) -> torch.Tensor:
-        many, size = len(rows), len(bench.batch.numbers)
-        batch = bench.batch.take(torch.arange(size).repeat(many))
-        with gates.gated(bench.model, rows.repeat_interleave(size, 0)):
-            output = bench.model(**batch.inputs, **without_cache(bench.model))
-        return bench.values(output, batch).reshape(many, size).sum(1)
 
-    def run() -> torch.Tensor:
-        with torch.inference_mode():
-            ones = torch.ones(1, len(bench.index))
-            effect = FeatureAblation(loss).attribute(ones, perturbations_per_eval=together)
-            return loss(ones) - effect[0]
+def _peaks(job: Job, name: str, tiny: bool) -> Peaks:
+    """The peak memory in MiB of each tool that works, in a process of its own, and how much of it the job took."""
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        found = {tool: pool.apply(_peak, (job.name, name, tool, tiny)) for tool in job.tools}
+    return {tool: peak for tool, peak in found.items() if peak is not None}
 
-    return run
+
+def _peak(of: str, name: str, tool: str, tiny: bool) -> tuple[float, float] | None:
+    job = next(job for job in JOBS.values() if job.name == of)
+    try:
+        run = job.tools[tool].make(_setting(job, name, tiny=tiny, alone=True, few=closing.TOGETHER))
+        Path("/proc/self/clear_refs").write_text("5")  # what was needed to load the tool is forgotten
+        before = _mebibytes("VmRSS")
+        run()
+    except Exception:  # the row of its time says why
+        return None
+    return _mebibytes("VmHWM"), _mebibytes("VmHWM") - before
+
+
+def _mebibytes(name: str) -> float:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith(name)) / 1024
+
+
+def _setting(job: Job, name: str, *, tiny: bool, **options: Any) -> Setting:
+    if tiny:
+        return setting(MODELS[name](100, layers=2, width=32, heads=4), 4, 6, **options)
+    return setting(MODELS[name](), *job.size, **options)
+
+
+def _table(rows: Rows) -> str:
+    shown = ["time / ours", "memory / ours", "largest difference", "seconds", "peak MiB", "MiB of the job"]
+    ran = {name: {column: row[column] for column in shown} for name, row in rows.items() if "why not" not in row}
+    first = next(iter(rows))
+    lines = [pd.DataFrame(ran).T.to_string(na_rep="-"), f"(largest number: {rows[first]['largest number']})"]
+    said = {name: row.get("why not") or row["note"] for name, row in rows.items()}
+    return "\n".join([*lines, *(f"  {name}: {text}" for name, text in said.items() if text)])
+
+
+def _machine() -> Found:
+    return {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "packages": {name: installed_elsewhere(name) for name in PEERS},
+        "sentences, words": {job.name: job.size for job in JOBS.values()},
+        "load at the start": round(os.getloadavg()[0], 2),
+        "headroles": version("headroles"),
+    }
+
+
+def installed_elsewhere(name: str) -> str:
+    """What `installed` says, asked in a process of its own: this one stays as small as it is."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(partial(installed, name))
 
 
 if __name__ == "__main__":
