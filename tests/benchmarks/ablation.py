@@ -24,7 +24,7 @@ from headroles.batches import Batch
 from headroles.demo import minilm
 from headroles.gates import closed, gated
 from headroles.probe import without_cache
-from headroles.sweep import _Runner
+from headroles.variants import Runner
 
 SENTENCES, TOKENS = 16, 24
 
@@ -56,7 +56,7 @@ class Bench:
         self.explain = objectives.objective(name, model).explain(model, lambda: [self.batch])
         variants = [frozenset([head]) for head in self.index]
         self.gates = [closed(model, variant) for variant in variants]
-        self.runner = _Runner(model, TOKENS, self._read, None, variants, "zero", "zero", together)
+        self.runner = Runner(model, TOKENS, self._read, None, variants, "zero", "zero", together)
 
     def values(self, output, of: Batch) -> torch.Tensor:
         """The metric of each sentence, summed over its steps: [sentence]."""
