@@ -26,7 +26,7 @@ import signal
 import sys
 import time
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
@@ -162,16 +162,21 @@ def preloaded(modules: list[str]):
 
 
 def chosen(row: dict, reached: dict, items: Collection[str], seconds: float) -> list[str]:
-    """The tests that reach a line, the quickest of them and new ones; those of likely files first."""
+    """Tests that reach a line, so many seconds of them (of each first its quickest parameters), and new ones."""
     lines, took = reached["lines"][row["module"]], reached["took"]
     found = set(lines.get(row["line"], ())) - {""} or set().union(*map(set, lines.values())) - {""}
     order = {f"tests/test_{name}.py": place for place, name in enumerate(TESTS.get(row["module"], OF_SCORES))}
-    quick = [test for test in items if test not in took and test.partition("::")[0] in order]
+    new = [test for test in items if test not in took and test.partition("::")[0] in order]
+    rounds, seen = {}, Counter()
     for test in sorted(found & set(took) & set(items), key=lambda test: took[test]):
+        rounds[test] = seen[test.partition("[")[0]]
+        seen[test.partition("[")[0]] += 1
+    old = []
+    for test in sorted(rounds, key=lambda test: (rounds[test], took[test])):
         seconds -= took[test]
-        if seconds > 0 or not quick:
-            quick.append(test)
-    return sorted(quick, key=lambda test: (order.get(test.partition("::")[0], 99), took.get(test, 0)))
+        if seconds > 0 or not old:
+            old.append(test)
+    return new + sorted(old, key=lambda test: (rounds[test] > 0, order.get(test.partition("::")[0], 99), took[test]))
 
 
 def functions_of_ours() -> dict[tuple[str, str, int], list[FunctionType]]:

@@ -1,4 +1,4 @@
-"""What may be changed in a file of the library, one thing at a time and a table of what came of it (see `mutants.py`)."""
+"""What may be changed in a file of the library, one at a time, and a table of what became of it (`mutants.py`)."""
 
 from __future__ import annotations
 

@@ -84,8 +84,9 @@ def felt(draw):
     gradients = (
         flows[..., None] * (rng.random(shape) < 0.9) * rng.normal(size=shape) * np.exp(2 * rng.normal(size=shape))
     )
-    parts = gradients, counted * rng.normal(size=shape[:2]), counted
-    return Slopes("enc-self", *(torch.from_numpy(np.asarray(part)) for part in parts))
+    values = counted * rng.normal(size=shape[:2])
+    parts = gradients.astype(np.float32), values.astype(np.float32), counted  # as models have them
+    return Slopes("enc-self", *(torch.from_numpy(part) for part in parts))
 
 
 def some(slopes, rows):

@@ -212,10 +212,14 @@ def test_tables_of_different_models_are_refused_or_warned_of(caplog):
 def test_bad_input_is_named():
     where = index(layers=1)
     table, out = told(where, rarity=[1, 0] * 4), effects(where, loss=range(8))
-    with pytest.raises(ValueError, match=r"^no outcome \(ablation\[bleu\]\) among the columns: ablation\[loss\]$"):
-        hr.relate(table, out, names=["ablation[bleu]"])
-    with pytest.raises(ValueError, match=r"^no outcome \(ablation, importance, .*\) among the columns: confidence$"):
-        hr.relate(table, heads.table({"confidence": range(8)}, where, "s"))
+    two = effects(where, loss=range(8), accuracy=range(8))
+    message = "no outcome (ablation[bleu], ablation[loss]) among the columns: ablation[loss], ablation[accuracy]"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        hr.relate(table, two, names=["ablation[bleu]", "ablation[loss]"])
+    message = "no outcome (ablation, importance, relevance, attribution or survival) among the columns: "
+    for columns, there in ({"confidence": range(8)}, "confidence"), ({"confidence.low": range(8)}, "none"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message + there)}$"):
+            hr.relate(table, heads.table(columns, where, "s"))
     with pytest.raises(ValueError, match=r"^expected the table of hr\.roles, a column \.stability for each role"):
         hr.relate(out, out)
     with pytest.raises(ValueError, match=r"^the table of roles has no column rare\.margin; tell the roles again"):
@@ -455,4 +459,7 @@ def test_what_is_related_says_of_which_models_and_corpora():
         assert "model:m|weights:a1|trained_on:t2" in text
         assert "seed:0|keep" not in text
     assert "roles:model:m|weights:a1|corpus:c|text:t1" in heads.signature(tables[0], "auc")
+    for name in tables[0]:
+        assert heads.signature(tables[0], name).startswith("relate:family|resamples:0|permutations:9|seed:0|roles:")
+        assert "|outcomes:model:m|weights:a1|" in heads.signature(tables[0], name)
     assert heads.sources(pd.DataFrame({"a": [1]}), ["a"]) == "unsigned"

@@ -27,7 +27,7 @@ from headroles import batches, families, heads
 from headroles.batches import Side
 from headroles.pieces import NO_WORD
 from headroles.scores.base import Score, Seen, known, named
-from headroles.scores.book import Book, bounds, counting
+from headroles.scores.book import Book, bounds, counting, rounded
 from headroles.scores.run import DEFAULT
 from headroles.text import Corpus, Sentence
 
@@ -533,6 +533,23 @@ def test_sums_over_batches_in_any_order_are_equal(rows, seed):
         plain |= measured(score, collate(rows))
     for name, values in whole.items():
         np.testing.assert_allclose(values[:, 0], plain[name])
+
+
+def test_resamples_keep_thirteen_bits():
+    given = np.random.default_rng(0).normal(size=(4, 500)) * 10.0 ** np.arange(-2, 2)[:, None]
+    kept = rounded(given)
+    assert np.abs(kept / given - 1).max() <= 2**-13
+    mantissas, _ = np.frexp(kept)
+    assert np.array_equal(mantissas * 2**13, (mantissas * 2**13).round())
+    assert np.isnan(rounded(np.array([np.nan])))[0]
+
+
+@pytest.mark.parametrize(("resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
+def test_what_resamples_cannot_be_drawn_by(resamples, seed):
+    message = f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={resamples}, seed={seed}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Book([], resamples=resamples, seed=seed)
+    Book([], resamples=0, seed=2**64 - 1)
 
 
 def test_bounds_leave_out_resamples_without_a_value():
