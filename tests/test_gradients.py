@@ -366,10 +366,10 @@ def losses(model, tokenizer, sentence):
     return F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
 
 
-def by_hand(name, split):
+def by_hand(name, split, given=None):
     """The mean of |d / d gate| of the parts that `split` makes of the losses of a sentence: [heads]."""
     model, found = zoo.tiny(name), []
-    for sentence in corpus(5):
+    for sentence in given or corpus(5):
         gate = torch.ones(len(families.index(model)), requires_grad=True)
         with hr.gated(model, gate):
             parts = split(losses(model, tokens_of(name), sentence))
@@ -382,6 +382,11 @@ def by_hand(name, split):
 def test_importance_is_that_of_a_plain_loop(name, per, split):
     table = measured(name, hr.Importance(per=per), corpus(5))
     np.testing.assert_allclose(table["importance"], by_hand(name, split), rtol=1e-4, atol=1e-6)
+
+
+def test_importance_of_sentences_of_one_word_is_that_of_a_plain_loop():
+    table = measured("bert", "importance", SHORT)
+    np.testing.assert_allclose(table["importance"], by_hand("bert", list, SHORT), rtol=1e-4, atol=1e-6)
 
 
 def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
@@ -455,6 +460,18 @@ def test_shapley_values_sum_to_the_effect_of_all(name, samples):
     found = attributed(name, corpus(3), "ShapleyValueSampling", n_samples=samples)
     (whole_effect,) = effects(name, corpus(3), [list(found.index)])
     assert found.sum() == pytest.approx(whole_effect, abs=1e-4)
+
+
+def test_options_reach_the_method():
+    """Integrated by one step of Gauss and Legendre, a gradient is that at gates half open."""
+    model, given = body("bert"), corpus(3)
+    (batch,) = batches.batches(batches.encode(given, tokens_of("bert"), model), model)
+    half = torch.full((3, len(families.index(model))), 0.5, requires_grad=True)
+    explain = objective(None, model).explain(model, lambda: [batch])
+    with hr.gated(model, half):
+        explain(model(**batch.inputs), batch).values.sum().backward()
+    found = attributed("bert", given, "IntegratedGradients", n_steps=1)
+    np.testing.assert_allclose(found, half.grad.mean(0), atol=1e-6)
 
 
 def test_deep_lift_says_how_far_it_applies():

@@ -18,10 +18,13 @@ import headroles as hr
 from headroles import heads
 from headroles.logistic import firth
 from headroles.meeting import meet
-from headroles.relation import ALONE, CONSTANT, EVERYBODY, FILLED, NOBODY, NOWHERE
 from headroles.role import Role, roles
 from headroles.study import Study
 
+NOBODY, EVERYBODY = "no head has the role", "every head has the role: there is none to compare with"
+NOWHERE, CONSTANT = "the role is not for the heads that have the outcome", "the outcome is the same for all heads"
+FILLED = "in no layer are there heads with the role and heads without: it cannot be told from the layer"
+ALONE = "a single head on one side: no interval"
 ROLES = (Role("rare", "rarity", 0.5), Role("positional", r"position\[([+-]1)\]", 0.5))
 
 
@@ -181,6 +184,14 @@ def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reache
     row = hr.relate(told(where, rarity=np.arange(8) / 100), effects(where, loss=range(8)), permutations=9).iloc[0]
     assert row["note"] == NOBODY
     assert row["spearman"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("rarity", [[1, 0, 1, 0, 1, 0, 0, 0], [0.1, 0, 0.3, 0, 0.2, 0.4, 0, 0]])
+def test_a_single_resample_is_its_own_interval(rarity):
+    where = index(layers=1)
+    out = effects(where, loss=[3, 1, 2, 5, 9, 4, 7, 8])
+    row = hr.relate(told(where, rarity=rarity), out, resamples=1, permutations=9).iloc[0]
+    assert row["spearman.low"] == row["spearman.high"] != row["spearman"]
 
 
 def test_one_head_in_each_layer_cannot_be_told_from_the_layer():
