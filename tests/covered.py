@@ -2,7 +2,7 @@
 
     python -m coverage run -m pytest -n 0 -m '' && python tests/covered.py --output figures/quality/coverage.json
 
-What pyproject.toml says of coverage makes the first command count commands and processes that tests start. Each line and
+By what pyproject.toml says of coverage, commands and processes that tests start count too. Each line and
 branch that is left is in `left` with a `reason`: write it there, the next run keeps it.
 """
 

@@ -154,6 +154,26 @@ def test_gates_carry_gradients():
     assert (ones.grad != 0).all()
 
 
+def test_gates_carry_gradients_in_a_block_that_began_without():
+    model, ones = zoo.tiny("bert"), torch.ones(8, requires_grad=True)
+    with hr.gated(model, ones):
+        plain = outputs(model, zoo.inputs(model))
+        model(**zoo.inputs(model))[0].square().sum().backward()
+        assert torch.equal(outputs(model, zoo.inputs(model)), plain)
+    assert (ones.grad != 0).all()
+
+
+def test_a_fill_may_be_more_precise_than_the_model():
+    model = zoo.tiny("bert")
+    fill = {site.key: torch.rand(site.heads, site.size, dtype=torch.float64) for site in families.sites(model)}
+    found = []
+    for given in (fill, {key: value.float() for key, value in fill.items()}):
+        with hr.gated(model, torch.zeros(8), fill=given):
+            found.append(outputs(model, zoo.inputs(model)))
+    assert torch.equal(*found)
+    assert not torch.allclose(found[0], outputs(model, zoo.inputs(model)), atol=1e-3)
+
+
 def test_blocks_leave_no_trace_even_by_an_exception_and_touch_no_other_model():
     model, other = zoo.tiny("bert"), zoo.tiny("bert", seed=1)
     given = zoo.inputs(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import random
 import re
@@ -322,6 +323,24 @@ def test_the_signature_says_what_was_explained_and_where_it_went(name):
     of_loss = heads.signature(scored(name), "importance").split("|")
     assert "objective:Loss()" in of_loss
     assert not [field for field in of_loss if field.startswith(("inputs:", "residue:"))]
+
+
+def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog):
+    model = zoo.tiny("bert")
+
+    def level(score):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "headroles.scores.relevance"):
+            hr.score(model, tokens_of("bert"), corpus(3), score, resamples=0)
+        (record,) = caplog.records
+        parts = ", ".join(rf"{part} -?\d+\.\d %" for part in ("inputs", "biases", "residue"))
+        assert re.fullmatch(rf"{re.escape(score.label)} of what is explained: {parts}", record.message)
+        return record.levelno
+
+    assert level(hr.Relevance()) == logging.INFO
+    model.bert.encoder.layer[1].output.dense.register_forward_hook(lambda *given: torch.sin(9 * given[-1]))
+    assert level(hr.Relevance()) == logging.WARNING
+    assert level(hr.Relevance(epsilon=0.1)) == level(hr.Relevance(rules="attn")) == logging.INFO
 
 
 @pytest.mark.parametrize("training", [True, False])

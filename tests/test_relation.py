@@ -186,6 +186,22 @@ def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reache
     assert row["spearman"] == pytest.approx(1)
 
 
+def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():
+    where, random = index(kinds=("enc-self", "cross")), np.random.default_rng(0)
+    minus, plus, rarity, y = random.random((4, len(where)))
+    rarity[: len(where) // 2] = np.nan  # the role is for heads of one kind only
+    table = told(where, minus=minus, plus=plus, rarity=rarity)
+    found = hr.relate(table, effects(where, loss=y), resamples=0, permutations=9).set_index("role")
+    positional = np.maximum(minus, plus)
+    expected = {
+        "positional": stats.spearmanr(positional, y).statistic,
+        "rare": stats.spearmanr(rarity, y, nan_policy="omit").statistic,
+        "any": stats.spearmanr(np.fmax(positional, rarity), y).statistic,
+    }
+    assert found["spearman"].to_dict() == pytest.approx(expected)
+    assert (found["with"] + found["without"]).to_dict() == {"rare": 32, "positional": 64, "any": 64}
+
+
 @pytest.mark.parametrize("rarity", [[1, 0, 1, 0, 1, 0, 0, 0], [0.1, 0, 0.3, 0, 0.2, 0.4, 0, 0]])
 def test_a_single_resample_is_its_own_interval(rarity):
     where = index(layers=1)

@@ -488,6 +488,7 @@ def test_unknown_and_repeated_scores_are_refused():
         (["sink", "nonsense"], f"unknown score 'nonsense'; known: {', '.join(known())}"),
         (["sink", known()["sink"]()], "score 'sink' is asked for twice"),
         ([], f"no score given; known: {', '.join(known())}"),
+        ([3], "expected the name of a score or an instance such as Position(), got 3"),
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             named(asked)
@@ -934,6 +935,15 @@ def test_the_attention_of_a_bare_text():
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert model.training
     assert hr.attention(model, tokenizer(), "ab c", ("cross", 0, 0)).index[0] == "</s>"  # the decoder's start
+
+
+def test_attention_of_one_head_that_is_not_finite_is_an_error():
+    model = zoo.tiny("bert")
+    model.bert.encoder.layer[1].attention.self.query.weight.data[0, 0] = math.nan
+    message = "the attention of ('enc-self', 1, 0) is not finite; look for NaN or infinite weights"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        hr.attention(model, tokens_of("bert"), "ab c", ("enc-self", 1, 0))
+    assert hr.attention(model, tokens_of("bert"), "ab c", ("enc-self", 0, 0)).notna().all(axis=None)
 
 
 def test_what_attention_refuses():
