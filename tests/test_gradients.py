@@ -589,6 +589,17 @@ def test_weights_that_are_no_numbers(score):
         hr.score(model, tokens_of("bert"), corpus(4), score)
 
 
+@pytest.mark.parametrize("score", ["relevance", "importance"])
+def test_the_sentence_whose_gradients_are_no_numbers_is_named(score):
+    model = zoo.tiny("bert")
+    words = model.bert.embeddings.word_embeddings
+    words.weight = torch.nn.Parameter(words.weight.clone())  # not those by which tokens are predicted
+    words.weight.data[tokens_of("bert")("d")["input_ids"][1]] = math.nan
+    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a b", "c d a", "b a c"))))
+    with pytest.raises(ValueError, match=r"is not finite on sentence 3 of the corpus"):
+        hr.score(model, tokens_of("bert"), given, score)
+
+
 SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next
 
 

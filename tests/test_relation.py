@@ -184,6 +184,10 @@ def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reache
     row = hr.relate(told(where, rarity=np.arange(8) / 100), effects(where, loss=range(8)), permutations=9).iloc[0]
     assert row["note"] == NOBODY
     assert row["spearman"] == pytest.approx(1)
+    for many, expected in (3, 1.0), (2, np.nan):  # two are always in order
+        where = index(layers=1, many=many)
+        few = hr.relate(told(where, rarity=np.arange(many) / 100), effects(where, loss=range(many)), permutations=9)
+        assert few["spearman"][0] == pytest.approx(expected, nan_ok=True)
 
 
 def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():

@@ -385,6 +385,8 @@ def test_offsets_are_an_option():
     [
         ([0, 1, 2, 3, 4], 5, (), 1, 1),
         ([4, 3, 2, 1, 0], 5, (), -1, 1 / 5),
+        ([1, 2, 3, 4, 4], 5, (), 9 / 10, 1),  # one token ahead is near enough ...
+        ([0, 0, 1, 2, 3], 5, (), 9 / 10, 1),  # ... and so is one behind
         ([0, 0, 0, 0, 0], 5, (), 0, 2 / 5),
         ([0, 2, 1], 3, (), 1 / 3, 1),  # two pairs in order, one not
         ([0, 0, 1], 3, (), 2 / 3, 1),  # a tie counts for nothing
