@@ -73,6 +73,7 @@ def main():
     drawn = [one for module in files for one in every[module]]
     random.Random(asked.seed).shuffle(drawn)
     ahead = [(row, tree) for row, tree in drawn if key(row) not in rows or (asked.again and again(rows[key(row)]))]
+    ahead.sort(key=lambda one: key(one[0]) not in rows)  # survivors first
     reached = mapped(asked.map)
     rows = {key(row): rows[key(row)] for found in every.values() for row, _ in found if key(row) in rows}
     whole = {module: len(found) for module, found in every.items()}

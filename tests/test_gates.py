@@ -126,6 +126,17 @@ def test_uniform_attention_fills_in(name):
     torch.testing.assert_close(outputs(model, given), filled, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
+def test_uniform_attention_to_nothing_is_a_number(name):
+    """The first tokens of a text that is padded on the left see no token at all."""
+    model = zoo.tiny(name)
+    given = zoo.inputs(model, padded=False)
+    given["attention_mask"] = torch.ones_like(given["input_ids"])
+    given["attention_mask"][1, :2] = 0
+    with hr.gated(model, torch.zeros(number(model)), fill="uniform"):
+        assert outputs(model, given).isfinite().all()
+
+
 def test_the_mean_is_the_mean_over_tokens_that_are_there():
     model = zoo.tiny("marian")
     given = zoo.inputs(model)

@@ -561,6 +561,7 @@ def test_the_methods_of_captum_are_those_made_of_a_function_alone():
         *methods()
     }
     assert not {"LRP", "LayerConductance", "GuidedGradCam"} & {*methods()}
+    assert hr.Attribution().label == "attribution[IntegratedGradients]"
 
 
 @pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
