@@ -874,6 +874,8 @@ def test_sentences_too_long_are_left_out_and_counted(caplog):
         ("bert", corpus(), "alignment", "score 'alignment' is for cross heads; the model has enc-self"),
         ("bert", corpus(trees=False), "syntax", "score 'syntax' needs dependency trees, and corpus 'letters' has none "
          "on the side of its enc-self heads; read CoNLL-U, or make trees with headroles.parse"),
+        ("marian", corpus(trees=False), "syntax", "score 'syntax' needs dependency trees, and corpus 'letters' has "
+         "none on the side of its dec-self or enc-self heads; read CoNLL-U, or make trees with headroles.parse"),
         ("bert", Corpus("nothing", ()), None, "corpus 'nothing' is empty"),
         ("bert", Corpus("long", (Sentence("a " * 60),) * 2), None, "corpus 'long' has no sentence of at most 40 "
          "tokens, as many as the model reads; split them"),
