@@ -468,6 +468,14 @@ def test_the_baseline_is_the_best_single_offset():
     assert found["syntax[obj head>dep].baseline"] == 1 / 2
 
 
+@pytest.mark.parametrize(("apart", "found"), [(20, 1), (21, 0)])
+def test_offsets_of_at_most_twenty_words_are_tried(apart, found):
+    links = (apart, *[-1] * 21)
+    far = Sentence("a" * 22, tuple((i, i + 1) for i in range(22)), links, ("obj", *["root"] * 21))
+    told = value(named(["syntax"])[0], seen(torch.eye(22), sentence=far, words=list(range(22))))
+    assert told["syntax[obj dep>head].baseline"] == told["syntax[obj head>dep].baseline"] == found
+
+
 def test_subtypes_count_when_asked():
     passive = replace(TREE, relations=("nsubj:pass", "root", "amod", "obj"))
     made = seen(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=passive, words=WORDS)
