@@ -41,7 +41,10 @@ def efficiency(
     after one of each to warm up: speeds vary from machine to machine, the ratios less. Inputs are random.
     """
     if repeats < 2 or length < 1 or not all(0 <= share < 1 for share in shares):
-        raise ValueError(f"expected shares from 0 to below 1, a length, at least 2 repeats; got {shares}, {repeats}")
+        raise ValueError(
+            f"expected shares from 0 to below 1, a length of at least 1 and at least 2 repeats; got shares={shares}, "
+            f"length={length}, repeats={repeats}"
+        )
     rows = []
     variants = [*_variants(model, order, shares, groups)]
     with seam.evaluating(model):

@@ -100,7 +100,8 @@ def _lines(path: Path) -> Iterator[str]:
         number = 0
         try:
             for number, raw in enumerate(file, 1):
-                line = raw.decode().removesuffix("\n").removesuffix("\r")
+                line = raw.decode()
+                line = line.removesuffix("\r\n" if line.endswith("\r\n") else "\n")
                 yield line.removeprefix("\ufeff") if number == 1 else line
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: byte {error.object[error.start]:#04x} is not UTF-8") from error

@@ -34,6 +34,7 @@ from headroles.batches import encode
 from headroles.corpus import write
 from headroles.parsing import parse
 from headroles.pieces import NO_WORD, pieces, word_of
+from headroles.pruning.l0 import L0, Exactly
 from headroles.text import Corpus, Sentence
 
 ONE = Sentence("the a .")
@@ -696,3 +697,57 @@ def test_a_pipe_that_is_closed_is_no_error(study):
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert "of 16 heads have a role" in done.stdout
     assert done.stderr == ""
+
+
+# --- options of the library -----------------------------------------------------------------------------------------
+
+TINY = Corpus("tiny", (ONE, ONE, ONE))
+SHARES = "expected shares from 0 to below 1, a length of at least 1 and at least 2 repeats; got "
+
+
+def _survived(values: Sequence[float], **columns: Sequence[float]) -> pd.DataFrame:
+    """A signed table of heads of one layer that stayed or went, with other columns."""
+    index = heads.index({("enc-self", 0): len(values)})
+    return heads.table({"survival[x]": np.array(values, dtype=float), **columns}, index, "s")
+
+
+def _swept(metric: str = "loss", **options: Any) -> object:
+    chosen = hr.metrics.metric(metric)
+    return hr.sweep.sweep(planted.model(), planted.tokenizer(), TINY, [], chosen, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hr.efficiency(planted.model(), [], shares=[1.0]), f"{SHARES}shares=[1.0], length=64, repeats=7"),
+        (lambda: hr.efficiency(planted.model(), [], shares=[0], length=0), f"{SHARES}shares=[0], length=0, repeats=7"),
+        (lambda: hr.efficiency(planted.model(), [], shares=[], repeats=1), f"{SHARES}shares=[], length=64, repeats=1"),
+        (lambda: hr.evaluate(planted.model(), planted.tokenizer(), TINY, ["agreement"] * 2),
+         "metric 'agreement' is asked for twice; the rows are called by the name"),
+        (lambda: _swept(budget=0), "expected a budget and a number of variants together of at least 1; got 0, 8"),
+        (lambda: _swept(together=0), "expected a budget and a number of variants together of at least 1; got 4096, 0"),
+        (lambda: hr.odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
+         "roles and outcomes are of different heads: 3 and 2 rows"),
+        (lambda: hr.predictors(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
+         "scores and outcomes are of different heads: 3 and 2 rows"),
+        (lambda: hr.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
+         "a class logit is of the 'top' class or of the sentence's 'label'; got 'best'"),
+        (lambda: L0(strength=0.1, temperature=0).gates(planted.model(), [], None),
+         "the temperature of L0 must be above zero; got 0"),
+        (lambda: Exactly(cold=0).gates(planted.model(), [], 2),
+         "the temperatures of Exactly must be above zero; got 4.0 and 0"),
+        (lambda: hr.prune(planted.model(), planted.tokenizer(), TINY, L0(), keep=0.5, at_least=1),
+         "at_least=1 is for orders; gates are learnt without it"),
+        (lambda: Sentence("a b", ((0, 1), (2, 3)), (1,), ("nsubj",)),
+         "a tree needs one head and one relation per word; got 2 words, 1 heads, 1 relations in 'a b'"),
+        (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),
+         "a tree needs one head and one relation per word; got 2 words, 2 heads, 1 relations in 'a b'"),
+        (lambda: hr.plots.odds(hr.odds(hr.roles(_survived([1, 0], rarity=[0.0, 0.0])), _survived([1, 0]))),
+         "nothing to draw: no role is in the model"),
+        (lambda: hr.plots.predictors(hr.predictors(_survived([1, 0, 1], entropy=[1] * 3), _survived([1, 0, 1]))),
+         "nothing to draw: the score is constant"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be(call, message):
+    with pytest.raises(ValueError, match=whole(message)):
+        call()

@@ -11,6 +11,7 @@ from test_families import NAMES, _traces
 
 import headroles as hr
 from headroles import batches, families, gates
+from headroles.miniatures import miniature
 
 GENERATING = ["marian", "marian-asymmetric", "bart", "t5", "m2m100", "gpt2", "llama-grouped", "bloom"]
 
@@ -125,6 +126,17 @@ def test_uniform_attention_fills_in(name):
     torch.testing.assert_close(outputs(model, given), filled, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
+def test_uniform_attention_to_nothing_is_a_number(name):
+    """The first tokens of a text that is padded on the left see no token at all."""
+    model = zoo.tiny(name)
+    given = zoo.inputs(model, padded=False)
+    given["attention_mask"] = torch.ones_like(given["input_ids"])
+    given["attention_mask"][1, :2] = 0
+    with hr.gated(model, torch.zeros(number(model)), fill="uniform"):
+        assert outputs(model, given).isfinite().all()
+
+
 def test_the_mean_is_the_mean_over_tokens_that_are_there():
     model = zoo.tiny("marian")
     given = zoo.inputs(model)
@@ -151,6 +163,26 @@ def test_gates_carry_gradients():
         model(**zoo.inputs(model))[0].square().sum().backward()
     assert ones.grad is not None
     assert (ones.grad != 0).all()
+
+
+def test_gates_carry_gradients_in_a_block_that_began_without():
+    model, ones = zoo.tiny("bert"), torch.ones(8, requires_grad=True)
+    with hr.gated(model, ones):
+        plain = outputs(model, zoo.inputs(model))
+        model(**zoo.inputs(model))[0].square().sum().backward()
+        assert torch.equal(outputs(model, zoo.inputs(model)), plain)
+    assert (ones.grad != 0).all()
+
+
+def test_a_fill_may_be_more_precise_than_the_model():
+    model = zoo.tiny("bert")
+    fill = {site.key: torch.rand(site.heads, site.size, dtype=torch.float64) for site in families.sites(model)}
+    found = []
+    for given in (fill, {key: value.float() for key, value in fill.items()}):
+        with hr.gated(model, torch.zeros(8), fill=given):
+            found.append(outputs(model, zoo.inputs(model)))
+    assert torch.equal(*found)
+    assert not torch.allclose(found[0], outputs(model, zoo.inputs(model)), atol=1e-3)
 
 
 def test_blocks_leave_no_trace_even_by_an_exception_and_touch_no_other_model():
@@ -194,14 +226,59 @@ def test_errors():
         hr.gated(model, torch.ones(3, 8)),
     ):
         outputs(model, zoo.inputs(model))
-    with pytest.raises(ValueError, match="this batch has only one$"), hr.gated(model, torch.ones(8), fill="other"):
+    message = "fill 'other' takes the output for the next example of the batch; this batch has only one"
+    with pytest.raises(ValueError, match=f"^{message}$"), hr.gated(model, torch.ones(8), fill="other"):
         outputs(model, zoo.inputs(model, batch=1))
-    bloom = zoo.tiny("bloom")
+    message = (
+        "fill 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' interface"
+    )
     with (
-        pytest.raises(ValueError, match="^fill 'uniform' needs the values of"),
-        hr.gated(bloom, torch.ones(8), fill="uniform"),
+        pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
+        hr.gated(zoo.tiny("bloom"), torch.ones(8), fill="uniform"),
     ):
         pass
+
+
+def test_heads_that_are_changed_before_the_projection_cannot_be_gated():
+    model = miniature("bitnet")  # a norm stands there
+    message = (
+        "the heads of model.layers.0.self_attn in BitNetForCausalLM cannot be gated: something stands between them "
+        "and the output projection"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), hr.gated(model, torch.ones(number(model))):
+        pass
+
+
+def test_the_closed_heads_are_those_that_were_named():
+    model = zoo.tiny("marian")
+    shut = gates.closed(model, [("dec-self", 1, 2), ("cross", 0, 3)])
+    assert [head for head, gate in zip(families.index(model), shut, strict=True) if gate != 1] == [
+        ("dec-self", 1, 2),
+        ("cross", 0, 3),
+    ]
+    assert shut.sum() == number(model) - 2
+    with pytest.raises(
+        ValueError, match=r"^no head \('cross', 0, 4\) in MarianMTModel, which has enc-self 2 layers of "
+    ):
+        gates.closed(model, [("cross", 0, 4)])
+
+
+def test_a_gate_that_needs_no_gradient_gets_none_and_passes_it_on():
+    model = zoo.tiny("bert")
+    fixed, given = torch.full((8,), 0.5), zoo.inputs(model)
+    with hr.gated(model, fixed):
+        model(**given)[0].square().sum().backward()
+    assert fixed.grad is None
+    by_gate = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    for site in families.sites(model):
+        site.out.weight.data *= 0.5  # half of every head
+    model(**given)[0].square().sum().backward()
+    weights = {site.out.weight for site in families.sites(model)}
+    others = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    for parameter, grad in zip(others, by_gate, strict=True):
+        factor = 0.5 if parameter in weights else 1
+        torch.testing.assert_close(factor * parameter.grad, grad, atol=1e-5, rtol=1e-4)
 
 
 def outputs_plain(model, given):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import random
 import re
@@ -84,8 +85,9 @@ def felt(draw):
     gradients = (
         flows[..., None] * (rng.random(shape) < 0.9) * rng.normal(size=shape) * np.exp(2 * rng.normal(size=shape))
     )
-    parts = gradients, counted * rng.normal(size=shape[:2]), counted
-    return Slopes("enc-self", *(torch.from_numpy(np.asarray(part)) for part in parts))
+    values = counted * rng.normal(size=shape[:2])
+    parts = gradients.astype(np.float32), values.astype(np.float32), counted  # as models have them
+    return Slopes("enc-self", *(torch.from_numpy(part) for part in parts))
 
 
 def some(slopes, rows):
@@ -323,6 +325,24 @@ def test_the_signature_says_what_was_explained_and_where_it_went(name):
     assert not [field for field in of_loss if field.startswith(("inputs:", "residue:"))]
 
 
+def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog):
+    model = zoo.tiny("bert")
+
+    def level(score):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "headroles.scores.relevance"):
+            hr.score(model, tokens_of("bert"), corpus(3), score, resamples=0)
+        (record,) = caplog.records
+        parts = ", ".join(rf"{part} -?\d+\.\d %" for part in ("inputs", "biases", "residue"))
+        assert re.fullmatch(rf"{re.escape(score.label)} of what is explained: {parts}", record.message)
+        return record.levelno
+
+    assert level(hr.Relevance()) == logging.INFO
+    model.bert.encoder.layer[1].output.dense.register_forward_hook(lambda *given: torch.sin(9 * given[-1]))
+    assert level(hr.Relevance()) == logging.WARNING
+    assert level(hr.Relevance(epsilon=0.1)) == level(hr.Relevance(rules="attn")) == logging.INFO
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["marian", "llama-grouped"])
 def test_the_model_is_left_as_it_was(name, training):
@@ -365,10 +385,10 @@ def losses(model, tokenizer, sentence):
     return F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
 
 
-def by_hand(name, split):
+def by_hand(name, split, given=None):
     """The mean of |d / d gate| of the parts that `split` makes of the losses of a sentence: [heads]."""
     model, found = zoo.tiny(name), []
-    for sentence in corpus(5):
+    for sentence in given or corpus(5):
         gate = torch.ones(len(families.index(model)), requires_grad=True)
         with hr.gated(model, gate):
             parts = split(losses(model, tokens_of(name), sentence))
@@ -381,6 +401,11 @@ def by_hand(name, split):
 def test_importance_is_that_of_a_plain_loop(name, per, split):
     table = measured(name, hr.Importance(per=per), corpus(5))
     np.testing.assert_allclose(table["importance"], by_hand(name, split), rtol=1e-4, atol=1e-6)
+
+
+def test_importance_of_sentences_of_one_word_is_that_of_a_plain_loop():
+    table = measured("bert", "importance", SHORT)
+    np.testing.assert_allclose(table["importance"], by_hand("bert", list, SHORT), rtol=1e-4, atol=1e-6)
 
 
 def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
@@ -456,6 +481,18 @@ def test_shapley_values_sum_to_the_effect_of_all(name, samples):
     assert found.sum() == pytest.approx(whole_effect, abs=1e-4)
 
 
+def test_options_reach_the_method():
+    """Integrated by one step of Gauss and Legendre, a gradient is that at gates half open."""
+    model, given = body("bert"), corpus(3)
+    (batch,) = batches.batches(batches.encode(given, tokens_of("bert"), model), model)
+    half = torch.full((3, len(families.index(model))), 0.5, requires_grad=True)
+    explain = objective(None, model).explain(model, lambda: [batch])
+    with hr.gated(model, half):
+        explain(model(**batch.inputs), batch).values.sum().backward()
+    found = attributed("bert", given, "IntegratedGradients", n_steps=1)
+    np.testing.assert_allclose(found, half.grad.mean(0), atol=1e-6)
+
+
 def test_deep_lift_says_how_far_it_applies():
     table = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), method="DeepLift", resamples=0)
     assert np.isfinite(table).all(axis=None)
@@ -524,6 +561,7 @@ def test_the_methods_of_captum_are_those_made_of_a_function_alone():
         *methods()
     }
     assert not {"LRP", "LayerConductance", "GuidedGradCam"} & {*methods()}
+    assert hr.Attribution().label == "attribution[IntegratedGradients]"
 
 
 @pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
@@ -550,6 +588,17 @@ def test_weights_that_are_no_numbers(score):
     )
     with pytest.raises(ValueError, match=whole(message)):
         hr.score(model, tokens_of("bert"), corpus(4), score)
+
+
+@pytest.mark.parametrize("score", ["relevance", "importance"])
+def test_the_sentence_whose_gradients_are_no_numbers_is_named(score):
+    model = zoo.tiny("bert")
+    words = model.bert.embeddings.word_embeddings
+    words.weight = torch.nn.Parameter(words.weight.clone())  # not those by which tokens are predicted
+    words.weight.data[tokens_of("bert")("d")["input_ids"][1]] = math.nan
+    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a b", "c d a", "b a c"))))
+    with pytest.raises(ValueError, match=r"is not finite on sentence 3 of the corpus"):
+        hr.score(model, tokens_of("bert"), given, score)
 
 
 SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next

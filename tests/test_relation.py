@@ -18,10 +18,13 @@ import headroles as hr
 from headroles import heads
 from headroles.logistic import firth
 from headroles.meeting import meet
-from headroles.relation import ALONE, CONSTANT, EVERYBODY, FILLED, NOBODY, NOWHERE
 from headroles.role import Role, roles
 from headroles.study import Study
 
+NOBODY, EVERYBODY = "no head has the role", "every head has the role: there is none to compare with"
+NOWHERE, CONSTANT = "the role is not for the heads that have the outcome", "the outcome is the same for all heads"
+FILLED = "in no layer are there heads with the role and heads without: it cannot be told from the layer"
+ALONE = "a single head on one side: no interval"
 ROLES = (Role("rare", "rarity", 0.5), Role("positional", r"position\[([+-]1)\]", 0.5))
 
 
@@ -181,6 +184,34 @@ def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reache
     row = hr.relate(told(where, rarity=np.arange(8) / 100), effects(where, loss=range(8)), permutations=9).iloc[0]
     assert row["note"] == NOBODY
     assert row["spearman"] == pytest.approx(1)
+    for many, expected in (3, 1.0), (2, np.nan):  # two are always in order
+        where = index(layers=1, many=many)
+        few = hr.relate(told(where, rarity=np.arange(many) / 100), effects(where, loss=range(many)), permutations=9)
+        assert few["spearman"][0] == pytest.approx(expected, nan_ok=True)
+
+
+def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():
+    where, random = index(kinds=("enc-self", "cross")), np.random.default_rng(0)
+    minus, plus, rarity, y = random.random((4, len(where)))
+    rarity[: len(where) // 2] = np.nan  # the role is for heads of one kind only
+    table = told(where, minus=minus, plus=plus, rarity=rarity)
+    found = hr.relate(table, effects(where, loss=y), resamples=0, permutations=9).set_index("role")
+    positional = np.maximum(minus, plus)
+    expected = {
+        "positional": stats.spearmanr(positional, y).statistic,
+        "rare": stats.spearmanr(rarity, y, nan_policy="omit").statistic,
+        "any": stats.spearmanr(np.fmax(positional, rarity), y).statistic,
+    }
+    assert found["spearman"].to_dict() == pytest.approx(expected)
+    assert (found["with"] + found["without"]).to_dict() == {"rare": 32, "positional": 64, "any": 64}
+
+
+@pytest.mark.parametrize("rarity", [[1, 0, 1, 0, 1, 0, 0, 0], [0.1, 0, 0.3, 0, 0.2, 0.4, 0, 0]])
+def test_a_single_resample_is_its_own_interval(rarity):
+    where = index(layers=1)
+    out = effects(where, loss=[3, 1, 2, 5, 9, 4, 7, 8])
+    row = hr.relate(told(where, rarity=rarity), out, resamples=1, permutations=9).iloc[0]
+    assert row["spearman.low"] == row["spearman.high"] != row["spearman"]
 
 
 def test_one_head_in_each_layer_cannot_be_told_from_the_layer():
@@ -212,10 +243,14 @@ def test_tables_of_different_models_are_refused_or_warned_of(caplog):
 def test_bad_input_is_named():
     where = index(layers=1)
     table, out = told(where, rarity=[1, 0] * 4), effects(where, loss=range(8))
-    with pytest.raises(ValueError, match=r"^no outcome \(ablation\[bleu\]\) among the columns: ablation\[loss\]$"):
-        hr.relate(table, out, names=["ablation[bleu]"])
-    with pytest.raises(ValueError, match=r"^no outcome \(ablation, importance, .*\) among the columns: confidence$"):
-        hr.relate(table, heads.table({"confidence": range(8)}, where, "s"))
+    two = effects(where, loss=range(8), accuracy=range(8))
+    message = "no outcome (ablation[bleu], ablation[loss]) among the columns: ablation[loss], ablation[accuracy]"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        hr.relate(table, two, names=["ablation[bleu]", "ablation[loss]"])
+    message = "no outcome (ablation, importance, relevance, attribution or survival) among the columns: "
+    for columns, there in ({"confidence": range(8)}, "confidence"), ({"confidence.low": range(8)}, "none"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message + there)}$"):
+            hr.relate(table, heads.table(columns, where, "s"))
     with pytest.raises(ValueError, match=r"^expected the table of hr\.roles, a column \.stability for each role"):
         hr.relate(out, out)
     with pytest.raises(ValueError, match=r"^the table of roles has no column rare\.margin; tell the roles again"):
@@ -455,4 +490,7 @@ def test_what_is_related_says_of_which_models_and_corpora():
         assert "model:m|weights:a1|trained_on:t2" in text
         assert "seed:0|keep" not in text
     assert "roles:model:m|weights:a1|corpus:c|text:t1" in heads.signature(tables[0], "auc")
+    for name in tables[0]:
+        assert heads.signature(tables[0], name).startswith("relate:family|resamples:0|permutations:9|seed:0|roles:")
+        assert "|outcomes:model:m|weights:a1|" in heads.signature(tables[0], name)
     assert heads.sources(pd.DataFrame({"a": [1]}), ["a"]) == "unsigned"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import zoo
-from test_scores import corpus, tokens_of
+from test_scores import corpus, looking, seen, tokens_of, value
 
 import headroles as hr
 from headroles import heads
@@ -52,6 +52,15 @@ def test_what_is_given_as_ids_is_read_as_they_are_even_beside_text():
     encoded = hr.scores.run.batches.encode(mixed, tokenizer, model)
     assert [tuple(one.ids) for one in encoded.source[:4]] == [sentence.ids for sentence in twice]
     assert all(isinstance(one.sentence, Tokens) == (i < 4) for i, one in enumerate(encoded.source))
+
+
+def test_a_token_right_after_itself_does_not_copy_itself():
+    made = seen(torch.eye(3), kind="dec-self", ids=[10, 10, 11])  # each looks at itself
+    assert value(Induction(), made) == {"induction": 0}
+    assert value(Duplicate(), made) == {"duplicate": 0}
+    back = seen(looking([0, 0, 1, 2]), kind="dec-self", ids=[10, 10, 10, 11])  # one back
+    assert value(Induction(), back) == {"induction": 1 / 2}
+    assert value(Duplicate(), back) == {"duplicate": 1}
 
 
 def test_the_scores_are_those_of_slow_loops():

@@ -48,6 +48,10 @@ def shares(**bounds):
         ("rarity", 0.5 + 1e-6, "rare", True),
         ("sink[special]", 0.5, "sink[special]", False),
         ("sink[first]", 0.5 + 1e-6, "sink[first]", True),
+        ("induction", 0.5, "induction", False),
+        ("induction", 0.5 + 1e-6, "induction", True),
+        ("duplicate", 0.5, "duplicate", False),
+        ("duplicate", 0.5 + 1e-6, "duplicate", True),
         ("alignment[monotone]", 0.5, "alignment[monotone]", True),
         ("alignment[monotone]", 0.5 - 1e-6, "alignment[monotone]", False),
     ],
@@ -74,6 +78,23 @@ def test_only_columns_of_scores_make_roles():
     names = ["position[-2]", "position[best]", "position[offset]", "position[-1].low", "alignment[diagonal]",
              "confidence", f"{SYNTAX}.high", "rarity.high", "position[-1]"]  # fmt: skip
     assert role.names(roles(table({name: [1.0] for name in names}))) == ["positional[-1]"]
+
+
+def test_a_table_is_tellable_where_one_of_its_columns_makes_a_role():
+    assert role.tellable(table({"confidence": [0.1], "rarity": [0.1]}))
+    assert not role.tellable(table({"confidence": [0.1], "rarity.low": [0.1]}))
+    assert role.tellable(table({"confidence": [0.1]}), [Role("sure", "confidence", 0.9)])
+
+
+def test_margins_are_those_of_the_nearest_role_that_does_something():
+    made = table({"rarity": [0.4, 0.9, nan], "position[-1]": [0.7, 0.95, nan], "sink[first]": [1.0, 1.0, 1.0]})
+    found = role.margins(made)
+    assert found.tolist() == pytest.approx([-0.1, 0.4, nan], nan_ok=True)
+    assert (found.name, found.index.equals(made.index)) == ("margin", True)
+    assert role.margins(made, ["positional"]).tolist() == pytest.approx([-0.2, 0.05, nan], nan_ok=True)
+    message = "none of the roles alignment, rare can be told from sink[first]"
+    with pytest.raises(ValueError, match=whole(message)):
+        role.margins(made[["sink[first]"]], ["rare", "alignment"])
 
 
 def test_a_head_can_have_several_roles():

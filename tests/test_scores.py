@@ -26,7 +26,7 @@ import headroles as hr
 from headroles import batches, families, heads
 from headroles.pieces import NO_WORD
 from headroles.scores.base import Score, Seen, known, named
-from headroles.scores.book import Book, bounds, counting
+from headroles.scores.book import Book, bounds, counting, rounded
 from headroles.scores.confidence import Confidence
 from headroles.scores.run import DEFAULT
 from headroles.side import Side
@@ -386,6 +386,8 @@ def test_offsets_are_an_option():
     [
         ([0, 1, 2, 3, 4], 5, (), 1, 1),
         ([4, 3, 2, 1, 0], 5, (), -1, 1 / 5),
+        ([1, 2, 3, 4, 4], 5, (), 9 / 10, 1),  # one token ahead is near enough ...
+        ([0, 0, 1, 2, 3], 5, (), 9 / 10, 1),  # ... and so is one behind
         ([0, 0, 0, 0, 0], 5, (), 0, 2 / 5),
         ([0, 2, 1], 3, (), 1 / 3, 1),  # two pairs in order, one not
         ([0, 0, 1], 3, (), 2 / 3, 1),  # a tie counts for nothing
@@ -467,6 +469,14 @@ def test_the_baseline_is_the_best_single_offset():
     assert found["syntax[obj head>dep].baseline"] == 1 / 2
 
 
+@pytest.mark.parametrize(("apart", "found"), [(20, 1), (21, 0)])
+def test_offsets_of_at_most_twenty_words_are_tried(apart, found):
+    links = (apart, *[-1] * 21)
+    far = Sentence("a" * 22, tuple((i, i + 1) for i in range(22)), links, ("obj", *["root"] * 21))
+    told = value(named(["syntax"])[0], seen(torch.eye(22), sentence=far, words=list(range(22))))
+    assert told["syntax[obj dep>head].baseline"] == told["syntax[obj head>dep].baseline"] == found
+
+
 def test_subtypes_count_when_asked():
     passive = replace(TREE, relations=("nsubj:pass", "root", "amod", "obj"))
     made = seen(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=passive, words=WORDS)
@@ -489,6 +499,7 @@ def test_unknown_and_repeated_scores_are_refused():
         (["sink", "nonsense"], f"unknown score 'nonsense'; known: {', '.join(known())}"),
         (["sink", known()["sink"]()], "score 'sink' is asked for twice"),
         ([], f"no score given; known: {', '.join(known())}"),
+        ([3], "expected the name of a score or an instance such as Position(), got 3"),
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             named(asked)
@@ -534,6 +545,23 @@ def test_sums_over_batches_in_any_order_are_equal(rows, seed):
         plain |= measured(score, collate(rows))
     for name, values in whole.items():
         np.testing.assert_allclose(values[:, 0], plain[name])
+
+
+def test_resamples_keep_thirteen_bits():
+    given = np.random.default_rng(0).normal(size=(4, 500)) * 10.0 ** np.arange(-2, 2)[:, None]
+    kept = rounded(given)
+    assert np.abs(kept / given - 1).max() <= 2**-13
+    mantissas, _ = np.frexp(kept)
+    assert np.array_equal(mantissas * 2**13, (mantissas * 2**13).round())
+    assert np.isnan(rounded(np.array([np.nan])))[0]
+
+
+@pytest.mark.parametrize(("resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
+def test_what_resamples_cannot_be_drawn_by(resamples, seed):
+    message = f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={resamples}, seed={seed}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Book([], resamples=resamples, seed=seed)
+    Book([], resamples=0, seed=2**64 - 1)
 
 
 def test_bounds_leave_out_resamples_without_a_value():
@@ -890,6 +918,8 @@ def test_sentences_too_long_are_left_out_and_counted(caplog):
         ("bert", corpus(), "alignment", "score 'alignment' is for cross heads; the model has enc-self"),
         ("bert", corpus(trees=False), "syntax", "score 'syntax' needs dependency trees, and corpus 'letters' has none "
          "on the side of its enc-self heads; read CoNLL-U, or make trees with headroles.parse"),
+        ("marian", corpus(trees=False), "syntax", "score 'syntax' needs dependency trees, and corpus 'letters' has "
+         "none on the side of its dec-self or enc-self heads; read CoNLL-U, or make trees with headroles.parse"),
         ("bert", Corpus("nothing", ()), None, "corpus 'nothing' is empty"),
         ("bert", Corpus("long", (Sentence("a " * 60),) * 2), None, "corpus 'long' has no sentence of at most 40 "
          "tokens, as many as the model reads; split them"),
@@ -953,6 +983,15 @@ def test_the_attention_of_a_bare_text():
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert model.training
     assert hr.attention(model, tokenizer(), "ab c", ("cross", 0, 0)).index[0] == "</s>"  # the decoder's start
+
+
+def test_attention_of_one_head_that_is_not_finite_is_an_error():
+    model = zoo.tiny("bert")
+    model.bert.encoder.layer[1].attention.self.query.weight.data[0, 0] = math.nan
+    message = "the attention of ('enc-self', 1, 0) is not finite; look for NaN or infinite weights"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        hr.attention(model, tokens_of("bert"), "ab c", ("enc-self", 1, 0))
+    assert hr.attention(model, tokens_of("bert"), "ab c", ("enc-self", 0, 0)).notna().all(axis=None)
 
 
 def test_what_attention_refuses():

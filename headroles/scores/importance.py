@@ -41,10 +41,9 @@ class Importance(Gradient):
 
     def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
         """The gradient of each example's mean loss, or of each token's loss."""
-        by_token = self.chosen(model).by_token
         if self.per == "token":
-            return slopes(model, explain, batch, by_token=by_token)
-        return slopes(model, _averaged(explain), batch, steps="sum", by_token=by_token)
+            return slopes(model, explain, batch, by_token=self.chosen(model).by_token)
+        return slopes(model, _averaged(explain), batch, steps="sum")
 
     def tally(self, slopes: Slopes) -> dict[str, Tensor]:
         """The sums of absolute gradients."""
