@@ -143,3 +143,18 @@ def test_the_command_streams(files, tmp_path):
     assert "confidence" in hr.Study(tmp_path / "study").load("heads")
     both = run(*command, "--limit", "3", "--study", tmp_path / "study")
     assert "--limit reads the first sentences only, --stream all of a long file; give one of them" in both.err
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\r", "\r\r\n", "\n\r"])
+@pytest.mark.parametrize("name", ["text.txt", "pairs.tsv", "labels.tsv"])
+def test_lines_end_where_they_end_for_a_reader_of_the_whole(name, end, tmp_path):
+    rows = {"text.txt": "One.\r\nTwo.", "pairs.tsv": "One.\tEins.\r\nTwo.\tZwei.", "labels.tsv": "sentence\tlabel"}
+    (tmp_path / name).write_bytes(f"{rows[name]}{end}".encode())
+    found = []
+    for reading in (hr.read, hr.Stream):
+        try:
+            found.append([(one.text, one.target and one.target.text) for one in reading(tmp_path / name)])
+        except ValueError:
+            found.append(None)
+    assert found[0] == found[1]
+    assert found[0] is not None or name == "labels.tsv"
