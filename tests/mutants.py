@@ -19,8 +19,8 @@ import argparse
 import ast
 import gc
 import importlib
+import json
 import os
-import pickle
 import random
 import signal
 import sys
@@ -118,7 +118,7 @@ def mapped(kept: Path | None) -> dict[str, object]:
             _map(path)
             os._exit(0)
         os.wait()
-    return pickle.loads(path.read_bytes())
+    return json.loads(path.read_text())
 
 
 def _map(path: Path):
@@ -139,7 +139,7 @@ def _map(path: Path):
     measured.stop()
     data = measured.get_data()
     lines = {module: data.contexts_by_lineno(str(source(module))) for module in MUTATED}
-    path.write_bytes(pickle.dumps({"lines": lines, "took": took, "modules": sorted(sys.modules)}))
+    path.write_text(json.dumps({"lines": lines, "took": took, "modules": sorted(sys.modules)}))
 
 
 OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly")
@@ -165,7 +165,7 @@ def preloaded(modules: list[str]):
 def chosen(row: dict, reached: dict, items: Collection[str], seconds: float) -> list[str]:
     """Tests that reach a line, so many seconds of them (of each first its quickest parameters), and new ones."""
     lines, took = reached["lines"][row["module"]], reached["took"]
-    found = set(lines.get(row["line"], ())) - {""} or set().union(*map(set, lines.values())) - {""}
+    found = set(lines.get(str(row["line"]), ())) - {""} or set().union(*map(set, lines.values())) - {""}
     order = {f"tests/test_{name}.py": place for place, name in enumerate(TESTS.get(row["module"], OF_SCORES))}
     new = [test for test in items if test not in took and test.partition("::")[0] in order]
     rounds, seen = {}, Counter()
