@@ -16,7 +16,7 @@ from test_cli import run
 from test_families import _traces
 
 import headroles as hr
-from headroles import families, gates, heads, seam, sweep
+from headroles import families, gates, heads, seam, variants
 from headroles.conformance import LAWS, closing, cutting, seeing, table, zoo
 from headroles.conformance.case import Case
 from headroles.lrp import rules
@@ -158,7 +158,7 @@ FAULTS = {
     "identity": lambda: mixing(lambda own, z, g, instead: own(z, g, instead) * 1.0001),
     "zero": lambda: mixing(lambda own, z, g, instead: own(z, g.roll(1, -1), instead)),
     "batched": lambda: mixing(lambda own, z, g, instead: own(z, g.flip(0) if g.ndim == 2 else g, instead)),
-    "effects": lambda: (sweep, "_gates", lambda model, *_: gates.closed(model, [])),
+    "effects": lambda: (variants, "_gates", lambda model, *_: gates.closed(model, [])),
     "generation": lambda: mixing(lambda own, z, g, instead: own(z, g, instead) if z.shape[1] > 1 else z),
     "forward": lambda: (rules, "whole", lambda func, x, *args, **kwargs: func(x, *args, **kwargs) * 1.001),
     "conserved": lambda: (rules, "halves", lambda func, *args, **kwargs: func(*args, **kwargs)),
