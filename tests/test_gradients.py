@@ -611,9 +611,10 @@ def test_a_decoder_has_nothing_to_explain_of_single_tokens(score):
         measured("gpt2", score, SHORT)
 
 
-def test_a_sentence_of_one_token_is_nothing_in_any_batch():
+@pytest.mark.parametrize("scores", [asked(), hr.Importance(objective="top")], ids=["asked", "top"])
+def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
     mixed = Corpus("mixed", (*SHORT, *corpus(3)))
-    alone, together = (measured("gpt2", asked(), mixed, budget=budget) for budget in (1, 4096))
+    alone, together = (measured("gpt2", scores, mixed, budget=budget) for budget in (1, 4096))
     pd.testing.assert_frame_equal(alone, together, rtol=0, atol=1e-6)
 
 
