@@ -113,11 +113,12 @@ def test_another_example_fills_in(name):
         assert not torch.allclose(outputs(model, given), outputs_plain(model, given), atol=1e-3)
 
 
+@pytest.mark.parametrize("padded", [True, False])  # without padding an encoder has no mask at all
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "llama-grouped", "t5"])
-def test_uniform_attention_fills_in(name):
+def test_uniform_attention_fills_in(name, padded):
     """A head that attends uniformly by itself (queries of zero) is not changed by the uniform fill."""
     model = zoo.tiny(name)
-    given = zoo.inputs(model)
+    given = zoo.inputs(model, padded=padded)
     shut = torch.zeros(number(model))
     with hr.gated(model, shut, fill="uniform"):
         filled = outputs(model, given)
@@ -137,8 +138,66 @@ def test_uniform_attention_to_nothing_is_a_number(name):
         assert outputs(model, given).isfinite().all()
 
 
-def test_the_mean_is_the_mean_over_tokens_that_are_there():
-    model = zoo.tiny("marian")
+def test_a_head_half_open_is_half_its_output_and_half_what_fills_in():
+    """In the first layer, whose inputs no gate changes; "other" is the next example, of the last one the first."""
+    model = zoo.tiny("bert")
+    given, g = zoo.inputs(model, batch=3, padded=False), torch.linspace(-0.5, 1.5, 8)
+    made = {site.key: torch.rand(site.heads, site.size) for site in families.sites(model)}
+    plain, mixed = {}, {}
+    with torch.no_grad(), _reading(model, plain):
+        model(**given)
+    z, first = plain["enc-self", 0], g[:4, None]
+    for fill, instead in ("zero", 0), ("other", z[[1, 2, 0]]), (made, made["enc-self", 0]):
+        with torch.no_grad(), hr.gated(model, g, fill=fill), _reading(model, mixed):
+            model(**given)
+        torch.testing.assert_close(mixed["enc-self", 0], first * z + (1 - first) * instead)
+
+
+def test_a_projection_of_several_layers_is_gated_layer_by_layer():
+    few, silent = zoo.tiny("albert"), []
+    few.config.num_hidden_layers = 3
+    model = type(few)(few.config).eval()
+    (out,) = {site.out for site in families.sites(model)}
+    with hr.gated(model, gates.closed(model, [("enc-self", 1, head) for head in range(4)])):
+        out.register_forward_pre_hook(lambda _, args: silent.append(not args[0].any()))
+        outputs(model, zoo.inputs(model))
+    assert silent == [False, True, False]
+
+
+@pytest.mark.parametrize("fill", ["zero", "uniform"])
+def test_gates_may_be_more_precise_than_the_model(fill):
+    """What a head puts out stays in the model's precision; what flows back to its gate is added up in the gate's."""
+    model = zoo.tiny("bert").bfloat16()
+    given = zoo.inputs(model)
+    both = torch.rand(2, number(model), generator=torch.Generator().manual_seed(0))
+    for g in (both[0].requires_grad_(), both.detach().requires_grad_()):
+        with hr.gated(model, g, fill=fill):
+            found = model(**given)[0]
+        assert found.dtype == torch.bfloat16
+        found.float().square().sum().backward()
+        assert (g.grad.dtype, g.grad.isfinite().all(), g.grad.all()) == (torch.float32, True, True)
+    z, c = torch.rand(2, 2, 100, 4, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    for shape, over in ((4, 1), (0, 1, 3)), ((2, 1, 4, 1), (1, 3)):
+        g = torch.full(shape, 0.5, requires_grad=True)
+        gates.Gate.apply(z, g).backward(c)
+        torch.testing.assert_close(g.grad, (z.float() * c.float()).sum(over).reshape(shape))
+
+
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float32])
+def test_the_mean_is_added_up_more_precisely_than_the_model(kept):
+    model = zoo.tiny("bert").to(kept)
+    given, seen = zoo.inputs(model, batch=16, source=30, padded=False), {}
+    side = batches.Side(given["input_ids"], *[given["attention_mask"].bool()] * 2, given["input_ids"], (None, None))
+    found = gates.mean(model, [batches.Batch(tuple(range(16)), given, side, side)])
+    with torch.no_grad(), _reading(model, seen):
+        model(**given)
+    for key, z in seen.items():
+        assert torch.equal(found[key], z.double().mean((0, 1)).to(kept))
+
+
+@pytest.mark.parametrize("name", ["marian", "fsmt"])  # with a cache FSMT's decoder would see the words to come
+def test_the_mean_is_the_mean_over_tokens_that_are_there(name):
+    model = zoo.tiny(name)
     given = zoo.inputs(model)
     sides = [
         batches.Side(ids, mask.bool(), mask.bool(), ids, (None, None))
@@ -150,7 +209,7 @@ def test_the_mean_is_the_mean_over_tokens_that_are_there():
     found = gates.mean(model, [batches.Batch((0, 1), given, *sides)])
     seen = {}
     with torch.no_grad(), _reading(model, seen):
-        model(**given)
+        model(**given, use_cache=False)
     for site in families.sites(model):
         present = sides[site.kind != "enc-self"].present
         torch.testing.assert_close(found[site.key], seen[site.key][present].mean(0))

@@ -611,7 +611,15 @@ def test_a_decoder_has_nothing_to_explain_of_single_tokens(score):
         measured("gpt2", score, SHORT)
 
 
-def test_a_sentence_of_one_token_is_nothing_in_any_batch():
+@pytest.mark.parametrize("scores", [asked(), hr.Importance(objective="top")], ids=["asked", "top"])
+def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
     mixed = Corpus("mixed", (*SHORT, *corpus(3)))
-    alone, together = (measured("gpt2", ["relevance", "importance"], mixed, budget=budget) for budget in (1, 4096))
+    alone, together = (measured("gpt2", scores, mixed, budget=budget) for budget in (1, 4096))
     pd.testing.assert_frame_equal(alone, together, rtol=0, atol=1e-6)
+
+
+def test_a_model_of_one_layer_has_scores():
+    few = zoo.tiny("bert")
+    few.config.num_hidden_layers = 1
+    found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), asked(), resamples=0)
+    assert (len(found), found.notna().all(axis=None)) == (4, True)

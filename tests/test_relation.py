@@ -133,6 +133,9 @@ def test_variants_are_joined_or_told_apart_and_any_joins_special_roles():
     assert joined.to_dict() == {"rare": 1, "positional": 2, "any": 3}
     apart = hr.relate(told(where, **scores), out, by="variant", **options).set_index("role")["with"]
     assert apart.to_dict() == {"rare": 1, "positional[-1]": 1, "positional[+1]": 1, "any": 3}
+    first = {"sink[first]": [0, 0, 0, 0, 1, 1], "rarity": [0, 1, 0, 0, 0, 0], "position[-1]": [1, 0, 0, 0, 0, 0]}
+    some = hr.relate(roles(heads.table(first, where, "s")), out, **options)
+    assert some.set_index("role")["with"].to_dict() == {"sink": 2, "rare": 1, "positional": 1, "any": 2}
     one = hr.relate(told(where, rarity=scores["rarity"], minus=[0] * 6), out, **options)
     assert one["role"].tolist() == ["rare", "positional"]  # any would be the same as rare
 
@@ -141,14 +144,15 @@ def test_outcomes_are_measurements_and_heads_that_could_not_go_are_left_out():
     where = index(layers=2, many=4, kinds=("enc-self", "cross"))
     n, random = len(where), np.random.default_rng(0)
     names = ["ablation[loss]", "ablation[loss].p", "importance", "importance.low", "confidence", "relevance[cp].size"]
-    names += ["survival[l0 8 cross]", "survival[l0 8 cross].open", "survival[importance 8].turn"]
+    names += ["survival[l0 8 cross]", "survival[l0 8 cross].open", "survival[importance 8].turn", "attribution[ig]"]
     out = heads.table({name: random.random(n) for name in names}, where, "s")
     found = hr.relate(told(where, rarity=random.random(n)), out, resamples=5, permutations=9).set_index("outcome")
     assert found.index.tolist() == [
         "ablation[loss]", "importance", "relevance[cp].size", "survival[l0 8 cross]", "survival[importance 8].turn",
+        "attribution[ig]",
     ]  # fmt: skip
     both = found["with"] + found["without"]
-    assert both.tolist() == [16, 16, 16, 8, 16]
+    assert both.tolist() == [16, 16, 16, 8, 16, 16]
     own = hr.relate(told(where, rarity=random.random(n)), out, kinds=["enc-self"], names=["confidence"], resamples=0)
     assert own[["outcome", "with", "without"]].iloc[0].tolist()[0] == "confidence"
     assert own["with"][0] + own["without"][0] == 8
@@ -177,6 +181,13 @@ def test_what_cannot_be_said_is_said_in_words(rarity, y, note):
         assert row["auc"] == 0
     else:
         assert np.isnan(row[["auc", "p", "holm", "bh"]].astype(float)).all()
+
+
+def test_notes_are_told_one_after_the_other():
+    where = heads.index({("enc-self", 0): 1, ("enc-self", 1): 7})
+    table = told(where, rarity=[1] + [0] * 7)
+    row = hr.relate(table, effects(where, loss=range(8)), resamples=0, permutations=9).iloc[0]
+    assert row["note"] == f"{ALONE}; {FILLED}"
 
 
 def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reaches_it():
@@ -231,12 +242,15 @@ def test_p_is_corrected_over_the_rows_that_have_one():
 
 
 def test_tables_of_different_models_are_refused_or_warned_of(caplog):
-    small, large = index(layers=1), index(layers=2)
-    with pytest.raises(ValueError, match="roles and outcomes are of different heads: 8 and 16 rows, 8 in common"):
-        hr.relate(told(small, rarity=[1] * 8), effects(large, loss=range(16)))
+    small, large, cross = index(layers=1), index(layers=2), index(layers=1, kinds=("cross",))
+    for where, sizes in (large, "8 and 16 rows, 8 in common"), (cross, "8 and 8 rows, 0 in common"):
+        message = f"roles and outcomes are of different heads: {sizes}; relate tables of one model"
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            hr.relate(told(small, rarity=[1] * 8), effects(where, loss=range(len(where))))
     other = heads.table({"importance": range(8)}, small, "model:x|weights:b2")
     with caplog.at_level(logging.WARNING):
         hr.relate(told(small, rarity=[1, 0] * 4), other, resamples=0, permutations=9)
+        hr.relate(told(small, rarity=[1, 0] * 4), effects(small, loss=range(8)), resamples=0, permutations=9)
     assert caplog.messages == ["roles and outcomes are of 2 different sets of weights: a1, b2"]
 
 
@@ -493,4 +507,6 @@ def test_what_is_related_says_of_which_models_and_corpora():
     for name in tables[0]:
         assert heads.signature(tables[0], name).startswith("relate:family|resamples:0|permutations:9|seed:0|roles:")
         assert "|outcomes:model:m|weights:a1|" in heads.signature(tables[0], name)
+    usual = heads.signature(hr.relate(table, out), "p")
+    assert usual.startswith("relate:family|resamples:1000|permutations:9999|seed:0|")
     assert heads.sources(pd.DataFrame({"a": [1]}), ["a"]) == "unsigned"

@@ -86,15 +86,19 @@ def test_a_table_is_tellable_where_one_of_its_columns_makes_a_role():
     assert role.tellable(table({"confidence": [0.1]}), [Role("sure", "confidence", 0.9)])
 
 
+def test_every_role_but_the_sink_is_of_heads_that_do_something():
+    assert sorted([*role.SPECIAL, "sink"]) == sorted(one.name for one in ROLES)
+
+
 def test_margins_are_those_of_the_nearest_role_that_does_something():
     made = table({"rarity": [0.4, 0.9, nan], "position[-1]": [0.7, 0.95, nan], "sink[first]": [1.0, 1.0, 1.0]})
     found = role.margins(made)
     assert found.tolist() == pytest.approx([-0.1, 0.4, nan], nan_ok=True)
     assert (found.name, found.index.equals(made.index)) == ("margin", True)
     assert role.margins(made, ["positional"]).tolist() == pytest.approx([-0.2, 0.05, nan], nan_ok=True)
-    message = "none of the roles alignment, rare can be told from sink[first]"
+    message = "none of the roles alignment, rare can be told from position[-1], sink[first]"
     with pytest.raises(ValueError, match=whole(message)):
-        role.margins(made[["sink[first]"]], ["rare", "alignment"])
+        role.margins(made[["position[-1]", "sink[first]"]], ["rare", "alignment"])
 
 
 def test_a_head_can_have_several_roles():
@@ -144,6 +148,19 @@ def test_resamples_at_the_threshold_have_the_role_though_they_are_rounded(value)
     assert told["positional[-1].stability"].tolist() == [1]
 
 
+def test_resamples_with_just_the_margin_have_the_role_though_both_sides_are_rounded():
+    from headroles.scores.book import rounded
+
+    margin = 819.9 * 2**-13  # of steps that are kept: some baselines are rounded up, and their accuracies down
+    baseline = np.linspace(0.5, 0.89, 1000)[None]
+    made = table(
+        {SYNTAX: [0.7], f"{SYNTAX}.baseline": [0.6]},
+        {SYNTAX: rounded(baseline + margin), f"{SYNTAX}.baseline": rounded(baseline)},
+    )
+    told = roles(made, thresholds={"syntactic": margin})
+    assert told["syntactic[nsubj dep>head].stability"].tolist() == [1]
+
+
 def test_resamples_without_a_value_do_not_have_the_role():
     made = table({"rarity": [0.9]}, {"rarity": [[0.9, nan, nan, 0.8]]})
     assert roles(made)["rare.stability"].tolist() == [0.5]
@@ -158,7 +175,8 @@ def test_a_head_without_a_value_has_no_role_and_no_stability():
 
 
 def test_without_resamples_stability_is_not_known():
-    assert roles(table({"rarity": [0.9]}))["rare.stability"].isna().all()
+    alone = roles(table({"rarity": [0.9]}))["rare.stability"]
+    assert (alone.dtype, alone.isna().all()) == (float, True)
     part = table({"rarity": [0.9], "sink[first]": [0.9]}, {"rarity": [[0.9]]})
     assert roles(part)["sink[first].stability"].isna().all()
 
@@ -199,6 +217,11 @@ def test_the_roles_a_head_has_are_listed():
     pd.testing.assert_frame_equal(listed, expected, check_dtype=False)
 
 
+def test_the_roles_of_a_head_are_listed_in_the_order_of_the_table():
+    told = roles(table({name: [1.0] * 30 for name in ("sink[first]", "rarity", "position[-1]", "induction")}))
+    assert role.held(told)["role"].tolist() == role.names(told) * 30
+
+
 def test_where_no_head_has_a_role_none_is_listed():
     listed = role.held(roles(table({"rarity": [0.1, nan]})))
     assert listed.empty
@@ -213,14 +236,14 @@ def test_a_role_table_is_saved_and_loaded(tmp_path):
 
 
 def test_errors():
-    made = table({"rarity": [0.5], "confidence": [0.5]})
+    made = table({"rarity": [0.5], "confidence": [0.5], "entropy": [0.5]})
     message = "unknown role 'rarity'; known: alignment, duplicate, induction, positional, rare, sink, syntactic"
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})
     columns = ", ".join(role.column for role in ROLES)
-    message = f"no role can be told from the columns confidence; roles rest on: {columns}"
+    message = f"no role can be told from the columns confidence, entropy; roles rest on: {columns}"
     with pytest.raises(ValueError, match=whole(message)):
-        roles(made[["confidence"]])
+        roles(made[["confidence", "entropy"]])
     message = f"role 'syntactic' compares '{SYNTAX}' with '{SYNTAX}.baseline', not in the table"
     with pytest.raises(ValueError, match=whole(message)):
         roles(table({SYNTAX: [0.5]}))

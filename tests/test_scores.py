@@ -8,6 +8,7 @@ import random
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
@@ -307,6 +308,14 @@ def test_a_new_score_is_one_like_any_other():
     )
 
 
+@pytest.mark.usefixtures("forgetting")
+def test_no_new_score_takes_a_name_of_ours():
+    ours = known()["rarity"]
+    own = type("Rarity", (Score,), {})
+    assert own.name() == "rarity"
+    assert known()["rarity"] is ours
+
+
 # --- exact numbers on attention made by hand ------------------------------------------------------------------------
 
 
@@ -475,6 +484,7 @@ def test_offsets_of_at_most_twenty_words_are_tried(apart, found):
     far = Sentence("a" * 22, tuple((i, i + 1) for i in range(22)), links, ("obj", *["root"] * 21))
     told = value(named(["syntax"])[0], seen(torch.eye(22), sentence=far, words=list(range(22))))
     assert told["syntax[obj dep>head].baseline"] == told["syntax[obj head>dep].baseline"] == found
+    assert told["syntax[obj dep>head].words"] == told["syntax[obj head>dep].words"] == 1
 
 
 def test_subtypes_count_when_asked():
@@ -875,7 +885,7 @@ def test_frequencies_can_be_those_of_another_corpus():
     there = hr.score(model, tokens_of("bert"), corpus(), **options, reference=other)
     assert not np.allclose(own["rarity"], there["rarity"])
     assert np.array_equal(own["confidence"], there["confidence"])
-    assert "|frequencies:self|" in heads.signature(own, "rarity")
+    assert f"|frequencies:self|headroles:{version('headroles')}|" in heads.signature(own, "rarity")
     assert f"|frequencies:backwards-{other.hash}|" in heads.signature(there, "rarity")
 
 
@@ -929,6 +939,16 @@ def test_sentences_too_long_are_left_out_and_counted(caplog):
 def test_what_cannot_be_measured_is_an_error(name, given, scores, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.score(zoo.tiny(name), tokens_of(name), given, scores)
+
+
+@pytest.mark.parametrize(("parsed", "kind"), [("source", "enc-self"), ("target", "dec-self")])
+def test_trees_of_some_sentences_on_one_side_will_do(parsed, kind):
+    bare, trees = corpus(8, trees=False).sentences, corpus(8).sentences
+    source, target = (trees[:4] + bare[4:] if side == parsed else bare for side in ("source", "target"))
+    pairs = (replace(one, target=other.target) for one, other in zip(source, target, strict=True))
+    table = hr.score(zoo.tiny("marian"), tokenizer(), Corpus("half", tuple(pairs)), "syntax", resamples=0)
+    told = table.filter(regex=r"\]$").dropna(how="all")
+    assert set(told.index.get_level_values("kind")) == {kind}
 
 
 def test_a_corpus_without_trees_has_every_score_but_syntax():
