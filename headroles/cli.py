@@ -13,7 +13,7 @@ import typer
 from headroles import processes
 from headroles.asked import assignment, head_of, opened, scores_of
 from headroles.checks import Tower, conform, families
-from headroles.experiments import Device, Dtype, ablate, agreement, compare, curve, relate, train
+from headroles.experiments import Devices, Dtype, ablate, agreement, compare, curve, relate, train
 from headroles.reductions import compensation, contest, dynamics, efficiency, prune, shrink
 from headroles.replications import prepare, replicate
 from headroles.reproduction import reproduce
@@ -66,7 +66,7 @@ def score(
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     budget: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
     tower: Tower = None,
-    device: Device = None,
+    device: Devices = None,
     dtype: Dtype = None,
 ) -> None:
     """Score every attention head of a model on a corpus, tell the roles and draw the figures."""
@@ -144,7 +144,7 @@ def attend(
     target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
     limit: Annotated[int, typer.Option(help="How many of its first sentences.", min=1)] = 3,
     study: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("study"),
-    device: Device = None,
+    device: Devices = None,
 ) -> None:
     """Keep the attention of every head on a few example sentences, for the report."""
     from headroles.attended import attend as run

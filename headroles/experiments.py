@@ -21,8 +21,9 @@ Metric = Annotated[str, typer.Option(help="Metric: loss, perplexity, agreement, 
 Fill = Annotated[
     Literal["zero", "mean", "other", "uniform", "rescale"], typer.Option(help="What a closed head puts out.")
 ]
-Device = Annotated[
-    str | None, typer.Option(help="Device of torch; auto: over all there are; by default a GPU if there is one.")
+Device = Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")]
+Devices = Annotated[
+    str | None, typer.Option(help="Device of torch, or auto: over all there are; by default a GPU if there is one.")
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"] | None,
@@ -42,7 +43,7 @@ def compare(
     rules: Annotated[str, typer.Option(help="Rule sets, separated by commas.")] = "cp,attn,voita,gradient",
     limit: Limit = None,
     resamples: Resamples = 1000,
-    device: Device = None,
+    device: Devices = None,
 ) -> None:
     """Compare which score tells best which heads matter: relevance by each rule set, importance, confidence, chance."""
     from headroles.comparison import compare as run
@@ -80,7 +81,7 @@ def ablate(
     budget: Annotated[int, typer.Option(help="Tokens that go through the model at once.", min=1)] = 4096,
     together: Annotated[int, typer.Option(help="Variants that go through the model at once.", min=1)] = 8,
     tower: Tower = None,
-    device: Device = None,
+    device: Devices = None,
     dtype: Dtype = None,
 ) -> None:
     """Close every head of a model and measure what changes, with intervals and corrected tests."""
@@ -128,7 +129,7 @@ def curve(
     fill: Fill = "zero",
     limit: Limit = None,
     resamples: Resamples = 1000,
-    device: Device = None,
+    device: Devices = None,
     dtype: Dtype = None,
 ) -> None:
     """Close heads together, step by step, in orders told by a study's scores, and measure what is left."""

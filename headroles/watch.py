@@ -49,13 +49,16 @@ def watched_in_parts(model: PreTrainedModel, look: LookAtPart, *, cells: int = C
 
 
 def divisible(model: PreTrainedModel) -> bool:
-    """Whether attention in parts is the attention of the whole: tried once, on a small forward.
+    """Whether attention in parts is the attention of the whole: tried once, on a small forward; no is said in the log.
 
     Not so where a model adds to the weights, by place, what is made outside its mask (T5), or attends outside
     transformers' attention interface.
     """
     if model not in _divisible:
         _divisible[model] = all(site.outside is None for site in families.sites(model)) and _same_in_parts(model)
+        if not _divisible[model]:
+            name = type(model).__name__
+            log.warning("%s attends to long texts as a whole: memory grows with the square of their length", name)
     return _divisible[model]
 
 
@@ -65,8 +68,7 @@ _divisible: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 def _same_in_parts(model: PreTrainedModel) -> bool:
     try:
         whole, parts = (_all_weights(model, cells) for cells in (None, 1))  # all queries at once, and each alone
-    except Exception as error:  # a model's own code meets a mask that is no tensor
-        log.info("%s attends to long texts as a whole: %s", type(model).__name__, error)
+    except Exception:  # a model's own code meets a mask that is no tensor
         return False
     near = 1e-5 if model.dtype.itemsize >= 4 else 1e-2
     return all(torch.allclose(weights, parts[key], atol=near) for key, weights in whole.items())

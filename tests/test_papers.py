@@ -17,8 +17,12 @@ matplotlib.use("agg")
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pytest  # noqa: E402
+import zoo  # noqa: E402
+from test_cli import run  # noqa: E402
 from test_house import LENGTHS  # noqa: E402
+from test_scores import corpus, tokens_of  # noqa: E402
 
+import headroles as hr  # noqa: E402
 from headroles import heads  # noqa: E402
 from headroles.papers import budhraja_claims, michel_claims, voita_claims  # noqa: E402
 from headroles.papers.bench import Bench, Missing, gains, metric_of, of_kind  # noqa: E402
@@ -598,3 +602,26 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys):
 def test_what_a_toy_lacks_is_said(toys):
     assert not (toys / "translation" / "papers" / "michel2019" / "table3.json").exists()  # of a classifier
     assert not (toys / "classifier" / "papers" / "michel2019" / "table2.json").exists()
+
+
+def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(tmp_path: Path) -> None:
+    hr.save(zoo.tiny("marian"), tokens_of("marian"), tmp_path / "model")
+    (tmp_path / "data").mkdir()
+    for part in ("train", "dev", "test"):
+        for name, side in (("source", corpus(12)), ("target", [one.target for one in corpus(12)])):
+            (tmp_path / "data" / f"{part}.{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
+    command = ["reproduce", "voita2019", "fig1b", "--data", tmp_path / "data", "--study", tmp_path / "study"]
+    found = run(*command, "--model", tmp_path / "model")
+    assert (found.code, "fig1b" in found.out) == (0, True), found.err
+    table = heads.load(tmp_path / "study" / "papers" / "voita2019" / "fig1b.parquet")
+    scored = heads.load(next((tmp_path / "study").rglob("heads.parquet")))
+    confidence = scored.loc["enc-self", "confidence"]
+    assert table["ours"].tolist()[:2] == [confidence.max(), confidence.min()]
+
+
+def test_a_model_wants_data_and_nothing_beside_it() -> None:
+    wanted = "headroles: expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny"
+    cases = {("--model", "x"): "; got --model", ("--tiny", "--from", "y"): "; got --from and --tiny", (): ""}
+    for given, got in cases.items():
+        told = run("reproduce", *given)
+        assert (told.code, told.err) == (2, f"{wanted}{got}\n")

@@ -1,4 +1,4 @@
-"""Models that do not fit: part of the weights on a disk by a device_map, and numbers of 16 bits."""
+"""Where weights are: on a disk by a device_map, in 16 bits, and beside what a killed run left of them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from headroles.site import Site
 from headroles.streams import Stream
 from headroles.text import Corpus, Sentence
 from headroles.tokenised import tokenised
-from headroles.watch import LookAtPart, watched
+from headroles.watch import LookAtPart
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 
@@ -104,7 +104,7 @@ def attention(
 
     with seam.evaluating(model), torch.inference_mode():
         batch = next(batches.batches(encoded, model))
-        with watched(model, keep):
+        with watch.watched(model, keep):
             body(model)(**batch.inputs, **without_cache(body(model)))
     if not kept[0].isfinite().all():
         raise ValueError(f"the attention of {head} is not finite; look for NaN or infinite weights")
