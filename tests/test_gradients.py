@@ -339,7 +339,8 @@ def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog
 
     assert level(hr.Relevance()) == logging.INFO
     model.bert.encoder.layer[1].output.dense.register_forward_hook(lambda *given: torch.sin(9 * given[-1]))
-    assert level(hr.Relevance()) == logging.WARNING
+    for rules in ("cp", "cp-gate", "voita", "voita-exact"):
+        assert level(hr.Relevance(rules=rules)) == logging.WARNING
     assert level(hr.Relevance(epsilon=0.1)) == level(hr.Relevance(rules="attn")) == logging.INFO
 
 
@@ -416,6 +417,11 @@ def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
     with hr.gated(model, gate):
         mean = torch.stack([losses(model, tokens_of("marian"), one).mean() for one in corpus(5)]).mean()
     np.testing.assert_allclose(table["importance"], torch.autograd.grad(mean, gate)[0].abs(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_layer_without_any_importance_has_none_by_layer():
+    nothing = Slopes("enc-self", torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
+    assert finished(hr.Importance(norm="layer"), nothing)["importance"].tolist() == [0, 0, 0, 0]
 
 
 def test_importance_by_layer_has_length_one_in_each():
@@ -498,9 +504,14 @@ def test_deep_lift_says_how_far_it_applies():
     assert np.isfinite(table).all(axis=None)
     fields = dict(field.partition(":")[::2] for field in heads.signature(table, "attribution[DeepLift]").split("|"))
     assert float(fields["delta"]) > 0
+    one = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(1), n_steps=1, resamples=0)
+    fields = dict(field.partition(":")[::2] for field in heads.signature(one, list(one)[0]).split("|"))
+    (effect,) = effects("marian", corpus(1), [list(one.index)])
+    missed = one["attribution[IntegratedGradients]"].sum() / effect - 1
+    assert float(fields["delta"]) == pytest.approx(abs(missed), abs=1e-4)
     exact = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), n_steps=64, resamples=0)
     fields = dict(field.partition(":")[::2] for field in heads.signature(exact, list(exact)[0]).split("|"))
-    assert float(fields["delta"]) < 0.01
+    assert float(fields["delta"]) < 0.01 < abs(missed)
 
 
 def test_attribute_is_score_with_an_attribution():
@@ -621,5 +632,6 @@ def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
 def test_a_model_of_one_layer_has_scores():
     few = zoo.tiny("bert")
     few.config.num_hidden_layers = 1
-    found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), asked(), resamples=0)
+    scores = [*asked(), "confidence", "position"]
+    found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), scores, resamples=0)
     assert (len(found), found.notna().all(axis=None)) == (4, True)

@@ -34,8 +34,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("pages", "relation"),
     ("prediction", "logistic", "succession"),
     ("meeting",),
-    ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.rules",
-     "reports.sources", "reports.wording"),
+    ("gates", "watch", "parsing", "flows", "outcomes", "survivors", "trends", "outputs", "lrp.operations",
+     "lrp.rules", "reports.sources", "reports.wording"),
     ("forests",),
     ("plots", "objectives", "attended", "reports.contents", "papers.material"),
     ("pictures", "reports.exhibits"),
@@ -47,6 +47,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
     ("marian", "tokenised"),
     ("prepared",),
     ("lrp.alphabeta",),
+    ("lrp.methods",),
     ("lrp.mode",),
     ("lrp.ledger",),
     ("lrp", "scores.base"),
@@ -90,7 +91,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # a module imports only from the floors
 FRONT = "headroles"  # the package itself names everything and imports nothing before it is asked for
 PLUG_INS = {  # what is looked for when it is asked for
     ("scores.base", "scores"),  # `known` looks for scores in the files beside it
-    ("lrp.rules", "lrp.alphabeta"),  # `table` takes in the operations that have rules of their own
 }
 WITHOUT_TORCH = (
     *("text", "heads", "hub", "sharing", "lexicon", "conllu", "corpus", "streams", "role", "study"),

@@ -23,7 +23,7 @@ import headroles as hr
 from headroles import batches, families, gates, seam
 from headroles.lrp import RULES, mode, ruled
 from headroles.lrp.ledger import COLUMNS, balance, totals
-from headroles.lrp.rules import table
+from headroles.lrp.methods import table
 from headroles.objectives import Loss, Reference, Top
 from headroles.probe import without_cache
 from headroles.scores.gradient import slopes

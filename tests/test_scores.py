@@ -398,10 +398,12 @@ def test_offsets_are_an_option():
         ([1, 2, 3, 4, 4], 5, (), 9 / 10, 1),  # one token ahead is near enough ...
         ([0, 0, 1, 2, 3], 5, (), 9 / 10, 1),  # ... and so is one behind
         ([0, 0, 0, 0, 0], 5, (), 0, 2 / 5),
+        ([0, 1], 2, (), 1, 1),  # one pair
         ([0, 2, 1], 3, (), 1 / 3, 1),  # two pairs in order, one not
         ([0, 0, 1], 3, (), 2 / 3, 1),  # a tie counts for nothing
         ([0, 2, 4, 6], 7, (), 1, 1),  # a source twice as long
-        ([1, 2, 3], 5, (0, 4), 1, 1),  # special tokens are no part of the diagonal
+        ([1, 2, 3], 5, (0, 4), 1, 1),  # special tokens are no part of the diagonal ...
+        ([2, 3, 4], 5, (0,), 1, 1),  # ... which starts behind them
         ([2], 4, (), nan, 0),  # one target token has no order; its place is the start
         ([1], 2, (), nan, 1),
     ],
@@ -485,6 +487,12 @@ def test_offsets_of_at_most_twenty_words_are_tried(apart, found):
     told = value(named(["syntax"])[0], seen(torch.eye(22), sentence=far, words=list(range(22))))
     assert told["syntax[obj dep>head].baseline"] == told["syntax[obj head>dep].baseline"] == found
     assert told["syntax[obj dep>head].words"] == told["syntax[obj head>dep].words"] == 1
+
+
+def test_the_first_word_may_govern():
+    two = Sentence("ab", ((0, 1), (1, 2)), (-1, 0), ("root", "obj"))
+    found = value(named(["syntax"])[0], seen(looking([1, 0]), sentence=two, words=[0, 1]))
+    assert found["syntax[obj dep>head]"] == found["syntax[obj head>dep]"] == 1
 
 
 def test_subtypes_count_when_asked():

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from headroles.lrp.rules import ADD, Operation, Ratio, Rule, whole
+from headroles.lrp.operations import ADD, Operation
+from headroles.lrp.rules import Ratio, Rule, whole
 from headroles.seam import Call
 
 BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule

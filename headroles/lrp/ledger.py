@@ -16,8 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import batches, families, objectives, seam
 from headroles.batches import Batch
+from headroles.lrp.methods import Rules, check_reached, start, table
 from headroles.lrp.mode import enter, inside
-from headroles.lrp.rules import ADD, GROUP_NORM, LINEAR, SUBTRACT, Rule, Rules, check_reached, start, table
+from headroles.lrp.operations import ADD, GROUP_NORM, LINEAR, NORM, SUBTRACT
+from headroles.lrp.rules import Rule
 from headroles.objectives import Explain, Name, Objective
 from headroles.probe import without_cache
 from headroles.progress import track
@@ -188,9 +190,7 @@ class _Book:
         opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined} | dict.fromkeys((*ADD, *SUBTRACT), added)
         opened |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
         opened |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
-        opened |= {
-            func: self._with_bias(base.get(func, _plain), 3) for func in (F.layer_norm, torch.layer_norm, *GROUP_NORM)
-        }
+        opened |= {func: self._with_bias(base.get(func, _plain), 3) for func in (*NORM, *GROUP_NORM)}
         opened |= {func: self._with_bias(base.get(func, _plain), 0) for func in (torch.addmm, Tensor.addmm)}
         return opened
 

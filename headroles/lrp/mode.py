@@ -13,8 +13,9 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from headroles import families, seam
-from headroles.lrp import rules as room
-from headroles.lrp.rules import Rule, Rules, Table
+from headroles.lrp import methods
+from headroles.lrp.methods import Rules, Table
+from headroles.lrp.rules import Rule
 from headroles.probe import body
 
 # classes of activation modules beside those of torch and transformers.activations, which write them out in many steps
@@ -37,12 +38,12 @@ def ruled(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0.0) 
         relevance, = torch.autograd.grad(explained.sum(), gates)  # [batch, heads]
 
     Parameters take no gradient within the block. On leaving, also by an exception, all is as it was; other models are
-    not touched, even if called within the block. Rule sets: `headroles.lrp.rules.table`. Raises ValueError for an
+    not touched, even if called within the block. Rule sets: `headroles.lrp.methods.table`. Raises ValueError for an
     unknown rule set, a model in train mode, with gradient checkpointing or quantised weights, and for attention that
     cannot be taken apart.
     """
     with ExitStack() as stack:
-        enter(stack, model, room.table(rules, epsilon))
+        enter(stack, model, methods.table(rules, epsilon))
         yield
 
 

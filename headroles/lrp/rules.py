@@ -1,4 +1,4 @@
-"""Rules: what takes the place of an operation's gradient, and the tables of rules that make a method.
+"""Rules: what takes the place of an operation's gradient.
 
 The relevance of a tensor x for what is explained is R(x) = x * c(x), where c is the cotangent that autograd carries
 back. Linear maps, sums, views and gathers follow LRP-0 by their own gradient, so a table holds the other operations
@@ -7,20 +7,14 @@ only. A rule is called as `rule(func, *args, **kwargs)` with the operation and i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-Rules = Literal["cp", "cp-gate", "attn", "voita", "voita-exact", "gradient"]
-RULES: tuple[Rules, ...] = get_args(Rules)
 Rule = Callable[..., Any]
-Operation = Callable[..., Any] | Literal["activation", "attention"]  # a torch function, or a part of the model
-Table = Mapping[Operation, Rule]
 
 
 class Ratio(Function):
@@ -135,85 +129,6 @@ def fused(func: Rule, *_: Any, **__: Any) -> Any:
         f"{func.__name__} attends in one piece, which cannot be taken apart into softmax and products; "
         f"rules need a model whose attention goes through transformers' interface, or rules='gradient'"
     )
-
-
-_CONVOLUTIONS = (F.conv1d, torch.conv1d, F.conv2d, torch.conv2d, F.conv3d, torch.conv3d)
-LINEAR = (F.linear, torch.addmm, Tensor.addmm, *_CONVOLUTIONS)
-SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
-ADD = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
-SUBTRACT = (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
-_MULTIPLY = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__)
-_MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
-_DIVIDE = (torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.div_, Tensor.__itruediv__)
-_NORM = (F.layer_norm, torch.layer_norm)
-GROUP_NORM = (F.group_norm, torch.group_norm)
-_RMS_NORM = (F.rms_norm, torch.rms_norm)
-_ROOT = (torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt)
-_SIGMOID = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
-_ACTIVATION = (
-    *(F.gelu, F.silu, F.mish, F.hardswish, F.elu, F.selu, F.celu, F.relu, F.relu6, F.leaky_relu, F.hardtanh),
-    *(torch.relu, Tensor.relu, torch.tanh, Tensor.tanh, F.tanh, torch.clamp, Tensor.clamp),
-)
-_FUSED = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
-
-
-def table(rules: Rules, epsilon: float = 0.0) -> Table:
-    """The table of a rule set; `epsilon` > 0 puts the epsilon rule on linear maps. "gradient" has no rules.
-
-    "cp": LRP-0, attention weights constant: conservative (Voita et al. 2019, read as a weighted sum of values;
-    Ali et al. 2022). "cp-gate": the same, gates of gated units constant too. "attn": AttnLRP (Achtibat et al. 2024),
-    relevance through the softmax. "voita": alpha = beta = 0.5, the rule of Voita's released code, factored.
-    "voita-exact": its full Jacobians, for tiny models. Raises ValueError for an unknown name or a negative epsilon.
-    """
-    if rules not in RULES:
-        raise ValueError(f"unknown rules {rules!r}; known: {', '.join(RULES)}")
-    if not epsilon >= 0 or (epsilon and rules not in ("cp", "cp-gate", "attn")):
-        raise ValueError(f"epsilon is a number >= 0 for the rules cp, cp-gate and attn; got {epsilon} with {rules!r}")
-    if rules == "gradient":
-        return {}
-    if rules in ("voita", "voita-exact"):
-        from headroles.lrp.alphabeta import alphabeta
-
-        return _common() | alphabeta(exact=rules == "voita-exact")
-    found = _common()
-    if epsilon:
-        found |= dict.fromkeys(LINEAR, partial(damped, epsilon))
-    if rules != "attn":
-        found |= dict.fromkeys(SOFTMAX, constant)
-    if rules == "cp-gate":
-        found |= dict.fromkeys(_MULTIPLY, signal)
-    return found
-
-
-def start(values: Tensor, rules: Rules) -> Tensor:
-    """What goes back from what is explained: 1, so that its relevance is its value; voita's relevance starts at 1."""
-    if not rules.startswith("voita"):
-        return torch.ones_like(values)
-    return 1 / torch.where(values == 0, 1.0, values)
-
-
-def check_reached(explained: Tensor) -> None:
-    """Raises ValueError if what is explained has no gradient."""
-    if not explained.requires_grad:
-        raise ValueError(
-            "no gradient reaches the gates: what is explained does not depend on any head; choose another objective"
-        )
-
-
-def _common() -> dict[Operation, Rule]:
-    """What all rule sets share."""
-    return {
-        **dict.fromkeys((*_MULTIPLY, *_MATMUL), halves),
-        **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), summands),
-        **dict.fromkeys(_DIVIDE, numerator),
-        **dict.fromkeys(_NORM, norm),
-        **dict.fromkeys(GROUP_NORM, group_norm),
-        **dict.fromkeys((*_ROOT, *_SIGMOID), constant),
-        **dict.fromkeys((*_ACTIVATION, *_RMS_NORM), whole),
-        **dict.fromkeys(_FUSED, fused),
-        F.glu: gated_unit,
-        "activation": whole,
-    }
 
 
 def _half(c: Tensor) -> Tensor:

@@ -59,8 +59,9 @@ def shrink(
         except (ValueError, RuntimeError, IndexError, ArithmeticError) as error:
             empties = any(all((*site.key, number) in gone for number in site.numbers) for site in found)
             if spare or not empties:
+                why = error if isinstance(error, ValueError) else f"its own code fails without them ({error})"
                 raise ValueError(
-                    f"heads cannot be cut out of {type(model).__name__}, gates close them: {error}"
+                    f"heads cannot be cut out of {type(model).__name__}, gates close them: {why}"
                 ) from error
     if silenced := sum(len(site.silenced) for site in {one.module: one for one in families.sites(model)}.values()):
         log.warning(

@@ -20,8 +20,8 @@ from headroles.batches import Batch
 from headroles.gates import gated
 from headroles.heads import Kind
 from headroles.lrp import Rules, ruled
+from headroles.lrp.methods import check_reached, start
 from headroles.lrp.mode import inside
-from headroles.lrp.rules import check_reached, start
 from headroles.objectives import Explain, Groups, Name, Objective, objective
 from headroles.probe import without_cache
 from headroles.scores.base import Measure

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from headroles.batches import Batch
 from headroles.lrp import Rules
 from headroles.lrp.ledger import report, totals
-from headroles.lrp.rules import start, table
+from headroles.lrp.methods import start, table
 from headroles.objectives import Explain
 from headroles.scores.base import Sums
 from headroles.scores.gradient import Gradient, Slopes, Steps, check_steps, shares, slopes
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class Relevance(Gradient):
     """Share of the relevance that flows through the heads of a layer (Voita et al. 2019, section 4; see LRP's rules).
 
-    `rules`: a rule set of `headroles.lrp.rules.table`; "gradient" has none and is gradient x input. `by`: shares of the
+    `rules`: a set of `headroles.lrp.methods.table`; "gradient" has none and is gradient x input. `by`: shares of the
     sum of |R| over the heads of the layer, step by step ("layer"), or of all that is explained ("logit"), comparable
     between layers. `steps`: "all" generation steps, their "sum" in one backward pass, or so many of each sentence. The
     objective is by default the largest logit of each step, of a classifier its class, of an encoder a similarity.
