@@ -333,8 +333,9 @@ def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog
         with caplog.at_level(logging.INFO, "headroles.scores.relevance"):
             hr.score(model, tokens_of("bert"), corpus(3), score, resamples=0)
         (record,) = caplog.records
-        parts = ", ".join(rf"{part} -?\d+\.\d %" for part in ("inputs", "biases", "residue"))
-        assert re.fullmatch(rf"{re.escape(score.label)} of what is explained: {parts}", record.message)
+        parts = ", ".join(rf"{part} (-?\d+\.\d) %" for part in ("inputs", "biases", "residue"))
+        said = re.fullmatch(rf"{re.escape(score.label)} of what is explained: {parts}", record.message)
+        assert sum(map(float, said.groups())) == pytest.approx(100, abs=0.2)
         return record.levelno
 
     assert level(hr.Relevance()) == logging.INFO
@@ -487,16 +488,37 @@ def test_shapley_values_sum_to_the_effect_of_all(name, samples):
     assert found.sum() == pytest.approx(whole_effect, abs=1e-4)
 
 
-def test_options_reach_the_method():
-    """Integrated by one step of Gauss and Legendre, a gradient is that at gates half open."""
+def _slopes_at(place):
+    """The mean gradient of gates that are open so far, of what is explained of three sentences."""
     model, given = body("bert"), corpus(3)
     (batch,) = batches.batches(batches.encode(given, tokens_of("bert"), model), model)
-    half = torch.full((3, len(families.index(model))), 0.5, requires_grad=True)
+    gate = torch.full((3, len(families.index(model))), place, requires_grad=True)
     explain = objective(None, model).explain(model, lambda: [batch])
-    with hr.gated(model, half):
+    with hr.gated(model, gate):
         explain(model(**batch.inputs), batch).values.sum().backward()
-    found = attributed("bert", given, "IntegratedGradients", n_steps=1)
-    np.testing.assert_allclose(found, half.grad.mean(0), atol=1e-6)
+    return gate.grad.mean(0)
+
+
+def test_options_reach_the_method():
+    """Integrated by one step of Gauss and Legendre, a gradient is that at gates half open."""
+    found = attributed("bert", corpus(3), "IntegratedGradients", n_steps=1)
+    np.testing.assert_allclose(found, _slopes_at(0.5), atol=1e-6)
+
+
+def test_a_method_without_a_baseline_is_given_none():
+    np.testing.assert_allclose(attributed("bert", corpus(3), "InputXGradient"), _slopes_at(1.0), atol=1e-6)
+
+
+def test_what_a_method_draws_follows_from_the_sentences_alone():
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed), np.random.seed(seed)
+        found.append(attributed("bert", corpus(3), "GradientShap", n_samples=2))
+        drawn = torch.rand(1), np.random.rand()
+        torch.manual_seed(seed), np.random.seed(seed)
+        assert drawn == (torch.rand(1), np.random.rand())  # as if nothing had been drawn between
+    assert found[0].tolist() == found[1].tolist()
+    assert len(set(np.round(found[0] / _slopes_at(1.0).numpy(), 6))) > 1  # it draws
 
 
 def test_deep_lift_says_how_far_it_applies():
@@ -612,21 +634,49 @@ def test_the_sentence_whose_gradients_are_no_numbers_is_named(score):
         hr.score(model, tokens_of("bert"), given, score)
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_one_gradient_that_is_no_number_is_enough():
+    class Broken(winning()):
+        def slopes(self, model, explain, batch):
+            found = super().slopes(model, explain, batch)
+            found.gradients[batch.numbers.index(1), 0, 0] = math.inf
+            return found
+
+    with pytest.raises(ValueError, match=r"^broken is not finite on sentence 2 of the corpus; look for NaN"):
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), Broken())
+
+
+def test_one_step_of_each_sentence_may_be_asked_for():
+    assert measured("gpt2", hr.Relevance("cp", steps=1)).notna().all(axis=None)
+    assert hr.Relevance("attn").rules == "attn"  # by its place
+
+
 SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next
 
 
-@pytest.mark.parametrize("score", ["relevance", "importance"])
+@pytest.mark.parametrize("score", ["relevance", "importance", hr.Attribution(method="FeatureAblation")])
 def test_a_decoder_has_nothing_to_explain_of_single_tokens(score):
     message = "nothing to explain: every step of the corpus is padding or comes after the end token"
     with pytest.raises(ValueError, match=whole(message)):
         measured("gpt2", score, SHORT)
 
 
-@pytest.mark.parametrize("scores", [asked(), hr.Importance(objective="top")], ids=["asked", "top"])
+OF_NOTHING = {
+    "asked": asked(),
+    "top": hr.Importance(objective="top"),
+    "captum": hr.Attribution(method="FeatureAblation"),
+}
+
+
+@pytest.mark.parametrize("scores", OF_NOTHING)
 def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
     mixed = Corpus("mixed", (*SHORT, *corpus(3)))
-    alone, together = (measured("gpt2", scores, mixed, budget=budget) for budget in (1, 4096))
+    alone, together, without = (
+        measured("gpt2", OF_NOTHING[scores], given, budget=budget)
+        for given, budget in ((mixed, 1), (mixed, 4096), (corpus(3), 4096))
+    )
     pd.testing.assert_frame_equal(alone, together, rtol=0, atol=1e-6)
+    pd.testing.assert_frame_equal(without, together, rtol=0, atol=1e-6)
 
 
 def test_a_model_of_one_layer_has_scores():

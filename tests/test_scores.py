@@ -385,6 +385,11 @@ def test_later_tokens_do_not_exist_in_a_decoder():
     assert found == pytest.approx(expected, nan_ok=True)  # of equal weights the first is the largest
 
 
+def test_a_head_that_looks_at_no_offset_has_a_best_one_of_nothing():
+    found = value(named(["position"])[0], seen(looking([7, 7, 7, 7, 0, 0, 0, 0])))
+    assert set(found.values()) == {0, -2}  # equal offsets: the first
+
+
 def test_offsets_are_an_option():
     found = value(replace(named(["position"])[0], offsets=(-4, 0)), seen(BACK))
     assert found == {"position[-4]": 0, "position[0]": 1 / 5, "position[best]": 1 / 5, "position[offset]": 0}
@@ -493,6 +498,12 @@ def test_the_first_word_may_govern():
     two = Sentence("ab", ((0, 1), (1, 2)), (-1, 0), ("root", "obj"))
     found = value(named(["syntax"])[0], seen(looking([1, 0]), sentence=two, words=[0, 1]))
     assert found["syntax[obj dep>head]"] == found["syntax[obj head>dep]"] == 1
+
+
+def test_to_look_at_no_word_is_not_to_look_at_the_first():
+    two = Sentence("ab", ((0, 1), (1, 2)), (-1, 0), ("root", "obj"))
+    made = seen(looking([0, 0, 0]), special=(0,), sentence=two, words=[NO_WORD, 0, 1])
+    assert value(named(["syntax"])[0], made)["syntax[obj dep>head]"] == 0
 
 
 def test_subtypes_count_when_asked():
@@ -867,6 +878,12 @@ def test_intervals_hold_the_estimate_and_shrink_with_the_corpus():
     assert widths[1] == pytest.approx(widths[0] / 4, rel=0.3)
 
 
+def test_a_thousand_resamples_are_drawn_unless_others_are_asked_for():
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), "confidence")
+    assert heads.resamples(table).draws["confidence"].shape[1] == 1000
+    assert "|resamples:1000|" in heads.signature(table, "confidence")
+
+
 def test_without_resamples_there_are_no_intervals():
     table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), "confidence", resamples=0)
     assert list(table) == ["confidence"]
@@ -988,6 +1005,14 @@ def test_attention_that_is_not_finite_is_an_error():
     assert _traces(model) == before
 
 
+def test_attention_of_one_token_that_is_not_finite_is_an_error():
+    model, letters = zoo.tiny("gpt2"), tokens_of("gpt2")
+    model.transformer.wte.weight.data[letters("d")["input_ids"][0]] = math.nan
+    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a b", "c a d", "b a c"))))  # what is before it is whole
+    with pytest.raises(ValueError, match=r"^the attention of dec-self layer 0 is not finite on sentence 3 of the"):
+        hr.score(model, letters, given, "confidence")
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, "dec-self") for name in ("gpt2", "bloom", "marian")]
@@ -1011,6 +1036,8 @@ def test_the_attention_of_a_bare_text():
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert model.training
     assert hr.attention(model, tokenizer(), "ab c", ("cross", 0, 0)).index[0] == "</s>"  # the decoder's start
+    half = hr.attention(model.bfloat16(), tokenizer(), "ab c", ("enc-self", 0, 0))
+    np.testing.assert_allclose(half, found, atol=0.02)
 
 
 def test_attention_of_one_head_that_is_not_finite_is_an_error():

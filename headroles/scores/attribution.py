@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -66,8 +67,8 @@ class Attribution(Gradient):
         with _captum(model, batch):
             run = _Run(self, model, explain, batch)
             given = run.method.attribute(run.gates, **run.arguments).detach()
-        there = torch.ones(len(given), 1, device=given.device)
-        return Slopes(None, given[:, None], there, there.bool())
+        there = run.of_gates.there[:, None]
+        return Slopes(None, given[:, None], there.float(), there)
 
     def tally(self, slopes: Slopes) -> dict[str, Tensor]:
         """The attribution of each example, and its absolute value."""
@@ -113,12 +114,14 @@ class _OfGates(nn.Module):
     def __init__(self, model: PreTrainedModel, explain: Explain, batch: Batch, fill: Fill) -> None:
         super().__init__()
         self.model, self.explain, self.batch, self.fill = model, explain, batch, fill
+        self.there = torch.zeros(len(batch.numbers), dtype=torch.bool, device=model.device)  # something is explained
 
     def forward(self, gates: Tensor, rows: Tensor) -> Tensor:
         """[example, heads], [example] -> [example]."""
         batch = self.batch.take(rows)
         with gated(self.model, gates, fill=self.fill):
             explained = self.explain(self.model(**batch.inputs, **without_cache(self.model)), batch)
+        self.there[rows] = explained.counted.any(-1).to(rows.device)  # gates do not change what counts
         values = torch.where(explained.counted, explained.values, 0.0)
         return values.sum(-1) / explained.counted.sum(-1).clamp(min=1)
 
@@ -126,10 +129,15 @@ class _OfGates(nn.Module):
 @contextmanager
 def _captum(model: PreTrainedModel, batch: Batch) -> Iterator[None]:
     """Gradients to the gates alone; what captum draws follows from the batch; it need not say that hooks will go."""
+    before = np.random.get_state()  # captum draws from NumPy's state as well as from torch's
     with torch.random.fork_rng(), torch.enable_grad(), ruled(model, "gradient"), warnings.catch_warnings():
         torch.manual_seed(batch.numbers[0])
+        np.random.seed(batch.numbers[0])
         warnings.filterwarnings("ignore", "Setting forward, backward hooks")
-        yield
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
 
 
 def _of_a_function_alone(cls: type) -> bool:
