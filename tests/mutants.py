@@ -29,10 +29,11 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from functools import _lru_cache_wrapper
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from tempfile import mkdtemp
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
@@ -129,6 +130,7 @@ def _map(path: Path):
         @pytest.hookimpl(wrapper=True)
         def pytest_runtest_protocol(self, item):
             measured.switch_context(item.nodeid)
+            forget(item.module)
             began = time.perf_counter()
             result = yield
             took[item.nodeid] = time.perf_counter() - began
@@ -140,6 +142,13 @@ def _map(path: Path):
     data = measured.get_data()
     lines = {module: data.contexts_by_lineno(str(source(module))) for module in MUTATED}
     path.write_text(json.dumps({"lines": lines, "took": took, "modules": sorted(sys.modules)}))
+
+
+def forget(module: ModuleType):
+    """What tests of a file keep for each other: each is to reach the lines it rests on."""
+    for one in vars(module).values():
+        if isinstance(one, _lru_cache_wrapper):
+            one.cache_clear()
 
 
 OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly")

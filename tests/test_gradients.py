@@ -27,7 +27,7 @@ from headroles import batches, families, gates, heads
 from headroles.objectives import held, objective
 from headroles.scores.attribution import methods
 from headroles.scores.base import known
-from headroles.scores.gradient import Gradient, Slopes, slopes
+from headroles.scores.gradient import Gradient, Slopes, shares, slopes
 from headroles.text import Corpus, Sentence
 
 NAMES = ["marian", "bert", "gpt2", "llama-grouped"]
@@ -213,6 +213,15 @@ def test_a_new_score_is_one_like_any_other():
     assert "objective:Top()" in heads.signature(table, "winning").split("|")
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_a_score_of_some_kinds_is_of_their_heads_alone():
+    new = dataclass(frozen=True)(type("Winning", (winning(),), {"kinds": ("cross",)}))
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), new(), resamples=0)
+    there = table["winning"].dropna().index
+    assert set(there.get_level_values("kind")) == {"cross"}
+    assert len(there) == len(table.loc["cross"])
+
+
 # --- passes over a corpus -------------------------------------------------------------------------------------------
 
 
@@ -306,6 +315,36 @@ def test_plain_shares_of_voita_sum_to_one(name):
     table = measured(name, hr.Relevance(rules="voita", by="sum", steps="sum"))
     np.testing.assert_allclose(table["relevance[voita]"].groupby(level=["kind", "layer"]).sum(), 1, atol=1e-5)
     np.testing.assert_allclose(table["relevance[voita]"], table["relevance[voita].size"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "epsilon"), [("cp", 0.5), ("cp", 0.0), ("attn", 0.5), ("gradient", 0.0), ("voita", 0.0)]
+)
+def test_relevance_of_one_step_is_the_gradient_of_gates_under_rules(rules, epsilon):
+    model, two = zoo.tiny("gpt2"), Corpus("two", (Sentence("a b"),))
+    gate = torch.ones(1, len(families.index(model)), requires_grad=True)
+    with hr.ruled(model, rules, epsilon=epsilon), hr.gated(model, gate):
+        top = model(**tokens_of("gpt2")("a b", return_tensors="pt")).logits[0, 0].amax()
+    whole_of_it = torch.autograd.grad(top, gate)[0][0] / top.detach()
+    for steps in ("all", "sum"):
+        found = measured("gpt2", hr.Relevance(rules, epsilon=epsilon, by="logit", steps=steps), two)
+        np.testing.assert_allclose(found[f"relevance[{rules} logit]"], whole_of_it, rtol=1e-4, atol=1e-6)
+
+
+def test_what_epsilon_takes_is_said_to_be_left_over():
+    left = [
+        float(dict(field.partition(":")[::2] for field in heads.signature(found, list(found)[0]).split("|"))["residue"])
+        for found in (measured("gpt2", hr.Relevance(epsilon=epsilon)) for epsilon in (0.0, 0.5))
+    ]
+    assert abs(left[0]) < 1e-3 < abs(left[1])
+
+
+def test_plain_shares_are_signed():
+    found = Slopes("enc-self", torch.tensor([[[3.0, -1.0]]]), torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool))
+    assert shares(found, signed=True).tolist() == [[[1.5, -0.5]]]
+    assert shares(found, signed=False).tolist() == [[[0.75, -0.25]]]
+    by_sum = hr.Relevance(rules="voita", by="sum").tally(found)
+    assert [by_sum[name].tolist() for name in ("signed", "size")] == [[[1.5, -0.5]], [[1.5, 0.5]]]
 
 
 def test_steps_together_as_in_many_chunks():
@@ -553,6 +592,7 @@ def test_attribute_is_score_with_an_attribution():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: hr.Relevance("magic"), f"unknown rules 'magic'; known: {', '.join(hr.lrp.RULES)}"),
         (lambda: hr.Relevance(by="heads"), "relevance is normalised by 'layer', 'logit' or 'sum'; got 'heads'"),
         *(
             (

@@ -403,7 +403,8 @@ def test_offsets_are_an_option():
         ([1, 2, 3, 4, 4], 5, (), 9 / 10, 1),  # one token ahead is near enough ...
         ([0, 0, 1, 2, 3], 5, (), 9 / 10, 1),  # ... and so is one behind
         ([0, 0, 0, 0, 0], 5, (), 0, 2 / 5),
-        ([0, 1], 2, (), 1, 1),  # one pair
+        ([0, 1], 2, (), 1, 1),  # one pair ...
+        ([0, 4], 5, (), 1, 1),  # ... from end to end
         ([0, 2, 1], 3, (), 1 / 3, 1),  # two pairs in order, one not
         ([0, 0, 1], 3, (), 2 / 3, 1),  # a tie counts for nothing
         ([0, 2, 4, 6], 7, (), 1, 1),  # a source twice as long
@@ -817,6 +818,30 @@ def test_tokens_are_counted_on_the_side_that_is_looked_at(noticed):
             assert torch.equal(seen.counts, counts)
             assert seen.counts[seen.ranks.argsort()].diff().le(0).all()
             assert sorted(seen.ranks.tolist()) == list(range(zoo.VOCABULARY))
+
+
+def test_of_equally_frequent_tokens_the_first_id_is_the_more_frequent():
+    model, shown = zoo.tiny("bert"), []
+    model.resize_token_embeddings(50_000, mean_resizing=False)
+
+    @dataclass(frozen=True)
+    class Ranking(Score):
+        def tally(self, seen):
+            shown.append(seen.ranks)
+            return {"nothing": seen.over_queries(seen.top[0])}
+
+        def finish(self, sums):
+            return {"ranking": sums["nothing"]}
+
+    hr.score(model, tokens_of("bert"), corpus(3), Ranking(), resamples=0)
+    unseen = [token for token in range(50_000) if token not in {i for s in corpus(3) for i in _ids(s.text)}]
+    assert shown[0][unseen].diff().gt(0).all()
+    del Ranking
+    gc.collect()  # a class that is still there is a known score
+
+
+def _ids(text):
+    return tokens_of("bert")(text)["input_ids"]
 
 
 def test_what_a_model_writes_ends_at_its_end():
