@@ -23,8 +23,8 @@ from headroles.pruning.layout import layouts
 from headroles.resize import resized
 
 REFUSED = {  # what is said to who asks for head 1 of the first layer to go
-    "fsmt": "heads cannot be cut out of FSMTForConditionalGeneration, gates close them: its own code fails "
-    "without them (shape '[7, 1, 32]' is invalid for input of size 168)",  # of 7 tokens of 3 heads of 8 numbers
+    "fsmt": "heads cannot be cut out of FSMTForConditionalGeneration, gates close them: its own code fails on "
+    "fewer heads (shape '[7, 1, 32]' is invalid for input of size 168)",  # of 7 tokens of 3 heads of 8 numbers
     "olmo2": "heads cannot be cut out of Olmo2ForCausalLM, gates close them: no head can be cut out of "
     "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over several heads, for one); close "
     "heads with gates instead",
@@ -355,7 +355,7 @@ def test_what_would_put_out_something_else_is_undone(name, already, monkeypatch)
     [
         (ValueError, "on purpose"),
         *(
-            (one, "its own code fails without them (on purpose)")
+            (one, "its own code fails on fewer heads (on purpose)")
             for one in (RuntimeError, IndexError, ZeroDivisionError)
         ),
     ],

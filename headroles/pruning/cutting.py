@@ -59,7 +59,7 @@ def shrink(
         except (ValueError, RuntimeError, IndexError, ArithmeticError) as error:
             empties = any(all((*site.key, number) in gone for number in site.numbers) for site in found)
             if spare or not empties:
-                why = error if isinstance(error, ValueError) else f"its own code fails without them ({error})"
+                why = error if isinstance(error, ValueError) else f"its own code fails on fewer heads ({error})"
                 raise ValueError(
                     f"heads cannot be cut out of {type(model).__name__}, gates close them: {why}"
                 ) from error
