@@ -781,7 +781,7 @@ def noticing():
         def finish(self, sums):
             return {"noticing": sums["nothing"]}
 
-    hr.score(zoo.tiny("marian"), tokenizer(), corpus(), Noticing(), resamples=0, budget=64)
+    hr.score(zoo.tiny("marian"), tokenizer(), corpus(), [Noticing(), "confidence"], resamples=0, budget=64)
     return shown
 
 
@@ -950,6 +950,9 @@ def test_the_signature_says_what_was_measured():
     assert (fields["tokens"], fields["too_long"], fields["unaligned"]) == (str(tokens), "0", "0")
     assert fields["score"] == "Position(offsets=(-2, -1, 0, 1, 2))"
     assert (fields["resamples"], fields["seed"]) == ("50", "0")
+    assert "shared" not in fields
+    grouped = hr.score(zoo.tiny("llama-grouped"), tokens_of("llama-grouped"), corpus(3), "confidence", resamples=0)
+    assert re.search(r"\|shared:[^|]+\|", heads.signature(grouped, "confidence"))
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "bloom"])
@@ -999,6 +1002,14 @@ def test_trees_of_some_sentences_on_one_side_will_do(parsed, kind):
     table = hr.score(zoo.tiny("marian"), tokenizer(), Corpus("half", tuple(pairs)), "syntax", resamples=0)
     told = table.filter(regex=r"\]$").dropna(how="all")
     assert set(told.index.get_level_values("kind")) == {kind}
+
+
+def test_trees_of_a_source_are_for_the_heads_of_the_encoder():
+    model = zoo.tiny("marian")
+    hr.shrink(model, [("enc-self", layer, head) for layer in (0, 1) for head in range(4)])
+    pairs = (replace(one, target=other.target) for one, other in zip(corpus(4), corpus(4, trees=False), strict=True))
+    with pytest.raises(ValueError, match="has none on the side of its dec-self heads; read CoNLL-U"):
+        hr.score(model, tokenizer(), Corpus("half", tuple(pairs)), "syntax")
 
 
 def test_a_corpus_without_trees_has_every_score_but_syntax():

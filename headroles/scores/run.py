@@ -117,7 +117,7 @@ def _possible(
     asked: Measure | Iterable[str | Measure], sites: list[Site], pages: Pages, *, counted: bool, strict: bool
 ) -> list[Measure]:
     """The scores that can be had; where `strict`, one that cannot is an error."""
-    kinds: set[Kind] = {site.kind for site in sites}
+    kinds: set[Kind] = {site.kind for site in sites if site.heads}
     trees = _tree_kinds(pages.first) & kinds
     chosen = []
     for one in named(asked):
