@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 
 SHARED = Path(os.environ.get("HEADROLES_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 torch.set_num_threads(1)  # tests run in several processes; threads of tiny matrices only fight
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; commands that are interrupted
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore it too
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,6 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from functools import _lru_cache_wrapper
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from tempfile import mkdtemp
@@ -147,7 +146,7 @@ def _map(path: Path):
 def forget(module: ModuleType):
     """What tests of a file keep for each other: each is to reach the lines it rests on."""
     for one in vars(module).values():
-        if isinstance(one, _lru_cache_wrapper):
+        if hasattr(one, "cache_clear"):
             one.cache_clear()
 
 

@@ -75,7 +75,7 @@ class Attribution(Gradient):
         return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
 
     def finish(self, sums: Sums) -> dict[str, Tensor]:
-        """`attribution[method]` and `attribution[method].size`: means over examples."""
+        """`attribution[method]` and `attribution[method].size`: means over examples with something to explain."""
         return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
 
