@@ -47,7 +47,7 @@ def marian(
     own = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
     sizes: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in own.items()}
     # transformers' init_std of 0.02, for a norm after each sum wants branches that begin small: 6+6 layers of d 128
-    # that are drawn with width**-0.5 learn next to nothing for thousands of steps
+    # that are drawn with width**-0.5 learn far more slowly
     usual: dict[str, Any] = {"scale_embedding": True, "max_position_embeddings": LONGEST}
     usual |= {"eos_token_id": tokenizer.eos_token_id, "forced_eos_token_id": None}
     usual |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)

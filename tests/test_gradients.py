@@ -552,10 +552,12 @@ def test_a_method_without_a_baseline_is_given_none():
 def test_what_a_method_draws_follows_from_the_sentences_alone(method, samples):
     found = []
     for seed in (1, 2):
-        torch.manual_seed(seed), np.random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(seed)
         found.append(attributed("bert", corpus(3), method, n_samples=samples))
         drawn = torch.rand(1), np.random.rand()
-        torch.manual_seed(seed), np.random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(seed)
         assert drawn == (torch.rand(1), np.random.rand())  # as if nothing had been drawn between
     assert found[0].tolist() == found[1].tolist()
     assert len(set(np.round(found[0] / _slopes_at(1.0).numpy(), 6))) > 1  # it draws

@@ -1009,6 +1009,14 @@ def test_trees_of_a_source_are_for_the_heads_of_the_encoder():
         hr.score(model, tokenizer(), Corpus("half", tuple(pairs)), "syntax")
 
 
+def test_a_model_whose_heads_are_all_gone_is_an_error():
+    model = zoo.tiny("bert")
+    hr.shrink(model, list(families.index(model)))
+    for scores in (None, "confidence", "importance"):
+        with pytest.raises(ValueError, match=r"^BertForMaskedLM has no heads left to measure$"):
+            hr.score(model, tokens_of("bert"), corpus(4), scores)
+
+
 def test_a_corpus_without_trees_has_every_score_but_syntax():
     table = hr.score(zoo.tiny("marian"), tokenizer(), corpus(trees=False), resamples=0)
     assert {name.partition("[")[0] for name in table} == set(DEFAULT) - {"syntax"}

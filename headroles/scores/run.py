@@ -60,9 +60,11 @@ def score(
     what must be known of all of it beforehand cannot be had: gradients, and without a `reference` rarity.
 
     Raises ValueError where a score cannot be had (syntax without trees), for attention or gradients that are not
-    finite, gradients that are all zero, an empty corpus and a tokenizer that does not fit the model.
+    finite, gradients that are all zero, an empty corpus, a model without heads and a tokenizer that does not fit it.
     """
     sites = families.sites(model)
+    if not any(site.heads for site in sites):
+        raise ValueError(f"{type(model).__name__} has no heads left to measure")
     pages = Pages(corpus, tokenizer, model)
     chosen = _possible(
         DEFAULT if scores is None else scores, sites, pages, counted=reference is not None, strict=scores is not None
