@@ -1,5 +1,5 @@
 """`python -m headroles`: the command line."""
 
-from headroles.cli import main
+from headroles.cli.main import main
 
 main()

@@ -1,4 +1,4 @@
-"""What several tests share: where the shared folder is, and one thread for each test process."""
+"""What several tests share: where the shared folder is, and how many threads each test process has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 SHARED = Path(os.environ.get("HEADROLES_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-torch.set_num_threads(1)  # tests run in several processes; threads of tiny matrices only fight
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # threads of tiny matrices only fight
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; commands that are interrupted
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore it too
 

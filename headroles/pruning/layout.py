@@ -1,4 +1,4 @@
-"""Layout: which rows of a projection belong to which heads, told by what each head's output depends on."""
+"""Layout: which rows of a projection belong to which heads, by the paths from each row to each head's output."""
 
 from __future__ import annotations
 
@@ -10,52 +10,58 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles import families, seam
-from headroles.probe import body, probe, without_cache
-from headroles.site import Site
+from headroles.models import attention_hooks as seam
+from headroles.models import heads as families
+from headroles.models.dummy_inputs import body, probe, without_cache
+from headroles.models.masking import by_projection
+from headroles.models.sites import Site
 
 Run = tuple[frozenset[int], int, int]  # heads, first row, row after the last
 Layout = dict[str, list[Run]]  # name of a linear map in the attention module -> its rows
 
 
 def layouts(model: PreTrainedModel) -> dict[nn.Module, Layout]:
-    """The rows of every linear map in each attention module: those of queries, keys and values, fused or not.
+    """Find the rows of every linear map in each attention module: queries, keys, values, fused or not.
 
-    A row belongs to the heads whose outputs have a gradient with respect to it; no family's order of queries, keys and
-    values has to be known. Raises ValueError where a row belongs to several heads that do not share a key-value head:
-    a norm over all of them, for one.
+    A row belongs to the heads whose outputs are computed from it; no family's order of queries, keys and values has to
+    be known, and no number decides. A layer without heads has no rows. Raises ValueError where a row belongs to several
+    heads that do not share a key-value head: a norm over all of them, for one.
     """
     found = families.sites(model)
-    felt: dict[nn.Module, dict[str, Tensor]] = {}
-    for site, name, slopes in _slopes(model, found):
-        mine = felt.setdefault(site.module, {})
-        mine[name] = mine[name] | slopes if name in mine else slopes
+    reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in found}
+    for site, name, paths in _paths(model, found):
+        maps = reach[site.module]
+        maps[name] = maps[name] | paths if name in maps else paths
     by = {site.module: site for site in found}
     return {
-        module: {name: _runs(by[module], name, each) for name, each in maps.items() if not _latent(each)}
-        for module, maps in felt.items()
+        module: {name: _runs(by[module], name, paths) for name, paths in maps.items() if not _latent(paths)}
+        for module, maps in reach.items()
     }
 
 
-def _slopes(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, Tensor]]:
-    """For each site and linear map in it: bool [head, row], whether the head's output depends on the row."""
+def _paths(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, Tensor]]:
+    """For each site with heads and linear map in it: bool [head, row], whether a path leads from the row to the head.
+
+    Every map's output is replaced by numbers of our own: neither dead rows nor saturated attention hide a path then.
+    """
     inside = {each: (site.module, name) for site in found for name, each in site.module.named_modules() if is_map(each)}
-    outs = {site.out: [one for one in found if one.out is site.out] for site in found if site.out is not None}
+    outs = {out: mine for out, mine in by_projection(model, found).items() if mine[0].heads}
+    generator = torch.Generator().manual_seed(0)
     leaves: list[tuple[nn.Module, str, Tensor]] = []
     rows: list[tuple[Site, str, Tensor]] = []
     calls = dict.fromkeys(outs, 0)
 
     def keep(module: nn.Module, _: Any, output: Tensor) -> Tensor:
-        leaf = output.detach().requires_grad_()
+        leaf = (0.5 + torch.rand(output.shape, generator=generator)).to(output).requires_grad_()
         leaves.append((*inside[module], leaf))
         return leaf
 
     def look(module: nn.Module, args: tuple[Any, ...]) -> None:
-        site = sorted(outs[module], key=lambda one: one.turn)[calls[module] % len(outs[module])]
+        site = outs[module][calls[module] % len(outs[module])]
         calls[module] += 1
         mine = [(name, leaf) for owner, name, leaf in leaves if owner is site.module]
         leaves.clear()
-        rows.extend((site, name, depends) for name, depends in _of(site, args[0], mine))
+        rows.extend((site, name, paths) for name, paths in _of(site, args[0], mine))
 
     with ExitStack() as stack:
         for each in inside.keys() - outs.keys():
@@ -63,39 +69,37 @@ def _slopes(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, 
         for out in outs:
             stack.callback(out.register_forward_pre_hook(look, prepend=True).remove)  # before any that silences
         stack.enter_context(seam.evaluating(model))
+        stack.enter_context(seam.attending(model, lambda _: None))  # eager: fused attention may skip what is zero
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autograd.set_detect_anomaly(False))  # which would raise at the first NaN
         body(model)(**probe(model), **without_cache(body(model)))
     return rows
 
 
 def _of(site: Site, z: Tensor, leaves: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    generator = torch.Generator().manual_seed(0)
-    some = torch.randn(z.shape, generator=generator).to(z)
-    each = (z * some).unflatten(-1, (site.heads, site.size)).sum(-1).flatten(0, -2).sum(0)  # [head]
-    slopes = [
-        torch.autograd.grad(one, [leaf for _, leaf in leaves], retain_graph=True, allow_unused=True) for one in each
-    ]
-    found = []
-    for i, (name, leaf) in enumerate(leaves):
-        zero = torch.zeros(leaf.shape[-1], dtype=torch.bool)
-        parts = [zero if one[i] is None else (one[i] != 0).flatten(0, -2).any(0).cpu() for one in slopes]
-        found.append((name, torch.stack(parts) if parts else zero[None][:0]))
-    return found
+    """For each map: bool [head, row]. The gradient of each head is NaN, and so is all it reaches: 0 x NaN is NaN."""
+    given = [leaf for _, leaf in leaves]
+    reached = torch.zeros(site.heads, sum(leaf.shape[-1] for leaf in given), dtype=torch.bool)  # [head, rows of all]
+    for head in range(site.heads if given else 0):
+        seed = torch.zeros_like(z).unflatten(-1, (site.heads, site.size))  # [..., head, size]
+        seed[..., head, :] = torch.nan
+        slopes = torch.autograd.grad(z, given, seed.flatten(-2), retain_graph=True, materialize_grads=True)
+        reached[head] = torch.cat([slope.isnan().flatten(0, -2).any(0).cpu() for slope in slopes])
+    parts = reached.split([leaf.shape[-1] for leaf in given], 1)
+    return [(name, paths) for (name, _), paths in zip(leaves, parts, strict=True)]
 
 
-def _latent(slopes: Tensor) -> bool:
+def _latent(paths: Tensor) -> bool:
     """Whether a map makes latents, which other maps read, and else only what all heads share: it stays as it is."""
-    felt = slopes.sum(0)  # by how many heads: [row]
-    shared = (felt == 0) | (felt == len(slopes))
-    return bool(shared.all() and felt[0] == 0)
+    heads = paths.sum(0)  # how many each row leads to: [row]
+    shared = (heads == 0) | (heads == len(paths))
+    return bool(shared.all() and heads[0] == 0)
 
 
-def _runs(site: Site, name: str, slopes: Tensor) -> list[Run]:
-    """Neighbouring rows of the same heads; a row whose gradient vanishes belongs to those of the rows around it."""
+def _runs(site: Site, name: str, paths: Tensor) -> list[Run]:
+    """Neighbouring rows of the same heads."""
     sharing = site.heads // max(site.kv_heads, 1)
-    if site.size and slopes.shape[1] % site.size == 0:
-        slopes = slopes.unflatten(1, (-1, site.size)).any(-1).repeat_interleave(site.size, 1)
-    owners = [frozenset(column.nonzero().flatten().tolist()) for column in slopes.T]
+    owners = [frozenset(column.nonzero().flatten().tolist()) for column in paths.T]
     for row, heads in enumerate(owners):
         if len(heads) not in (1, sharing) or len({head // sharing for head in heads}) > 1:
             raise ValueError(

@@ -1,11 +1,11 @@
-"""What heads do: one file per score, those of attention measured in one pass by `score`."""
+"""Scores: one number per head from attention, from gradients, from relevance."""
 
-from headroles.scores.attribution import Attribution
 from headroles.scores.base import Measure, Score, Seen, known, named
-from headroles.scores.gradient import Gradient, Slopes
-from headroles.scores.importance import Importance
-from headroles.scores.relevance import Relevance
-from headroles.scores.run import attention, score
+from headroles.scores.gradients.base import Gradient, Slopes
+from headroles.scores.gradients.captum import Attribution
+from headroles.scores.gradients.importance import Importance
+from headroles.scores.gradients.relevance import Relevance
+from headroles.scores.runner import attention, score
 
 __all__ = [
     "Attribution",

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from headroles.heads import KINDS, Kind
-from headroles.side import Side
+from headroles.models.batching import Side
+from headroles.tables.frame import KINDS, Kind
 
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Sums = Mapping[str, Tensor]
@@ -93,6 +93,17 @@ class Measure(ABC):
         """Whether a column is an estimate from a sample of sentences, with an interval: a count is none."""
         return not column.endswith(".words")
 
+    def nothing(self, _column: str, _kind: Kind, /) -> str | None:
+        """Why a column is NaN for all heads of a kind, where it is; None: by definition, or another column says it."""
+        return "no sentence of the corpus has anything to measure it on"
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:  # noqa: ARG002
+        """Of each column that is a share of so many queries, how many: {column: [..., heads or 1]}.
+
+        Such a column gets an interval that holds also near 0 and 1; all others get percentiles of the resamples.
+        """
+        return {}
+
     @abstractmethod
     def finish(self, sums: Sums) -> dict[str, Tensor]:
         """Columns from the sums of `tally` and `ground`, which bear leading dimensions: {column: [..., heads]}."""
@@ -120,8 +131,8 @@ def known() -> dict[str, type[Measure]]:
     """Every score by name: those in the files beside this one, and your own classes where no name of ours is taken."""
     import headroles.scores as room
 
-    for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"{room.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+        importlib.import_module(module.name)
     every = [cls for base in Measure.__subclasses__() for cls in base.__subclasses__()]
     ours_last = sorted(every, key=lambda cls: cls.__module__.startswith(f"{room.__name__}."))
     found = {cls.name(): cls for cls in ours_last}

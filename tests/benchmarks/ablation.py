@@ -19,12 +19,13 @@ import torch
 from relevance import MARIAN, _side
 from transformers import MarianConfig, MarianMTModel
 
-from headroles import families, objectives
-from headroles.batches import Batch
-from headroles.demo import minilm
-from headroles.gates import closed, gated
-from headroles.probe import without_cache
-from headroles.variants import Runner
+from headroles.ablation.runner import Runner
+from headroles.experiments.demo import minilm
+from headroles.models import heads as families
+from headroles.models.batching import Batch
+from headroles.models.dummy_inputs import without_cache
+from headroles.models.masking import closed, gated
+from headroles.scores import objectives
 
 SENTENCES, TOKENS = 16, 24
 

@@ -12,7 +12,7 @@ from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
 import headroles as hr
-from headroles.batches import Batch, Side
+from headroles.models.batching import Batch, Side
 from headroles.scores.base import shifted
 
 SCORES = ["confidence", "position", "entropy", "sink", "distance"]

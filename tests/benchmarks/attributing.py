@@ -9,9 +9,9 @@ import torch
 from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
-from headroles.gates import gated
-from headroles.objectives import Reference
-from headroles.scores.gradient import slopes
+from headroles.models.masking import gated
+from headroles.scores.gradients.base import slopes
+from headroles.scores.objectives import Reference
 
 STEPS = 5
 

@@ -10,7 +10,7 @@ from setting import Job, Setting, Tool, lens, lens_inputs, loss
 from torch import Tensor
 
 import headroles as hr
-from headroles.gates import closed, gated
+from headroles.models.masking import closed, gated
 
 TOGETHER = 8
 Close = Callable[[str, int, int], Iterable[Tensor]]  # of a head: the logits of each batch

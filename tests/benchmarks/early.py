@@ -16,9 +16,12 @@ import time
 import torch
 
 import headroles as hr
-from headroles import batches, families, objectives, seam
-from headroles.gates import closed, gated
-from headroles.probe import without_cache
+from headroles.models import attention_hooks as seam
+from headroles.models import batching as batches
+from headroles.models import heads as families
+from headroles.models.dummy_inputs import without_cache
+from headroles.models.masking import closed, gated
+from headroles.scores import objectives
 
 
 def main() -> None:

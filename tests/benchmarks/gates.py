@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import headroles as hr
-from headroles import families
+from headroles.models import heads as families
 
 WORDS = 8000
 

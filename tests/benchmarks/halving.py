@@ -11,7 +11,7 @@ from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
 import headroles as hr
-from headroles.gates import closed, gated
+from headroles.models.masking import closed, gated
 
 
 def ours(of: Setting) -> Callable[[], pd.DataFrame]:

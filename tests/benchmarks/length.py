@@ -18,11 +18,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from test_scores import tokens_of
+from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles import watch
-from headroles.text import Tokens
+from headroles.data.corpus import Tokens
+from headroles.models import capture as watch
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
 SCORES = ["confidence", "position", "entropy", "sink", "distance", "induction", "duplicate"]

@@ -19,11 +19,11 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
-from headroles import families, objectives
-from headroles.batches import Batch
-from headroles.probe import without_cache
-from headroles.scores.gradient import slopes
-from headroles.side import Side
+from headroles.models import heads as families
+from headroles.models.batching import Batch, Side
+from headroles.models.dummy_inputs import without_cache
+from headroles.scores import objectives
+from headroles.scores.gradients.base import slopes
 
 SIZES = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
 MARIAN = {

@@ -2,7 +2,7 @@
 
 Prints, all from one run on the same batches: the processor time of one pass of `score` over that of the bare forward
 (eager, `output_attentions=True`; medians of paired repeats), the peak memory of each in a process of its own, and the
-time over one pass of one sentence at a time: by `score` itself, and for encoders by the plain loops of `tests/slow.py`.
+time over one pass of one sentence at a time: by `score` itself, and for encoders by the loops of `tests/reference`.
 OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
 """
 
@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import slow
+from reference import attention as slow
 
 import headroles as hr
-from headroles import batches
-from headroles.probe import without_cache
+from headroles.models import batching as batches
+from headroles.models.dummy_inputs import without_cache
 
 SCORES = ["confidence", "position", "rarity", "entropy", "sink", "distance", "alignment"]
 

@@ -18,9 +18,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 from transformers import PreTrainedTokenizerFast as Fast
 
 import headroles as hr
-from headroles import batches, families, outputs
-from headroles.batches import Batch
-from headroles.probe import without_cache
+from headroles.models import batching as batches
+from headroles.models import heads as families
+from headroles.models.batching import Batch
+from headroles.models.dummy_inputs import without_cache
+from headroles.scores import outputs
 
 SPECIAL = {"<pad>": 0, "</s>": 1, "<s>": 2}
 PLACES = {  # (type of model, kind) -> hooks of TransformerLens, attention module, its output projection

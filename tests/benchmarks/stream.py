@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import zoo
+from helpers import zoo
+from helpers.letters import tokens_of
 from length import _most
-from test_scores import tokens_of
 
 import headroles as hr
 

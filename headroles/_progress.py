@@ -1,0 +1,18 @@
+"""A progress bar on long work: on a terminal and in notebooks, silent elsewhere."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track as rich_track
+
+from headroles import _distributed as processes
+
+T = TypeVar("T")
+
+
+def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    """Yield `items`, showing `what` and how many of `total` are done; None: nobody knows how many there are."""
+    console = Console(stderr=True)
+    shown = (console.is_terminal or console.is_jupyter) and processes.first()
+    yield from rich_track(items, what, total=total, console=console, disable=not shown, transient=True)

@@ -1,0 +1,254 @@
+"""The commands that close heads or train: compare, ablate, curve, agreement and train, as those of `cli`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from headroles.cli.arguments import heads_of, kinds_of, opened, study_of
+from headroles.cli.check import Tower
+from headroles.cli.console import list_figures, say, show_best, show_effects, show_relations, show_table
+
+Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
+Target = Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")]
+Folder = Annotated[Path, typer.Option("--study", help="Folder for the tables and figures.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Remove tables of another model or corpus that the folder holds.")
+]
+Replace = Annotated[bool, typer.Option("--overwrite", help="Replace a file of another model or program.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)]
+Resamples = Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)]
+Metric = Annotated[str, typer.Option(help="Metric: loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")]
+Fill = Annotated[
+    Literal["zero", "mean", "other", "uniform", "rescale"], typer.Option(help="What a closed head puts out.")
+]
+Device = Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")]
+Devices = Annotated[
+    str | None, typer.Option(help="Device of torch, or auto: over all there are; by default a GPU if there is one.")
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"] | None,
+    typer.Option(help="Numbers of the model; by default as transformers loads it."),
+]
+
+
+def compare(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus on which heads are scored, and closed one by one.")],
+    target: Target = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="Corpus on which they are closed together; by default the same.")
+    ] = None,
+    held_out_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
+    study: Folder = Path("study"),
+    rules: Annotated[str, typer.Option(help="Rule sets, separated by commas.")] = "cp,attn,voita,gradient",
+    limit: Limit = None,
+    resamples: Resamples = 1000,
+    overwrite: Overwrite = False,
+    device: Devices = None,
+) -> None:
+    """Compare which score tells best which heads matter: relevance by each rule set, importance, confidence, chance."""
+    from headroles.data.readers import read
+    from headroles.experiments.compare_scores import compare as run
+    from headroles.experiments.score_study import draw
+
+    folder = study_of(study, overwrite=overwrite)
+    first = read(corpus, target, limit=limit)
+    second = first if held_out is None else read(held_out, held_out_target, limit=limit)
+    loaded, tokenizer = opened(model, device)
+    chosen: Any = [name.strip() for name in rules.split(",")]
+    found, areas = run(folder, loaded, tokenizer, first, second, rules=chosen, resamples=resamples)
+    show_table(found, "rank correlation with closing one head alone, over all heads and within layers")
+    show_table(areas, "mean height of the curve when the least relevant heads are closed together")
+    list_figures(draw(folder), study)
+
+
+def ablate(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus: text, parallel or labelled TSV, CoNLL-U; .gz too.")],
+    target: Target = None,
+    study: Folder = Path("study"),
+    metric: Metric = "loss",
+    plan: Annotated[
+        Literal["single", "rest", "layer", "kind"],
+        typer.Option(help="Close each head, all but each of a layer, whole layers, or whole kinds."),
+    ] = "single",
+    fill: Fill = "zero",
+    early: Annotated[
+        bool, typer.Option("--early", help="Run a head only until it is clear whether its p is below 0.01.")
+    ] = False,
+    limit: Limit = None,
+    resamples: Resamples = 1000,
+    budget: Annotated[int, typer.Option(help="Tokens that go through the model at once.", min=1)] = 4096,
+    together: Annotated[int, typer.Option(help="Variants that go through the model at once.", min=1)] = 8,
+    overwrite: Overwrite = False,
+    tower: Tower = None,
+    device: Devices = None,
+    dtype: Dtype = None,
+) -> None:
+    """Close every head of a model and measure what changes, with intervals and corrected tests."""
+    from headroles.ablation.effects import closed_in
+    from headroles.ablation.evaluation import worth
+    from headroles.ablation.example_stats import Sweep
+    from headroles.ablation.metrics import metric as the_metric
+    from headroles.data.readers import read
+    from headroles.experiments.score_study import draw
+
+    folder = study_of(study, overwrite=overwrite)
+    sentences = read(corpus, target, limit=limit)
+    loaded, tokenizer = opened(model, device, tower=tower, dtype=dtype)
+    options: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill, "early": early}
+    options |= {"resamples": resamples, "budget": budget, "together": together}
+    table = closed_in(folder, loaded, tokenizer, sentences, **options)
+    kept = folder.load(f"examples-{metric}-{plan}-{fill}{'-early' if early else ''}")
+    show_effects(table, worth(Sweep.of(kept, the_metric(metric)), resamples=resamples), metric)
+    for name in (f"best-{metric}-{fill}", f"best-{metric}-{fill}-halves"):
+        if plan == "rest" and not early and folder.has(name):
+            show_best(folder.load(name), "chosen on one half, measured on the other" if "halves" in name else "")
+    list_figures(draw(folder), study)
+
+
+def curve(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus on which the heads are closed together.")],
+    target: Target = None,
+    study: Folder = Path("study"),
+    by: Annotated[
+        str,
+        typer.Option(
+            help="Columns of the study's tables to order heads by, the smallest first, with a minus the largest; "
+            "commas between."
+        ),
+    ] = "importance",
+    again: Annotated[
+        Path | None, typer.Option(help="Corpus on which importance is also computed again after each step.")
+    ] = None,
+    again_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
+    metric: Metric = "agreement",
+    kind: Annotated[
+        Literal["enc-self", "dec-self", "cross", "each"] | None,
+        typer.Option(help="Close heads of this kind only, or of each kind in turn."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many random orders beside them.", min=0)] = 5,
+    steps: Annotated[int, typer.Option(help="In how many steps all are closed.", min=1)] = 10,
+    fill: Fill = "zero",
+    limit: Limit = None,
+    resamples: Resamples = 1000,
+    overwrite: Overwrite = False,
+    device: Devices = None,
+    dtype: Dtype = None,
+) -> None:
+    """Close heads together, step by step, in orders told by a study's scores, and measure what is left."""
+    from headroles.ablation.curves import curves_in, order_again, orders
+    from headroles.data.readers import read
+    from headroles.experiments.score_study import draw
+
+    folder = study_of(study, overwrite=overwrite)
+    sentences = read(corpus, target, limit=limit)
+    loaded, tokenizer = opened(model, device, dtype=dtype)
+    columns = [name.strip() for name in by.split(",")]
+    listed = orders(folder.scores(), columns, kind=kind, seeds=seeds)
+    if again is not None:
+        if kind == "each":
+            raise ValueError("--again and --kind each do not go together; ask for one kind at a time")
+        scored = read(again, again_target, limit=limit)
+        listed["importance, again"] = order_again(loaded, tokenizer, scored, kind=kind, steps=steps)
+    options: dict[str, Any] = {"metric": metric, "kind": kind, "steps": steps, "fill": fill, "resamples": resamples}
+    _, found = curves_in(folder, loaded, tokenizer, sentences, listed, **options)
+    show_table(found, "mean height of the curve")
+    list_figures(draw(folder), study)
+
+
+def agreement(
+    study: Annotated[Path, typer.Argument(help="Study of one corpus.")],
+    other: Annotated[Path, typer.Argument(help="Study of the same model on another corpus.")],
+    column: Annotated[str, typer.Option(help="Column of both that is compared.")] = "ablation[loss]",
+    output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("agreement.png"),
+    overwrite: Replace = False,
+) -> None:
+    """Compare the effects of closing the same heads on two corpora: Pearson's and Spearman's correlation, a scatter."""
+    from headroles.plots import effects as outcomes
+    from headroles.plots import gallery as pictures
+    from headroles.tables import files
+    from headroles.tables.frame import fields, save, signature
+    from headroles.tables.study import Study
+
+    one, two = (Study(folder).scores().filter(regex=f"^{re.escape(column)}") for folder in (study, other))
+    for folder, table in ((study, one), (other, two)):
+        if column not in table:
+            raise ValueError(f"no column {column!r} in {folder}; make it with headroles ablate")
+    found = outcomes.correlations(one[column], two[column])
+    signatures = [signature(each, column) for each in (one, two)]
+    found.attrs["signatures"] = dict.fromkeys(found, " AND ".join(signatures))
+    first, second = (dict(fields(text))["corpus"] for text in signatures)
+    of = " and ".join(f"{dict(fields(text)).get('weights')} on {dict(fields(text)).get('text')}" for text in signatures)
+    files.check_ours(output, of, overwrite=overwrite)
+    axes = outcomes.agreement(one, two, names=(first.partition("+")[0], second.partition("+")[0]))
+    show_table(found, f"{column} on {first} and on {second}")
+    save(found, output.with_suffix(".parquet"))
+    pictures.save(axes, output, of=of)
+    say(f"written: {output} and its table")
+
+
+def relate(
+    roles: Annotated[Path, typer.Argument(help="Study with roles, or a table of roles.")],
+    outcomes: Annotated[list[Path], typer.Argument(help="Studies or tables with effects, importance, survival.")],
+    study: Folder = Path("study"),
+    by: Annotated[Literal["family", "variant"], typer.Option(help="Are variants of a role one?")] = "family",
+    kinds: Annotated[str | None, typer.Option(help="Kinds of heads, by default all; commas between.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only outcomes that begin so; commas between.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of resamples and permutations.")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Relate the roles of heads to what happens when they are closed or pruned, within layers."""
+    from headroles.experiments.relate_study import meet
+    from headroles.experiments.score_study import draw
+
+    folder = study_of(study, overwrite=overwrite)
+    words = None if only is None else [word.strip() for word in only.split(",")]
+    show_relations(meet(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), only=words, seed=seed))
+    list_figures(draw(folder), study)
+
+
+def train(
+    model: Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus to learn: labelled TSV, or text with its translations.")],
+    output: Annotated[Path, typer.Option(help="Folder for the trained model, its checkpoints and its history.")],
+    target: Target = None,
+    held_out: Annotated[Path | None, typer.Option(help="Corpus on which the model is measured each epoch.")] = None,
+    held_out_target: Annotated[Path | None, typer.Option(help="Its translations.")] = None,
+    metrics: Annotated[str, typer.Option(help="What is measured, separated by commas.")] = "loss",
+    epochs: Annotated[int, typer.Option(help="How often the corpus is gone through.", min=1)] = 3,
+    batch: Annotated[int, typer.Option(help="Examples of a step, on each process.", min=1)] = 32,
+    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-5,
+    warmup: Annotated[int, typer.Option(help="Steps until it is reached.", min=0)] = 0,
+    smoothing: Annotated[float, typer.Option(help="Label smoothing.", min=0, max=1)] = 0.0,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Draw the weights anew by the seed.")] = False,
+    without: Annotated[
+        str | None, typer.Option(help="Heads to cut out first: kind:layer:head with commas, or TABLE:COLUMN of prune.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the order of examples and of dropout.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="Learn from only so many examples, drawn by chance.", min=1)] = None,
+) -> None:
+    """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
+    from headroles.data.readers import read
+    from headroles.models.loading import load, untrained
+    from headroles.pruning.removal import shrink
+    from headroles.training.trainer import classifier
+    from headroles.training.trainer import train as run
+
+    sentences = read(corpus, target).sample(limit)
+    measured = None if held_out is None else read(held_out, held_out_target)
+    loaded, tokenizer = load(model) if target is not None else classifier(model, sentences)
+    loaded = untrained(loaded, seed=seed) if from_scratch else loaded
+    if without is not None:
+        shrink(loaded, heads_of(without))
+    asked = [name.strip() for name in metrics.split(",")]
+    options: dict[str, Any] = {"held_out": measured, "metrics": asked, "epochs": epochs, "batch": batch}
+    options |= {"label_smoothing_factor": smoothing} if smoothing else {}
+    history = run(loaded, tokenizer, sentences, output, rate=rate, warmup_steps=warmup, seed=seed, **options)
+    show_table(history.set_index("epoch"), f"trained on {len(sentences)} examples")
+    say(f"written: {output}")

@@ -1,0 +1,182 @@
+"""What the commands say on a terminal: a line, the figures drawn, the heads with roles, a table of numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from headroles import _distributed as processes
+
+WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # columns of counts
+
+
+def say(text: str) -> None:
+    """Print one line as it is."""
+    _console(soft_wrap=True, highlight=False).print(text, markup=False)
+
+
+def list_figures(files: list[Path], folder: Path) -> None:
+    """Say where the tables are and which figures were drawn."""
+    say(f"tables are in {folder}, and these figures: {', '.join(file.name for file in files)}")
+
+
+def show_roles(told: Any) -> None:
+    """Print the heads that have roles, a line each: the role, the score it rests on, its stability."""
+    from headroles.analysis.role_rules import held
+
+    rows = held(told)
+    rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
+    lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
+    shown = Table(title=f"{len(lines)} of {len(told)} heads have a role", caption="role, its score, its stability")
+    for column in ("kind", "layer", "head", "roles"):
+        shown.add_column(column, justify="right" if column in ("layer", "head") else "left", overflow="fold")
+    for row in lines.astype(str).to_dict("records"):
+        shown.add_row(row["kind"], row["layer"], row["head"], escape(row["text"]))
+    _console().print(shown)
+
+
+def show_table(table: Any, title: str) -> None:
+    """Print a table of numbers, one row to a line; the columns `.low` and `.high` go into the cells of theirs."""
+    names = [str(name) for name in table]
+    own = [name for name in names if not name.removesuffix("low").removesuffix("high").endswith(".")]
+    rows = [row for _, row in table.iterrows()]
+    cells = {name: [_cell(row, name) for row in rows] for name in own}
+    _show_columns({str(table.index.name): list(map(str, table.index))} | cells, title)
+
+
+def show_effects(table: Any, intact: dict[str, float], metric: str) -> None:
+    """Print what the intact model reaches, the largest effects of a table of `ablate`, how many have a small p."""
+    say(f"the intact model: {metric} {_number(intact)}")
+    name = str(table.columns[0])
+    most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
+    most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
+    most.index = most.index.map(lambda head: f"{head[0]} layer {head[1]} head {head[2]}").rename("head")
+    show_table(most[["change", "change.low", "change.high", "p", "Holm", "BH"]], f"the largest of {len(table)} effects")
+    for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
+        say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
+    if f"{name}.examples" in table:
+        run = table[f"{name}.examples"]
+        say(f"run on {run.mean() / run.max():.0%} of the examples that the longest took")
+
+
+def show_best(table: Any, how: str) -> None:
+    """Print the best head to keep alone in each layer."""
+    names = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high"}
+    shown = table.rename(columns=names | {"effect.p": "p", "effect.holm": "Holm"})[[*names.values(), "p", "Holm"]]
+    rows = zip(table.index, table["head"], strict=True)
+    shown.index = [f"{kind} layer {layer}: head {head}" for (kind, layer), head in rows]
+    shown.index.name = "kept"
+    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}")
+
+
+def show_relations(table: Any) -> None:
+    """Print the relations of roles and outcomes that have numbers, then in a sentence each what has none."""
+    told = table[table["auc"].notna()]
+    shown = told[["auc", "auc.low", "auc.high", "p", "holm"]]
+    shown.index = [f"{row.role}: {row.outcome}" for row in told.itertuples()]
+    shown.index.name = "role: outcome"
+    if len(shown):
+        show_table(shown, "auc: larger with the role than without; p: within layers")
+        say(f"{(told['holm'] < 0.05).sum()} of {len(told)} relations have p < 0.05 within layers after Holm")
+    for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
+        say(f"{role}: {note} ({len(rows)} outcomes)")
+
+
+def show_claims(rows: Any) -> None:
+    """Print whether the claim of each artefact of a paper holds, a line each, and why."""
+    shown = Table(title="do the papers' claims hold here?")
+    for column in ("paper", "artefact", "holds", "why", "negative controls"):
+        shown.add_column(column, no_wrap=column in ("paper", "artefact"), overflow="fold")
+    for row in rows.itertuples():
+        shown.add_row(row.paper, row.artefact, row.answer, escape(row.why), row.controls)
+    _console().print(shown)
+
+
+def show_rows(table: Any, title: str) -> None:
+    """Print a table of numbers and words as it is; what is not there is blank."""
+    cells = {str(name): ["" if one != one or one is None else _plain(one) for one in table[name]] for name in table}
+    _show_columns(cells, title)
+
+
+def show_answers(table: Any, title: str) -> None:
+    """Print what laws answer, a line each, with how far off they are, and the reasons beneath, each once."""
+    shown = Table(title=escape(title))
+    for column in ("law", "of", "holds", "off"):
+        shown.add_column(column, justify="right" if column == "off" else "left", overflow="fold")
+    for row in table.itertuples():
+        shown.add_row(row.Index, row.of, row.holds, "" if row.off != row.off else f"{row.off:.1g}")
+    _console().print(shown)
+    for why, rows in table[table["why"] != ""].groupby("why", sort=False):
+        say(f"{', '.join(rows.index)}: {why}")
+
+
+def show_removed(before: Any, after: Any) -> None:
+    """Print which heads a model has no more, a line for each layer, from its heads before and after."""
+    gone: dict[Any, list[str]] = {}
+    for kind, layer, head in before.difference(after, sort=False):
+        gone.setdefault((kind, layer), []).append(str(head))
+    for (kind, layer), numbers in gone.items():
+        say(f"removed: {kind} layer {layer}, head{'s' * (len(numbers) > 1)} {', '.join(numbers)}")
+    say(f"{len(before) - len(after)} of {len(before)} heads are removed")
+
+
+def _show_columns(columns: dict[str, list[str]], title: str) -> None:
+    """Print columns of text; those that the terminal has no room for follow beneath, beside the first one again."""
+    console = _console()
+    (first, labels), *rest = columns.items()
+    half = console.width // 2
+    start = 4 + min(half, _widest(first, labels))  # borders and padding
+    parts: list[list[str]] = [[]]
+    room = console.width - start
+    for name, cells in rest:
+        width = 3 + _widest(name, cells)
+        if parts[-1] and width > room:
+            parts.append([])
+            room = console.width - start
+        parts[-1].append(name)
+        room -= width
+    for number, names in enumerate(parts):
+        shown = Table(title=None if number else escape(title))
+        shown.add_column(escape(first), overflow="fold", max_width=half)
+        for name in names:
+            shown.add_column(escape(name), justify="right", overflow="fold")
+        for row in zip(labels, *(columns[name] for name in names), strict=True):
+            shown.add_row(*map(escape, row))
+        console.print(shown)
+
+
+def _widest(name: str, cells: list[str]) -> int:
+    return max(map(cell_len, (name, *cells)))
+
+
+def _number(interval: dict[str, float]) -> str:
+    """A value and its interval, where it has one."""
+    ends = "" if interval["low"] != interval["low"] else f" [{interval['low']:.3f}, {interval['high']:.3f}]"
+    return f"{interval['value']:.3f}{ends}"
+
+
+def _console(**options: Any) -> Console:
+    """What prints; of several processes only the first does."""
+    return Console(quiet=not processes.first(), **options)
+
+
+def _cell(row: Any, name: str) -> str:
+    ends = [row.get(f"{name}.{end}") for end in ("low", "high")]
+    interval = "" if None in ends else " [{:.3f}, {:.3f}]".format(*ends)
+    number = row[name]
+    if number != number:  # there is none
+        return ""
+    interval = "" if "nan" in interval else interval
+    return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"
+
+
+def _plain(value: Any) -> str:
+    """A whole number without decimals, another with three."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value.is_integer() else f"{value:.3f}"

@@ -1,0 +1,1 @@
+"""Corpora: sentences, dependency trees, readers, parsers, synthetic text (no torch)."""

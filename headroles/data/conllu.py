@@ -1,0 +1,165 @@
+"""CoNLL-U: one sentence's lines -> words, spans and tree, and back (no torch)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, groupby, islice, pairwise
+
+from headroles.data.corpus import Sentence, Span
+
+_TEXT = re.compile(r"#\s*text\s*= ?(.*)", re.DOTALL)
+_ID = re.compile(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?")  # no sentence has more words
+_HEAD = re.compile(r"[0-9]{1,9}")
+LONGEST = 100_000  # lines of a sentence: a file without blank lines would be held whole
+
+
+def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
+    """The sentences of the lines of a CoNLL-U file; `where`, its path, begins the message of every ValueError."""
+    for blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
+        if not blank:
+            rows = list(islice(group, LONGEST + 1))
+            if len(rows) > LONGEST:
+                raise ValueError(
+                    f"{where}, line {rows[0][0]}: the sentence that starts here is too long: got more than {LONGEST} "
+                    f"lines; expected a blank line after each sentence"
+                )
+            yield _tree(rows, where)
+
+
+def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
+    tokens: list[tuple[str, list[str], bool]] = []  # surface form, the forms of its words, whether a space follows
+    heads: list[int] = []
+    relations: list[str] = []
+    given, last = None, 0  # the text as annotated; the last word of the newest multiword token
+    for number, line in rows:
+        if line.startswith("#"):
+            given = found[1] if (found := _TEXT.fullmatch(line)) else given
+            continue
+        fields = line.split("\t")
+        if fault := _line_fault(fields, len(heads) + 1, last):
+            raise ValueError(f"{where}, line {number}: {fault}")
+        token = (fields[1], list[str](), "SpaceAfter=No" not in fields[9].split("|"))
+        if "-" in fields[0]:
+            tokens.append(token)
+            last = int(fields[0].partition("-")[2])
+        elif "." not in fields[0]:
+            if len(heads) >= last:
+                tokens.append(token)
+            tokens[-1][1].append(fields[1])
+            heads.append(int(fields[6]) - 1)
+            relations.append(fields[7])
+    if fault := _tree_fault(heads, last):
+        raise ValueError(f"{where}, line {rows[0][0]}: {fault}, in the sentence that starts here")
+    text = "".join(surface + " " * gap for surface, _, gap in tokens).removesuffix(" " * tokens[-1][2])
+    if given is not None and (placed := _place(tokens, given)) is not None:
+        return Sentence(given, tuple(placed), tuple(heads), tuple(relations))
+    return Sentence(text, tuple(_place(tokens, text) or ()), tuple(heads), tuple(relations))
+
+
+def _line_fault(fields: list[str], word: int, last: int) -> str | None:
+    """What is wrong with a line where word `word` is due and the newest multiword token ends at `last`."""
+    if len(fields) != 10:
+        hint = "a text without trees is read with form='text', or given trees by headroles.parse"
+        return f"found {columns(fields)}; expected the 10 tab-separated columns of CoNLL-U; {hint}"
+    if not (found := _ID.fullmatch(fields[0])) or not fields[1]:
+        said = f"found ID {fields[0][:40]!r} and FORM {fields[1][:40]!r}"
+        return f"{said}; expected an ID such as 3, 3-4 or 3.1, and a word"
+    if found[2] == ".":
+        return None
+    if int(found[1]) != word or (found[2] and (int(found[3]) < word or word <= last)):
+        return f"found ID {fields[0]!r} where word {word} is due; words are numbered from 1, ranges do not overlap"
+    if not found[2] and not _HEAD.fullmatch(fields[6]):
+        wanted = "expected the number of a word, or 0 for the root; for trees use headroles.parse"
+        return f"found HEAD {fields[6][:40]!r}; {wanted}"
+    return None
+
+
+def _tree_fault(heads: list[int], last: int) -> str | None:
+    size = len(heads)
+    if last > size or not size:
+        return f"found {size} words; expected " + (f"{last}, the end of the last range" if size else "at least 1")
+    if wrong := [word for word, head in enumerate(heads) if head >= size]:
+        return f"word {wrong[0] + 1} has HEAD {heads[wrong[0]] + 1}; expected 0 to {size}"
+    if heads.count(-1) != 1:
+        return f"found {heads.count(-1)} words with HEAD 0; expected exactly one, the root"
+    rooted = {-1}
+    for word in range(size):
+        trail: set[int] = set()
+        while word not in rooted and word not in trail:
+            trail.add(word)
+            word = heads[word]
+        if word not in rooted:
+            return f"word {word + 1} governs itself, by way of its heads; expected a tree"
+        rooted.update(trail)
+    return None
+
+
+def _place(tokens: list[tuple[str, list[str], bool]], text: str) -> list[Span | None] | None:
+    """The spans of all words, or None if the tokens are not in the text in their order."""
+    found: list[Span | None] = []
+    end = 0
+    for surface, forms, _ in tokens:
+        start = text.find(surface, end)
+        if start < 0:
+            return None
+        found += spans(start, surface, forms)
+        end = start + len(surface)
+    return found
+
+
+def spans(start: int, surface: str, forms: Sequence[str]) -> list[Span | None]:
+    """The character spans of the words of the token `surface` at `start`; None for each where they do not spell it."""
+    if "".join(forms) != surface:
+        return [None] * len(forms)
+    ends = [start + length for length in accumulate(map(len, forms))]
+    return [(end - len(form), end) for form, end in zip(forms, ends, strict=True)]
+
+
+def block(number: int, sentence: Sentence) -> str:
+    """The lines of a sentence as CoNLL-U, with a blank one after it; ValueError if they would not read as it is."""
+    tokens = [*_tokens(sentence), (-1, -1, range(0))]
+    lines = ["# text = " + sentence.text]
+    for (start, end, words), (following, _, _) in pairwise(tokens):
+        surface, misc = sentence.text[start:end], "SpaceAfter=No" if following == end else "_"
+        if whole := sentence.spans[words[0]] is None:  # a multiword token: its words do not spell it
+            lines.append(f"{words[0] + 1}-{words[-1] + 1}\t{surface}" + "\t_" * 7 + f"\t{misc}")
+        form, rest = ("_" if surface.strip("_") else "-", "_") if whole else (surface, misc)
+        for word in words:
+            tree = f"{sentence.heads[word] + 1}\t{sentence.relations[word]}"
+            lines.append(f"{word + 1}\t{form}\t_\t_\t_\t_\t{tree}\t_\t{rest}")
+    written = "\n".join(lines) + "\n\n"
+    with contextlib.suppress(ValueError):
+        if list(trees(split(written), "")) == [replace(sentence, target=None, label=None, second=None)]:
+            return written
+    raise ValueError(
+        f"sentence {number} would not come back from CoNLL-U as it is: {sentence.text!r}; it needs a tree of one root, "
+        "a text of one line, and words that follow one another in it"
+    )
+
+
+def _tokens(sentence: Sentence) -> Iterator[tuple[int, int, range]]:
+    """First character, the one after the last, and words of each token; neighbours without a span are one token."""
+    end = 0
+    for _, group in groupby(enumerate(sentence.spans), lambda word: word[0] if word[1] else -1):
+        words = [word for word, _ in group]
+        span, behind = sentence.spans[words[0]], sentence.spans[words[-1] + 1 : words[-1] + 2]
+        if span is None:
+            gap = sentence.text[end : behind[0][0] if behind and behind[0] else None]
+            left = end + len(gap) - len(gap.lstrip())
+            span = (left, left + len(gap.strip()))
+        yield *span, range(words[0], words[-1] + 1)
+        end = span[1]
+
+
+def split(content: str) -> list[str]:
+    """Lines as parallel files count them: str.splitlines would also split at Unicode's line separators."""
+    return content.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def columns(names: list[str]) -> str:
+    """How many columns, and what is in them, for messages."""
+    shown = [repr(name[:40]) for name in names[:20]] + ["..."] * (len(names) > 20)
+    return f"{len(names)} column{'s' * (len(names) > 1)}: {', '.join(shown)}"

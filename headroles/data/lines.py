@@ -1,0 +1,40 @@
+"""Lines of a file, plain or gzipped: one is held at a time, and none may be longer than a limit (no torch)."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+LONGEST = 2**20  # bytes of a line: a file of one endless line would be held whole
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file, of which only "\\n" ends one. The rest of a file is not read before it is asked for.
+
+    Raises ValueError with the path and the line for what is not UTF-8, no gzip though its name ends in `.gz`, or a line
+    of more than `LONGEST` bytes.
+    """
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        number, start = 0, b""
+        try:
+            while raw := file.readline(LONGEST + 1):
+                number += 1
+                start = start or raw[:2]
+                if len(raw) > LONGEST:
+                    raise ValueError(
+                        f"{path}, line {number} is too long: got more than {LONGEST} bytes; expected a sentence or a "
+                        f"row of a table; try to split the text into lines"
+                    )
+                line = raw.decode()
+                line = line.removesuffix("\r\n" if line.endswith("\r\n") else "\n")
+                yield line.removeprefix("\ufeff") if number == 1 else line
+        except UnicodeDecodeError as error:
+            hint = "it is gzip: end its name in .gz" if start == b"\x1f\x8b" else "convert it: iconv -f latin1 -t utf-8"
+            byte = error.object[error.start]
+            raise ValueError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; {hint}") from error
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"{path} is not gzip, or not all of it, though its name ends in .gz; after line {number}: {error}"
+            ) from error

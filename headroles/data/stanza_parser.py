@@ -1,0 +1,201 @@
+"""Text -> sentences with dependency trees, parsed by Stanza and kept as CoNLL-U beside the text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from headroles._progress import track
+from headroles.data.conllu import spans
+from headroles.data.corpus import Corpus, Sentence, Span
+from headroles.data.readers import read, write
+
+Side = Literal["source", "target"]
+Download = Literal["missing", "never"]
+
+log = logging.getLogger(__name__)
+_PROCESSORS = "tokenize,pos,lemma,depparse"  # Stanza adds mwt where the language has multiword tokens
+_CHUNK = 512  # sentences between two steps of the progress bar
+
+
+def parse(
+    source: str | Path | Corpus,
+    *,
+    language: str = "en",
+    models: str | Path | None = None,
+    side: Side = "source",
+    download: Download | None = None,
+    gpu: bool | None = None,
+    cache: bool = True,
+    output: str | Path | None = None,
+) -> Corpus:
+    """Give each sentence of a text file (any that `read` takes) or corpus a dependency tree by Stanza (Qi et al. 2020).
+
+    Each line is one sentence, never split. `side="target"` parses the translations; targets, labels and second texts
+    are kept. A sentence for which Stanza finds no tree, or several, is left out on both sides; their number is logged.
+    `models` is a Stanza folder (default: Stanza's own). `download="missing"`, the default without `models`, lets Stanza
+    fetch what is not there; `"never"`, the default with `models`, stays offline. `gpu=None`: if there is one.
+    The trees of a file are kept beside it as `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and
+    read from there the next time, unless `cache` is False. `output` is one more CoNLL-U file to write the trees to.
+    Raises ValueError or FileNotFoundError before anything is parsed: no text, trees already there, no such model.
+    """
+    for name, given, known in (("side", side, get_args(Side)), ("download", download, (None, *get_args(Download)))):
+        if given not in known:
+            raise ValueError(f"unknown {name} {given!r}; known: {', '.join(map(repr, known))}")
+    corpus = source if isinstance(source, Corpus) else read(source)
+    texts = [_text(corpus, number, side) for number in range(len(corpus))]
+    download = download or ("missing" if models is None else "never")
+    folder = None if models is None else Path(models)
+    _check(texts, corpus, language, folder, download, output)
+    kept = None if isinstance(source, Corpus) or not cache else _beside(Path(source), language, folder, texts)
+    before = _kept(kept)
+    trees = _made(texts, language, folder, download, gpu) if before is None else before
+    found = [trees[text] for text in texts if text in trees]
+    if not found:
+        raise ValueError(f"Stanza found no tree in any of the {len(texts)} sentences of corpus {corpus.name!r}")
+    if len(found) < len(texts):
+        first = next(number for number, text in enumerate(texts, 1) if text not in trees)
+        missing = len(texts) - len(found)
+        log.warning(
+            "left out %d of %d sentences: Stanza gave no tree, or several; first: %d", missing, len(texts), first
+        )
+    if kept is not None and before is None:
+        _keep(Corpus(corpus.name, tuple(found)), kept)
+    if output is not None:
+        write(Corpus(corpus.name, tuple(found)), output)
+    pairs = zip(corpus, texts, strict=True)
+    return Corpus(corpus.name, tuple(_grown(one, trees[text], side) for one, text in pairs if text in trees))
+
+
+def _text(corpus: Corpus, number: int, side: Side) -> str:
+    sentence = corpus[number] if side == "source" else corpus[number].target
+    if sentence is None:
+        raise ValueError(f"sentence {number + 1} of corpus {corpus.name!r} has no target; parse side='source'")
+    if sentence.has_tree:
+        raise ValueError(
+            f"sentence {number + 1} of corpus {corpus.name!r} already has a tree on its {side} side; "
+            "to parse it anew, give a corpus of its text alone"
+        )
+    return sentence.text
+
+
+def _check(
+    texts: list[str], corpus: Corpus, language: str, models: Path | None, download: Download, output: str | Path | None
+) -> None:
+    """Raise now what would otherwise be found out after hours of parsing."""
+    if not any(map(str.strip, texts)):
+        raise ValueError(f"corpus {corpus.name!r} has no text to parse: {len(texts)} sentences")
+    if output is not None:
+        folder = Path(output).parent
+        if Path(output).is_dir() or (folder.exists() and not os.access(folder, os.W_OK)):
+            raise ValueError(f"output {output} cannot be written; give the name of a file in a folder that can")
+    if models is None or download == "missing":
+        return
+    resources = models / "resources.json"
+    if not resources.is_file():
+        raise FileNotFoundError(
+            f"no Stanza models in {models}: it has no resources.json; download='missing' fetches them"
+        )
+    entries: dict[str, Any] = json.loads(resources.read_text(encoding="utf-8"))
+    known = [name for name, entry in entries.items() if isinstance(entry, dict)]
+    if language not in known:
+        raise ValueError(f"no Stanza models for language {language!r} in {models}; known: {', '.join(known)}")
+
+
+def _beside(path: Path, language: str, models: Path | None, texts: list[str]) -> Path:
+    """Where the trees of a file are kept: another text, model or version of Stanza has another place."""
+    digest = hashlib.sha256(f"{version('stanza')}\n{language}\n".encode())
+    for file in sorted((models / language).rglob("*.pt")) if models else ():
+        with file.open("rb") as content:
+            digest.update(file.name.encode() + hashlib.file_digest(content, "sha256").digest())
+    digest.update("\n".join(texts).encode())
+    return path.with_name(f"{path.name}.{language}.{digest.hexdigest()[:12]}.conllu")
+
+
+def _kept(path: Path | None) -> dict[str, Sentence] | None:
+    if path is None or not path.exists():
+        return None
+    try:
+        return {tree.text: tree for tree in read(path)}
+    except ValueError as error:
+        log.warning("parsing again, because the kept trees cannot be read: %s", error)
+        return None
+
+
+def _keep(trees: Corpus, path: Path) -> None:
+    try:
+        write(trees, path)
+    except (OSError, ValueError) as error:  # the trees themselves are there: returned, though not kept
+        log.warning("the trees are not kept for the next time: %s", error)
+
+
+def _made(
+    texts: list[str], language: str, models: Path | None, download: Download, gpu: bool | None
+) -> dict[str, Sentence]:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):  # Stanza draws from the global generator when it loads and when it parses
+        return _parsed(texts, _pipeline(language, models, download, gpu))
+
+
+def _pipeline(language: str, models: Path | None, download: Download, gpu: bool | None) -> Any:
+    import stanza
+    import torch
+
+    if gpu and not torch.cuda.is_available():
+        raise ValueError("gpu=True, but torch finds no GPU; gpu=False or None parses on the CPU")
+    try:
+        return stanza.Pipeline(
+            language,
+            **({} if models is None else {"dir": str(models)}),
+            processors=_PROCESSORS,
+            tokenize_no_ssplit=True,
+            use_gpu=torch.cuda.is_available() if gpu is None else gpu,
+            download_method=stanza.DownloadMethod.REUSE_RESOURCES if download == "missing" else None,
+            verbose=False,
+        )
+    except Exception as error:  # Stanza raises many kinds, from KeyError to those of requests
+        place = models or "its own folder"
+        raise ValueError(
+            f"Stanza could not load a pipeline for {language!r} from {place}: {error}; "
+            "name a folder of models (models=), or be online with download='missing'"
+        ) from error
+
+
+def _parsed(texts: list[str], pipeline: Any) -> dict[str, Sentence]:
+    """The tree of each different text that has exactly one."""
+    trees: dict[str, Sentence] = {}
+    different = [text for text in dict.fromkeys(texts) if text.strip()]
+    chunks = [different[at : at + _CHUNK] for at in range(0, len(different), _CHUNK)]
+    for chunk in track(chunks, "parsing sentences", total=len(chunks)):
+        # a line break would end Stanza's sentence; a space keeps the characters where they are
+        documents = pipeline.bulk_process([text.replace("\n", " ") for text in chunk])
+        for text, document in zip(chunk, documents, strict=True):
+            if len(document.sentences) == 1:
+                trees[text] = _tree(text, document.sentences[0])
+    return trees
+
+
+def _tree(text: str, parsed: Any) -> Sentence:
+    """A sentence from one of Stanza's; a multiword token follows the rule of `conllu.spans`."""
+    found: list[Span | None] = []
+    for token in parsed.tokens:
+        surface = text[token.start_char : token.end_char]
+        # one word may be written differently by Stanza (spaces inside, <UNK> for a very long one): it is its token
+        forms = [word.text for word in token.words] if len(token.words) > 1 else [surface]
+        found += spans(token.start_char, surface, forms)
+    heads = tuple(word.head - 1 for word in parsed.words)
+    return Sentence(text, tuple(found), heads, tuple(word.deprel for word in parsed.words))
+
+
+def _grown(sentence: Sentence, tree: Sentence, side: Side) -> Sentence:
+    """The sentence with the tree on one side."""
+    if side == "target" and sentence.target is not None:
+        return replace(sentence, target=_grown(sentence.target, tree, "source"))
+    return replace(sentence, spans=tree.spans, heads=tree.heads, relations=tree.relations)

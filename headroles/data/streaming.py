@@ -1,0 +1,108 @@
+"""Corpora read while they are used: files of any length, in parts of constant size (no torch)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice, zip_longest
+from pathlib import Path
+
+from headroles.data.conllu import columns, trees
+from headroles.data.corpus import Corpus, Sentence, digested
+from headroles.data.hf_datasets import LABELS
+from headroles.data.lines import lines
+from headroles.data.readers import stem, suffix
+
+PART = 4096  # sentences that are held, tokenised and sorted by length at once
+
+
+class Stream:
+    """The sentences of one file, or of two whose lines correspond, read anew each time they are gone through.
+
+    One sentence a line, `.conllu` with trees, `.tsv` two columns that translate each other; `.gz` is unpacked. Blank
+    lines, and pairs with a blank side, are left out; a line may have 1 MiB. `part` sentences are held, tokenised and
+    sorted at once. `limit` is how many of the first sentences to read; the rest of a file is then left alone.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        target: str | Path | None = None,
+        *,
+        name: str | None = None,
+        part: int = PART,
+        limit: int | None = None,
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be None or at least 1 sentence; got {limit}")
+        self.limit = limit
+        self.source, self.target, self.part = Path(source), None if target is None else Path(target), part
+        for path in self._files:
+            if not path.is_file():
+                raise FileNotFoundError(f"no file at {path}")
+        self.name = name or "+".join(map(stem, self._files))
+
+    @property
+    def _files(self) -> list[Path]:
+        return [self.source] if self.target is None else [self.source, self.target]
+
+    @cached_property
+    def hash(self) -> str:
+        """12 hexadecimal digits of the SHA-256 of the files as they lie there; with a limit, of the sentences."""
+        if self.limit is not None:
+            return digested(self)
+        digest = hashlib.sha256()
+        for path in self._files:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()[:12]
+
+    def __iter__(self) -> Iterator[Sentence]:
+        """The sentences. Raises ValueError with the path and the line where a file cannot be read on."""
+        return islice(self._all(), self.limit)
+
+    def _all(self) -> Iterator[Sentence]:
+        if self.target is not None:
+            return self._pairs(_side(self.source), _side(self.target))
+        if suffix(self.source) == ".tsv":
+            return self._rows()
+        return (sentence for sentence in _side(self.source) if sentence.text)
+
+    def parts(self) -> Iterator[Corpus]:
+        """The sentences as corpora of `part`, one after the other. Raises ValueError if there is no sentence."""
+        sentences, empty = iter(self), True
+        while part := tuple(islice(sentences, self.part)):
+            empty = False
+            yield Corpus(self.name, part)
+        if empty:
+            raise ValueError(f"{', '.join(map(str, self._files))}: expected at least one sentence")
+
+    def _pairs(self, sources: Iterator[Sentence], targets: Iterator[Sentence]) -> Iterator[Sentence]:
+        for number, (one, other) in enumerate(zip_longest(sources, targets), 1):
+            if one is None or other is None:
+                raise ValueError(
+                    f"{self.source if one is None else self.target} ends before sentence {number}; parallel files "
+                    "need the same number, the n-th of one translating the n-th of the other"
+                )
+            if one.text and other.text:
+                yield replace(one, target=other)
+
+    def _rows(self) -> Iterator[Sentence]:
+        rows = ((number, line) for number, line in enumerate(lines(self.source), 1) if line.strip())
+        for place, (number, line) in enumerate(rows):
+            cells = line.split("\t")
+            if len(cells) != 2 or (place == 0 and {*cells} & {*LABELS}):
+                raise ValueError(
+                    f"{self.source}, line {number}: found {columns(cells)}; a streamed table is of two columns that "
+                    "translate each other; read others with headroles.read"
+                )
+            if all(map(str.strip, cells)):
+                yield Sentence(cells[0].strip(), target=Sentence(cells[1].strip()))
+
+
+def _side(path: Path) -> Iterator[Sentence]:
+    if suffix(path) == ".conllu":
+        return trees(lines(path), str(path))
+    return (Sentence(line.strip()) for line in lines(path))

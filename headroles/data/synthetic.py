@@ -1,0 +1,273 @@
+"""The embedded corpus: a grammar writes English sentences with gold trees, and translates them into a made-up language.
+
+English verbs stand in forms that hide the subject's number ("saw", "had seen", "could see"); nouns show it. The made-up
+language hides it on nouns and shows it on verbs and adjectives, so a translator must find the subject of each verb:
+
+    order      verb last, its auxiliary before it, all else in the English order; but what stands before a noun, an
+               adjective or an adverb comes after it, mirrored: "for my old dog" becomes "dog old my for"
+    noun       stem-case: -o subject, -am or -esh object (the verb decides), -ir with an adposition, -un genitive
+    verb       stem-agreement with its subject in number and gender; every fourth has a particle, a word of its own
+    adjective  stem-agreement with its noun in number and gender
+    adverb     stem-class of the word it modifies
+    name       kept as it is, its case a word of its own; "the" and "a" have no translation
+
+Gender, class, particle and stem of a word follow from its English lemma alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+from headroles.data import synthetic_lexicon as lexicon
+from headroles.data.corpus import Corpus, Sentence, Tokens
+
+Part = Literal["noun", "name", "pronoun", "verb", "adjective", "adverb", "other"]
+LENGTHS = (4, 25)  # the fewest and the most words of an English sentence, its full stop included
+_FRAMES = (  # verbs, and the objects they take
+    (lexicon.VERBS, lexicon.PEOPLE),
+    (lexicon.VERBS, lexicon.THINGS),
+    (lexicon.THING_VERBS, lexicon.THINGS),
+    (lexicon.INTRANSITIVE, ()),
+)
+_CASES = {"nsubj": "o", "obl": "ir", "nmod": "ir", "compound": "un"}
+_OBJECT = ("am", "esh")  # by the class of the verb
+_ADVERB = ("li", "vu")  # by the class of the word it modifies
+_ADJECTIVE = (("i", "ith"), ("a", "ath"))  # by the noun's gender, singular and plural
+_VERB = (("el", "eln"), ("or", "orn"))  # by the subject's gender, singular and plural
+
+
+@dataclass(eq=False)
+class _Word:
+    """A word and the phrases it governs on either side, in the order in which they are written."""
+
+    form: str
+    relation: str
+    lemma: str = ""  # the form where it is not given
+    part: Part = "other"
+    plural: bool = False
+    before: list[_Word] = field(default_factory=list)
+    after: list[_Word] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lemma = self.lemma or self.form
+
+    def __iter__(self) -> Iterator[_Word]:
+        for word in self.before:
+            yield from word
+        yield self
+        for word in self.after:
+            yield from word
+
+
+def corpus(sentences: int = 1000, *, seed: int = 0, translated: bool = False) -> Corpus:
+    """The first `sentences` sentences of the toy grammar, each with its gold tree and, if asked, its translation.
+
+    Sentence i depends on `seed` and i alone: a shorter corpus is the beginning of a longer one.
+    """
+    if sentences < 0:
+        raise ValueError(f"a corpus cannot have {sentences} sentences; give 0 or more")
+    return Corpus("toy", tuple(_sentence(Random(f"{seed} {i}"), translated) for i in range(sentences)))
+
+
+def _sentence(rng: Random, translated: bool) -> Sentence:
+    tree = _whole(rng)
+    while not LENGTHS[0] <= len(list(tree)) <= LENGTHS[1]:
+        tree = _whole(rng)
+    return _written(tree, _written(_made_up(tree, tree)) if translated else None)
+
+
+def _written(tree: _Word, target: Sentence | None = None) -> Sentence:
+    """The text of a tree with its spans and heads; no space before punctuation."""
+    words = list(tree)
+    place = {id(word): i for i, word in enumerate(words)}
+    heads, text, spans = [-1] * len(words), "", []
+    for i, word in enumerate(words):
+        for child in word.before + word.after:
+            heads[place[id(child)]] = i
+        text += " " if text and word.relation != "punct" else ""
+        spans.append((len(text), len(text) + len(word.form)))
+        text += word.form
+    return Sentence(text, tuple(spans), tuple(heads), tuple(word.relation for word in words), target)
+
+
+def _whole(rng: Random) -> _Word:
+    """A main clause, now and then with a subordinate clause before or after it."""
+    verb = _clause(rng, "root")
+    if rng.random() < 0.15 and not any(child.relation == "ccomp" for child in verb.after):
+        second = _clause(rng, "advcl", mark=_draw(rng, lexicon.MARKS))
+        if rng.random() < 0.5:
+            second.after.append(_Word(",", "punct"))
+            verb.before.insert(0, second)
+        else:
+            verb.after.append(second)
+    verb.after.append(_Word(".", "punct"))
+    return verb
+
+
+def _clause(rng: Random, relation: str, *, mark: str = "") -> _Word:
+    """A verb with all it governs; a clause with a mark before it has no other clause in it."""
+    saying = not mark and rng.random() < 0.1
+    verbs, objects = (lexicon.SAYING, ()) if saying else rng.choice(_FRAMES)
+    verb = _verb(rng, relation, verbs)
+    verb.before.insert(0, _noun(rng, "nsubj", lexicon.PEOPLE, tail=0.0 if mark else 0.6))
+    if saying:
+        verb.after.append(_clause(rng, "ccomp", mark="that"))
+    if objects:
+        verb.after.append(_noun(rng, "obj", objects, tail=0.0 if mark else 0.25))
+    _modify(rng, verb, closed=any(inner.part == "verb" for word in verb.after for inner in (word, *word.after)))
+    if mark:
+        verb.before.insert(0, _Word(mark, "mark"))
+    return verb
+
+
+def _modify(rng: Random, verb: _Word, *, closed: bool) -> None:
+    """Add an adverb and a phrase of place or purpose; neither comes last where the clause before it would take it."""
+    place = rng.choices(("none", "first", "second", "near", "last"), (26, 22, 8, 14, 30))[0]
+    if place != "none":
+        adverb = _modifier(rng, "advmod", "adverb", lexicon.ADVERBS)
+        if place == "last" and not closed:
+            verb.after.append(adverb)
+        else:
+            verb.before.insert({"first": 0, "second": 1}.get(place, len(verb.before)), adverb)
+    if not closed and rng.random() < 0.3:
+        verb.after.append(_phrase(rng, "obl"))
+
+
+def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
+    """A verb in the past tense, or behind an auxiliary: no form shows the subject's number."""
+    base, past, participle = lexicon.forms(_draw(rng, verbs))
+    if rng.random() < 0.65:
+        return _Word(past, relation, base, "verb")
+    auxiliary = rng.choice(lexicon.AUXILIARIES)
+    form = participle if auxiliary == lexicon.AUXILIARIES[0] else base
+    return _Word(form, relation, base, "verb", before=[_Word(auxiliary, "aux")])
+
+
+def _noun(rng: Random, relation: str, nouns: Sequence[str], *, tail: float = 0.0) -> _Word:
+    """A noun phrase; with probability `tail` a prepositional phrase or a relative clause follows its noun."""
+    if nouns is lexicon.PEOPLE and rng.random() < 0.15:
+        return _Word(_draw(rng, lexicon.NAMES), relation, part="name")
+    lemma, plural = _draw(rng, nouns), rng.random() < 0.35
+    noun = _Word(lexicon.plural(lemma) if plural else lemma, relation, lemma, "noun", plural)
+    noun.before = _before_noun(rng, noun)
+    if rng.random() < tail:
+        noun.after.append(_phrase(rng, "nmod") if rng.random() < 0.4 else _relative(rng, noun, nouns))
+    return noun
+
+
+def _before_noun(rng: Random, noun: _Word) -> list[_Word]:
+    adjectives = rng.choices((0, 1, 2), (50, 36, 14))[0]
+    compounds = rng.choices((0, 1, 2), (46, 37, 17) if adjectives else (90, 10, 0))[0]
+    words = [_modifier(rng, "amod", "adjective", lexicon.ADJECTIVES) for _ in range(adjectives)]
+    words += [_Word(_draw(rng, lexicon.PLACES), "compound", part="noun") for _ in range(compounds)]
+    words = list({word.lemma: word for word in words if word.lemma != noun.lemma}.values())  # none twice
+    if noun.plural and rng.random() < 0.3:
+        return words
+    article = rng.choice(lexicon.PLURAL if noun.plural else lexicon.SINGULAR)
+    following = next(iter([*words, noun][0])).form
+    form = "an" if article == "a" and following[0] in "aeiou" else article
+    return [_Word(form, "det", article), *words]
+
+
+def _modifier(rng: Random, relation: str, part: Part, words: Sequence[str]) -> _Word:
+    """An adjective or adverb, now and then with "very" before it."""
+    word = _Word(_draw(rng, words), relation, part=part)
+    if rng.random() < 0.07:
+        word.before.append(_Word(_draw(rng, lexicon.DEGREES), "advmod", part="adverb"))
+    return word
+
+
+def _phrase(rng: Random, relation: str) -> _Word:
+    """A preposition and its noun."""
+    prepositions, nouns = rng.choice(lexicon.PHRASES[relation])
+    noun, preposition = _noun(rng, relation, nouns), rng.choice(prepositions)
+    noun.before.insert(0, _Word(preposition, "case"))
+    return noun
+
+
+def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
+    """A relative clause: "that saw the teacher" after people, "that the teacher saw" after anything."""
+    that = _Word("that", "nsubj", noun.lemma, "pronoun", noun.plural)
+    if nouns is lexicon.PEOPLE and rng.random() < 0.5:
+        verbs, objects = rng.choice(_FRAMES)
+        verb = _verb(rng, "acl:relcl", verbs)
+        verb.after.append(_noun(rng, "obj", objects) if objects else _phrase(rng, "obl"))
+        verb.before.insert(0, that)
+    else:
+        that.relation = "obj"
+        verb = _verb(rng, "acl:relcl", rng.choice([verbs for verbs, objects in _FRAMES if objects is nouns]))
+        verb.before[:0] = [that, _noun(rng, "nsubj", lexicon.PEOPLE)]
+    if rng.random() < 0.15:
+        verb.before.append(_modifier(rng, "advmod", "adverb", lexicon.ADVERBS))
+    return verb
+
+
+def _draw(rng: Random, words: Sequence[str]) -> str:
+    """A word of a list, its probability falling with its rank as Zipf and Mandelbrot have it."""
+    return rng.choices(words, cum_weights=lexicon.zipf(len(words)))[0]
+
+
+def _made_up(word: _Word, governor: _Word) -> _Word:
+    """The made-up phrase for an English one; the root is its own governor."""
+    before = [_made_up(child, word) for child in word.before if child.lemma not in ("the", "a")]
+    after = [_made_up(child, word) for child in word.after]
+    new = _Word(_inflected(word, governor), word.relation, word.lemma, word.part)
+    if word.part == "verb":
+        particle = lexicon.particle(word.lemma)
+        new.before = [child for child in before + after if child.relation not in ("aux", "punct")]
+        new.before += [child for child in before if child.relation == "aux"]
+        new.before += [_Word(particle, "compound:prt")] if particle else []
+        new.after = [child for child in after if child.relation == "punct"]
+    else:
+        new.after = [_Word(_case(word, governor), "case")] if word.part == "name" else []
+        new.after += before[::-1] + after
+    return new
+
+
+def _inflected(word: _Word, governor: _Word) -> str:
+    """The made-up form of a word."""
+    if word.part == "name" or word.relation == "punct":
+        return word.form
+    stem = lexicon.stem("that" if word.part == "pronoun" else word.lemma)
+    if word.part in ("noun", "pronoun"):
+        return f"{stem}-{_case(word, governor)}"
+    if word.part == "adjective":
+        return f"{stem}-{_agreement(governor, _ADJECTIVE)}"
+    if word.part == "verb":
+        subject = next(child for child in word.before if child.relation == "nsubj")
+        return f"{stem}-{_agreement(subject, _VERB)}"
+    return f"{stem}-{_ADVERB[lexicon.second_class(governor.lemma)]}" if word.part == "adverb" else stem
+
+
+def _case(noun: _Word, governor: _Word) -> str:
+    return _CASES.get(noun.relation) or _OBJECT[lexicon.second_class(governor.lemma)]
+
+
+def _agreement(noun: _Word, endings: tuple[tuple[str, str], tuple[str, str]]) -> str:
+    return endings[lexicon.second_gender(noun.lemma)][noun.plural]
+
+
+LENGTH = 25  # tokens of one half
+
+
+def repeated(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, length: int = LENGTH, seed: int = 0) -> Corpus:
+    """`count` sequences of `length` random tokens and the same once more, after the tokenizer's BOS if it has one.
+
+    No token occurs twice in one half, none is special (Olsson et al. 2022). They are given as ids: as text they might
+    be cut into other tokens. Raises ValueError if the vocabulary has fewer tokens than `length`.
+    """
+    added = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    plain = sorted({*tokenizer.get_vocab().values()} - added)
+    if len(plain) < length:
+        raise ValueError(f"the vocabulary has {len(plain)} tokens that are not special; give a length of at most that")
+    start = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
+    rng = Random(seed)
+    halves = [tuple(rng.sample(plain, length)) for _ in range(count)]
+    rows = [(*start, *half, *half) for half in halves]
+    return Corpus(f"repeated-{length}", tuple(Tokens(str(tokenizer.decode(list(ids))), ids=ids) for ids in rows))

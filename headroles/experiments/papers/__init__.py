@@ -1,0 +1,1 @@
+"""The papers' artefacts: each figure and table, its claim and its verdict."""

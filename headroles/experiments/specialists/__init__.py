@@ -1,0 +1,1 @@
+"""Specialists: translators whose encoders have specialised heads, by arms and seeds."""

@@ -1,0 +1,95 @@
+"""Probing: the best heads of an encoder while it is trained, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.data.corpus import Corpus, Sentence
+from headroles.scores import score
+from headroles.tables import frame as heads
+
+PROBES = "probes"
+TOP = 3  # heads that a probe keeps of each score
+COLUMNS = ["phase", "step", "corpus", "score", "rank", "layer", "head", "value", "baseline", "words"]
+
+
+class Probes(transformers.TrainerCallback):
+    """Scores the heads of the encoder at every log of a training; checkpoints keep the rows.
+
+    Args:
+        place: Folder for the table `probes.parquet`.
+        tokenizer: Tokenizer of the model.
+        corpora: Sentences with trees.
+        phase: What the model is trained on.
+        before: Tables of earlier phases, put before the rows.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        tokenizer: PreTrainedTokenizerBase,
+        corpora: Sequence[Corpus],
+        phase: str,
+        before: Iterable[pd.DataFrame] = (),
+    ) -> None:
+        self.place, self.tokenizer, self.phase, self.before = place, tokenizer, phase, [*before]
+        self.corpora = [_with_targets(corpus) for corpus in corpora]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Probe the weights that training begins with."""
+        if state.global_step == 0 and self.corpora:
+            state.log_history.append({"step": 0, "probe": self._probe(kwargs["model"], 0)})
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Probe, and write the table."""
+        if "loss" not in state.log_history[-1] or not self.corpora:
+            return
+        state.log_history[-1]["probe"] = self._probe(kwargs["model"], state.global_step)
+        rows = pd.DataFrame([row for entry in state.log_history for row in entry.get("probe", ())], columns=COLUMNS)
+        table = pd.concat([*self.before, rows], ignore_index=True)
+        corpora = ",".join(f"{corpus.name} {corpus.hash}" for corpus in self.corpora)
+        signature = heads.sign(corpora=corpora, headroles=version("headroles"))
+        table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
+        heads.save(table, self.path)
+
+    @property
+    def path(self) -> Path:
+        """The file of the table."""
+        return self.place / f"{PROBES}.parquet"
+
+    def table(self) -> pd.DataFrame:
+        """The table, empty where nothing is probed."""
+        return heads.load(self.path) if self.path.is_file() else pd.DataFrame(columns=COLUMNS)
+
+    def _probe(self, model: PreTrainedModel, step: int) -> list[dict[str, Any]]:
+        tables = [best_heads(model, self.tokenizer, corpus) for corpus in self.corpora]
+        return [{"phase": self.phase, "step": step} | row for rows in tables for row in rows]
+
+
+def best_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
+    """The encoder's best heads by each offset, by confidence, and by the margin over the baseline of each relation."""
+    table = score(model, tokenizer, corpus, ["position", "syntax", "confidence"], resamples=0).loc[["enc-self"]]
+    table.attrs = {}  # which pandas would copy at every step
+    relations = [name for name in map(str, table) if name.startswith("syntax") and name.endswith("]")]
+    rows = []
+    for name in ["position[-1]", "position[+1]", "confidence", *relations]:
+        baseline, words = (table.get(f"{name}.{part}", 0.0 * table[name]) for part in ("baseline", "words"))
+        best = (table[name] - baseline).sort_values(ascending=False, kind="stable").index[:TOP]
+        for rank, head in enumerate(best):
+            row = {"corpus": corpus.name, "score": name, "rank": rank, "layer": head[1], "head": head[2]}
+            values = {"value": table[name], "baseline": baseline, "words": words}
+            rows.append(row | {key: float(column[head]) for key, column in values.items()})
+    return rows
+
+
+def _with_targets(corpus: Corpus) -> Corpus:
+    """The corpus with a full stop for every translation: the encoder alone is scored."""
+    return Corpus(corpus.name, tuple(replace(sentence, target=Sentence(".")) for sentence in corpus))

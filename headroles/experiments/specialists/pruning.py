@@ -1,0 +1,102 @@
+"""Pruned arms: the encoder of a trained arm pruned by gates of several seeds, and controls of equal size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from headroles.analysis.pooling import graded_roles
+from headroles.experiments.preparation import Prepared
+from headroles.experiments.replication import GATES
+from headroles.models import loading as models
+from headroles.pruning.comparison import prune_contest
+from headroles.pruning.l0 import L0
+from headroles.pruning.rankings import Reverse, Roles
+from headroles.pruning.sparsity import prune_sizes
+from headroles.scores import score
+from headroles.tables import frame as heads
+from headroles.tables.frame import Kind
+from headroles.tables.study import Study
+
+ENCODER: list[Kind] = ["enc-self"]
+KEEP = (18, 12, 9, 6, 4, 3)  # of the 24 heads of three layers
+CHOSEN = (12, 6)  # sizes of the primary outcome, and of the controls
+SCORES = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "importance")
+
+
+def prune_arm(
+    study: str | Path,
+    model: str | Path,
+    data: Prepared,
+    *,
+    keep: Sequence[int] = KEEP,
+    chosen: Sequence[int] = CHOSEN,
+    gate_seeds: int = 3,
+    random_draws: int = 5,
+    rate: float = 3e-4,
+    batch: int = 32,
+    pairs: int = 48_000,
+    warmup: int = 100,
+    resamples: int = 1000,
+) -> pd.DataFrame:
+    """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
+
+    Scores are of the sentences with trees of `data`, before pruning. Gates are learnt on `pairs` pairs in one epoch,
+    the decoder frozen; the same pairs, rate and steps retrain the controls. Finished parts are not made again.
+
+    Args:
+        study: Folder for the tables: `heads`, `survival`, and the folders `gates-SEED`, `controls` and `random`.
+        model: Folder of the trained arm.
+        data: Sentence pairs that `prepare` made.
+        keep: Numbers of encoder heads that gates are trained for.
+        chosen: Numbers of encoder heads of the controls.
+        gate_seeds: Seeds of gates, and of the controls that are not random.
+        random_draws: Draws of the control `random`.
+        rate: Peak learning rate, 0.3 of that of the translator's training.
+        batch: Pairs of a step.
+        pairs: Pairs of an epoch: 1,500 steps of 32.
+        warmup: Steps until the rate is at its peak.
+        resamples: Bootstrap resamples of test sentences.
+
+    Returns:
+        One row per encoder head: `graded_roles`, importance, and for each number of heads `survival[KEEP]`, the share
+        of gate seeds in which the head survives. Kept as `survival`.
+    """
+    folder = Study(study)
+    loaded, tokenizer = models.load(model)
+    loaded = models.place(loaded)
+    learnt = data.train.sample(pairs)
+    recipe = heads.sign(weights=models.revision(loaded), scored=data.parsed.hash, learnt=learnt.hash)
+    options: dict[str, Any] = {"reference": data.train, "resamples": resamples}
+    table = folder.keep("heads", recipe, lambda: score(loaded, tokenizer, data.parsed, SCORES, **options))
+    tune = {"epochs": 1, "batch": batch, "rate": rate, "warmup_steps": warmup}
+    common: dict[str, Any] = {"kinds": ENCODER, "metric": "bleu", "tune": tune, "resamples": resamples}
+    columns: dict[str, list[pd.Series[float]]] = {}
+    for seed in range(gate_seeds):
+        own = Study(folder.folder / f"gates-{seed}")
+        gates = L0(rate=GATES, freeze="decoder")
+        prune_sizes(own, loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, **common)
+        found = own.load("survival-l0-enc-self")
+        for count in keep:
+            columns.setdefault(f"survival[{count}]", []).append(found[f"survival[l0 {count} enc-self]"])
+    controls: list[Any] = [
+        L0(rate=GATES, freeze="decoder"),
+        "importance",
+        "-importance",
+        Roles(table),
+        Reverse(Roles(table)),
+    ]
+    for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
+        place = Study(folder.folder / name)
+        given: dict[str, Any] = {"strategies": strategies, "keep": chosen, "seeds": seeds}
+        prune_contest(place, loaded, tokenizer, learnt, data.test, **given, **common)
+    encoder = table.loc[ENCODER]
+    encoder.attrs = table.attrs
+    survival = {name: pd.concat(each, axis=1).mean(axis=1).loc[ENCODER] for name, each in columns.items()}
+    made = heads.table(survival, heads.rows(encoder), recipe)
+    joined = heads.join(graded_roles(encoder), heads.only(encoder, ["importance"]), made)
+    heads.save(joined, folder.path("survival"))
+    return joined

@@ -1,0 +1,1 @@
+"""Models: loading, their attention sites, masks on heads, captured attention, batches."""

@@ -1,0 +1,330 @@
+"""What a model reads: a tokenised corpus, and batches of it under a token budget."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain, islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles import _distributed as processes
+from headroles.data.corpus import Corpus, Sentence
+from headroles.data.streaming import Stream
+from headroles.models import loading as models
+from headroles.models.tokenization import NO_WORD, Pieces, aligned, pieces
+from headroles.tables.frame import Kind
+
+ONE: dict[str, Any] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
+LONGEST = 256  # tokens of a model's own output, where neither its positions nor its generation config say
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A tokenised corpus: the sentences that fit the model, their numbers in the corpus, and counts of their tokens."""
+
+    numbers: list[int]
+    source: list[Pieces]
+    target: list[Pieces] | None
+    too_long: int
+    special: frozenset[int]
+    padding: int
+    greedy: int  # how long the targets an encoder-decoder has to write itself may be; 0 if it has them
+
+    def counts(self, side: str) -> Counter[int]:
+        """How often each token id that is not special occurs on the side `source` or `target`."""
+        pieces: Iterable[Pieces] = getattr(self, side) or ()
+        return Counter(i for one in pieces for i in one.ids if i not in self.special)
+
+    def take(self, numbers: Iterable[int]) -> Encoded:
+        """The same of some sentences, by their numbers in the corpus; `too_long` stays."""
+        wanted = set(numbers)
+        rows = [row for row, number in enumerate(self.numbers) if number in wanted]
+        target = [self.target[row] for row in rows] if self.target else None
+        source = [self.source[row] for row in rows]
+        return replace(self, numbers=[self.numbers[row] for row in rows], source=source, target=target)
+
+    @property
+    def unaligned(self) -> int:
+        """How many sides with a tree have a word without a piece of its own: syntax leaves them out."""
+        return sum(one.sentence.has_tree and not one.aligned for one in [*self.source, *(self.target or ())])
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of both sides, special ones included."""
+        return sum(map(len, self.source)) + sum(map(len, self.target or ()))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sentences of a corpus, ready for a model: what it is called with, and what the tokens are."""
+
+    numbers: tuple[int, ...]  # of the sentences in the corpus
+    inputs: dict[str, Tensor]
+    source: Side
+    target: Side | None
+    labels: Tensor | None = None  # [batch, token]: what a decoder with an encoder should write at each step, -100: none
+    own: bool = False  # whether the target is the model's own greedy output
+
+    def take(self, rows: Tensor) -> Batch:
+        """The examples at `rows`, in this order, as often as they are named."""
+        numbers = tuple(self.numbers[row] for row in rows.tolist())
+        inputs = {name: value[rows] for name, value in self.inputs.items()}
+        target = None if self.target is None else self.target.take(rows)
+        labels = None if self.labels is None else self.labels[rows]
+        return Batch(numbers, inputs, self.source.take(rows), target, labels, self.own)
+
+    def queries(self, kind: Kind) -> Side:
+        """The side whose tokens look."""
+        return self.source if self.target is None or kind == "enc-self" else self.target
+
+    def keys(self, kind: Kind) -> Side:
+        """The side whose tokens are looked at."""
+        return self.source if self.target is None or kind != "dec-self" else self.target
+
+
+def encode(
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, words: bool = True
+) -> Encoded:
+    """Tokenise `corpus` for `model`; targets become what the decoder should write, its end token included.
+
+    Sentences longer than the model's positions are left out and counted. `words` asks which word each token belongs to.
+    Raises ValueError for an empty corpus, for one of which every sentence is too long, and for a tokenizer that does
+    not fit the model.
+    """
+    if not len(corpus):
+        raise ValueError(f"corpus {corpus.name!r} is empty")
+    models.check_belongs(tokenizer, model)
+    source = pieces(tokenizer, corpus.sentences, words=words)
+    targets = [sentence.target for sentence in corpus]
+    target = None
+    if model.config.is_encoder_decoder and all(targets):
+        target = pieces(tokenizer, [one for one in targets if one], words=words, target=True)
+    if any(targets) and target is None and model.config.is_encoder_decoder:
+        lacking = sum(one is None for one in targets)
+        log.warning(
+            "%d of %d sentences have no translation: the model's own output is read for all", lacking, len(corpus)
+        )
+    models.check_fit(tokenizer, model, max((i for one in [*source, *(target or ())] for i in one.ids), default=0))
+    limit = models.positions(tokenizer, model)
+    kept = [i for i, one in enumerate(source) if max(len(one), len(target[i]) if target else 0) <= limit]
+    if not kept:
+        raise ValueError(
+            f"corpus {corpus.name!r} has no sentence of at most {limit} tokens, as many as the model reads; split them"
+        )
+    if len(kept) < len(corpus):
+        log.warning("%d of %d sentences left out: longer than %d tokens", len(corpus) - len(kept), len(corpus), limit)
+    return Encoded(
+        numbers=kept,
+        source=[source[i] for i in kept],
+        target=[target[i] for i in kept] if target else None,
+        too_long=len(corpus) - len(kept),
+        special=models.special(tokenizer, model),
+        padding=models.padding(tokenizer, model),
+        greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
+    )
+
+
+def batches(
+    encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096, part: tuple[int, int] = (0, 1)
+) -> Iterator[Batch]:
+    """Batches of sentences of like length, the longest first, each of at most `budget` tokens a side, padding included.
+
+    An encoder-decoder without targets is given the model's own greedy output. A sentence longer than the budget is a
+    batch of its own. `part` (p, q) are the p-th and then every q-th of the batches only.
+    """
+    return (made(rows, encoded, model) for rows in groups(encoded, budget, part))
+
+
+def made(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) -> Batch:
+    """The batch of some rows of a corpus."""
+    source = _source([encoded.source[i] for i in rows], encoded, model)
+    inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
+    if any(types := [encoded.source[i].types or [] for i in rows]):
+        inputs["token_type_ids"] = _padded(types, 0).to(model.device)
+    numbers = tuple(encoded.numbers[i] for i in rows)
+    if not model.config.is_encoder_decoder:
+        return Batch(numbers, inputs, source, None)
+    written = [encoded.target[i] for i in rows] if encoded.target else None
+    target, labels = _target(written, inputs, encoded, model)
+    inputs["decoder_input_ids"] = target.ids
+    return Batch(numbers, inputs, source, target, labels, own=written is None)
+
+
+def groups(encoded: Encoded, budget: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
+    """The rows of each batch that `batches` gives."""
+    sides = filter(None, (encoded.source, encoded.target))
+    lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
+    return list(islice(grouped(lengths, budget), part[0], None, part[1]))
+
+
+def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Positions of `lengths`, the longest first, in groups whose padded size is at most `budget`."""
+    group: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if group and lengths[group[0]] * (len(group) + 1) > budget:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+def _source(rows: list[Pieces], encoded: Encoded, model: PreTrainedModel) -> Side:
+    ids = _padded([one.ids for one in rows], encoded.padding)
+    present = _padded([[True] * len(one) for one in rows], False)
+    words = _padded([one.words for one in rows], NO_WORD)
+    return _side(ids, present, words, [one.sentence for one in rows], encoded, model)
+
+
+def _target(
+    rows: list[Pieces] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel
+) -> tuple[Side, Tensor]:
+    """The decoder's side as it reads it: its start token, then the reference or its own greedy output; its labels."""
+    if rows is None:
+        ids = _greedy(inputs, model, encoded.greedy)
+        sentences: list[Sentence | None] = [None] * len(ids)
+        present = _until_end(ids, model)
+        labels = torch.where(present, ids.roll(-1, dims=1), -100)
+        labels[:, -1] = -100  # what would follow a last token is not known
+        side = _side(ids, present, torch.full_like(ids, NO_WORD), sentences, encoded, model, started=True)
+        return side, labels.to(model.device)
+    written = _padded([one.ids for one in rows], encoded.padding)
+    ids = models.shifted(model, written)
+    present = _padded([[True] * len(one) for one in rows], False)
+    words = _padded([[NO_WORD, *one.words[:-1]] for one in rows], NO_WORD)
+    side = _side(ids, present, words, [one.sentence for one in rows], encoded, model, started=True)
+    return side, torch.where(present, written, -100).to(model.device)
+
+
+def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, longest: int) -> Tensor:
+    """The model's own output, as long as its generation config allows, otherwise `longest` (generate's own is 20)."""
+    config: Any = model.generation_config
+    given = {} if config.max_length or config.max_new_tokens else {"max_length": longest}
+    with torch.no_grad():
+        written: Tensor = model.generate(**inputs, num_beams=1, **ONE, **given).cpu()  # type: ignore[operator]
+    return written
+
+
+def _until_end(ids: Tensor, model: PreTrainedModel) -> Tensor:
+    """Which tokens of greedy output come before its end token (the first token is the start): bool [batch, token]."""
+    config: Any = model.generation_config
+    ends = torch.tensor([] if config.eos_token_id is None else config.eos_token_id).flatten()
+    ended = torch.isin(ids[:, 1:], ends).cumsum(-1) > 0
+    return torch.cat([torch.ones_like(ended[:, :1]), ~ended], dim=-1)
+
+
+def _side(
+    ids: Tensor,
+    present: Tensor,
+    words: Tensor,
+    sentences: Sequence[Sentence | None],
+    encoded: Encoded,
+    model: PreTrainedModel,
+    *,
+    started: bool = False,  # whether the first token is a decoder's start, whatever else its id stands for
+) -> Side:
+    real = present & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
+    if started:
+        real[:, 0] = False
+    ids, present, real, words = (each.to(model.device) for each in (ids, present, real, words))
+    return Side(ids, present, real, words, tuple(sentences))
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+
+
+_KEPT: WeakKeyDictionary[Corpus, tuple[Any, Encoded]] = WeakKeyDictionary()  # for as long as the corpus lives
+
+
+def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Encoded:
+    """`encode` without words, kept for the next time the same corpus is asked for with such a tokenizer."""
+    sample = "A b."
+    ids = [tokenizer(sample)["input_ids"], tokenizer(text_target=sample)["input_ids"]]
+    limits = (models.positions(tokenizer, model), models.vocabulary(model), model.config.is_encoder_decoder)
+    ends = (models.special(tokenizer, model), models.padding(tokenizer, model))
+    told = (models.tokens(tokenizer), ids, limits, ends)
+    if corpus not in _KEPT or _KEPT[corpus][0] != told:
+        _KEPT[corpus] = told, encode(corpus, tokenizer, model, words=False)
+    return _KEPT[corpus][1]
+
+
+class Pages:
+    """The pages of a corpus, gone through once; `read` counts what was on them: sentences, too long, tokens ..."""
+
+    def __init__(self, corpus: Corpus | Stream, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+        self.corpus, self.tokenizer, self.model = corpus, tokenizer, model
+        self.streamed = isinstance(corpus, Stream)
+        self.read: Counter[str] = Counter()
+        self._rest = self._encoded()
+        self.first = next(self._rest)
+
+    def batches(self, budget: int) -> Iterator[Batch]:
+        """The batches of all pages; of several processes each gets its share."""
+        for page in chain([self.first], self._rest):
+            yield from batches(page, self.model, budget=budget, part=_part())
+
+    def number(self, budget: int) -> int | None:
+        """How many batches that will be; None for a stream, which has not been read."""
+        return None if self.streamed else len(groups(self.first, budget, _part()))
+
+    def _encoded(self) -> Iterator[Encoded]:
+        start = 0
+        for part in self.corpus.parts() if isinstance(self.corpus, Stream) else [self.corpus]:
+            page = encode(part, self.tokenizer, self.model)
+            found = {"too_long": page.too_long, "unaligned": page.unaligned, "tokens": page.tokens}
+            self.read.update({"sentences": len(page.source)} | found)
+            yield replace(page, numbers=[start + number for number in page.numbers])
+            start += len(part)
+
+
+def _part() -> tuple[int, int]:
+    return processes.rank(), processes.count()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a batch. Real tokens are neither padding nor special (EOS, CLS, SEP, BOS; unknown words are real)."""
+
+    ids: Tensor  # [batch, token]
+    present: Tensor  # bool [batch, token]: not padding
+    real: Tensor  # bool [batch, token]
+    words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
+    sentences: tuple[Sentence | None, ...]
+    kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def take(self, rows: Tensor) -> Side:
+        """The examples at `rows`, in this order, as often as they are named."""
+        ids, present, real, words = (each[rows] for each in (self.ids, self.present, self.real, self.words))
+        return Side(ids, present, real, words, tuple(self.sentences[row] for row in rows.tolist()))
+
+    def span(self, start: int, stop: int) -> Side:
+        """The tokens from `start` to before `stop`; itself if that is all of them."""
+        if (start, stop) == (0, self.ids.shape[1]):
+            return self
+        ids, present, real, words = (each[:, start:stop] for each in (self.ids, self.present, self.real, self.words))
+        return Side(ids, present, real, words, self.sentences)
+
+    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives, made once for all layers: for what a score needs of the tokens, not of the attention."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    @cached_property
+    def parsed(self) -> Tensor:
+        """Which sentences have a tree of whose words each has a piece of its own: bool [batch]."""
+        rows = zip(self.sentences, self.words.tolist(), strict=True)
+        flags = [sentence is not None and sentence.has_tree and aligned(sentence, row) for sentence, row in rows]
+        return torch.tensor(flags, device=self.ids.device)

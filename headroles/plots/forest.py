@@ -1,0 +1,129 @@
+"""Figures of relations: roles against outcomes, odds, scores that tell survival, who takes a role over (no torch)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from headroles.plots.matrix import needs, new_axes
+from headroles.plots.sparsity import FUNCTIONS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SURE = 0.05  # p below which a mark is filled
+FATES = {"stayed": 2, "new": 0, "lost": 1, "went": 7}  # colours in seaborn's "colorblind"
+
+
+def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Draw the chance that a head with a role has the larger outcome, with 95 % intervals: a row per outcome.
+
+    The table is that of `hr.relate`; a mark is filled where p < 0.05 within layers. Roles nobody has are left out.
+    """
+    needs(table, {"role", "outcome", "auc", "auc.low", "auc.high", "p"}, "hr.relate")
+    shown = table[table["auc"].notna()]
+    if shown.empty:
+        raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
+    label = "chance that a head with the role has the larger outcome"
+    return _forest(shown.rename(columns={"role": "hue", "outcome": "row"}), "auc", 0.5, label, ax)
+
+
+def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Draw how well each score tells who survives, with 95 % intervals: a row per score, a colour per outcome.
+
+    The table is that of `hr.predictors`; drawn is the AUC or, where an outcome has none, Spearman's correlation. A mark
+    is filled where p < 0.05 within layers.
+    """
+    needs(table, {"score", "outcome", "auc", "spearman", "p"}, "hr.predictors")
+    column, middle = ("auc", 0.5) if table["auc"].notna().any() else ("spearman", 0.0)
+    shown = table[table[column].notna()]
+    if shown.empty:
+        raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
+    label = "chance that a head that stays has the larger score" if column == "auc" else "Spearman's correlation"
+    return _forest(shown.rename(columns={"outcome": "hue", "score": "row"}), column, middle, label, ax)
+
+
+def odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Draw by what each role multiplies the odds of survival beside layer and kind, with 95 % intervals.
+
+    The table is that of `hr.odds`; terms of kind and depth are not drawn, and roles nobody has are left out.
+    """
+    needs(table, {"outcome", "term", "odds", "odds.low", "odds.high", "p"}, "hr.odds")
+    shown = table[table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")]
+    if shown.empty:
+        raise ValueError("nothing to draw: no role is in the model")
+    finite = shown.replace({"odds.high": {np.inf: 1e6}, "odds.low": {0.0: 1e-6}})
+    label = "factor of the odds of survival, beside layer and kind"
+    ax = _forest(finite.rename(columns={"term": "hue", "outcome": "row"}), "odds", 1, label, ax, log=True)
+    ax.set_xscale("log")
+    return ax
+
+
+def drift(table: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
+    """Draw what became of each role at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
+
+    The table is that of `hr.drift` with several sizes. Above zero are heads that have the role after pruning, those
+    that had it and those to which it is new; below zero those that had it and lost it, or went.
+    """
+    import seaborn as sns
+
+    needs(table, {"role", "heads", *FATES}, "hr.drift with several sizes")
+    parts = [(name, part) for name, part in table.groupby("role", sort=False) if part[[*FATES]].to_numpy().any()]
+    if not parts:
+        raise ValueError("nothing to draw: no head has a role, before or after")
+    drawn = new_axes((6, 8), cell=0.42, panels=len(parts), beside=1.4) if axes is None else list(np.ravel(axes))
+    if len(drawn) != len(parts):
+        raise ValueError(f"the table has {len(parts)} roles with heads and needs as many axes; got {len(drawn)}")
+    palette = sns.color_palette("colorblind")
+    for ax, (name, part) in zip(drawn, parts, strict=True):
+        part = part.sort_values("heads", ascending=False)
+        places, base = np.arange(len(part)), {1: np.zeros(len(part)), -1: np.zeros(len(part))}
+        for fate, hue in FATES.items():
+            sign = -1 if fate in ("lost", "went") else 1
+            heights = sign * part[fate].to_numpy(float)
+            ax.bar(places, heights, 0.8, base[sign], color=palette[hue], label=fate)
+            base[sign] = base[sign] + heights
+        ax.axhline(0, color="0.2", linewidth=0.8)
+        ax.set_xticks(places, part["heads"].astype(str))
+        ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+        ax.set(title=f"{name} ({part['before'].iloc[0]} before)", xlabel="heads left")
+        sns.despine(ax=ax)
+    drawn[0].set_ylabel("heads with it (above), without (below)")
+    drawn[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    return drawn
+
+
+def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axes | None, *, log: bool = False) -> Axes:
+    """Points with intervals: a line of the figure for each `row`, a mark on it for each `hue`."""
+    import seaborn as sns
+    from matplotlib.lines import Line2D
+
+    rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
+    height = 0.4 + 0.12 * (len(hues) - 1)
+    wide = 0.11 * max(map(len, rows)) + 0.11 * max(map(len, hues))
+    ax = new_axes((max(len(rows), 2), 5 / height), cell=height, beside=wide)[0] if ax is None else ax
+    palette = sns.color_palette("colorblind")
+    others = iter([hue for place, hue in enumerate(palette) if place not in FUNCTIONS.values()] * len(hues))
+    colours = {hue: palette[FUNCTIONS[hue]] if hue in FUNCTIONS else next(others) for hue in hues}
+    colours = {hue: [0.8 * part for part in colour] for hue, colour in colours.items()}  # lines are thin
+    if len(hues) > 1 and not set(hues) & set(FUNCTIONS):
+        colours = dict(zip(hues, sns.color_palette("viridis_r", len(hues)), strict=True))  # sizes have an order
+    for line in table.to_dict("records"):
+        y = rows.index(line["row"]) + 0.7 * ((hues.index(line["hue"]) + 0.5) / len(hues) - 0.5)
+        hue, sure = colours[line["hue"]], line["p"] < SURE
+        ax.plot([line[f"{column}.low"], line[f"{column}.high"]], [y, y], color=hue, linewidth=1.3)
+        ax.plot(line[column], y, "o", color=hue, markerfacecolor=hue if sure else "white", markersize=4)
+    ax.axvline(middle, color="0.4", linestyle=":", linewidth=1)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
+    if not log:
+        ax.set_xlim(-1.02 if middle == 0 else -0.02, 1.02)
+    beside = " beside layer and kind" if log else " within layers"
+    marks = [Line2D([], [], color=colours[hue], marker="o", label=hue) for hue in hues]
+    marks += [Line2D([], [], color="0.3", marker="o", linestyle="", label=f"p < {SURE:g}{beside}")]
+    marks += [Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="", label=f"p ≥ {SURE:g}")]
+    ax.legend(handles=marks, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    sns.despine(ax=ax)
+    return ax

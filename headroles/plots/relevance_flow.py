@@ -1,0 +1,149 @@
+"""Flows of relevance: what reaches each head, and what becomes of it from the output down to the inputs (no torch)."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from headroles.plots.matrix import font, heatmap, new_axes, of_kind, said
+from headroles.tables.frame import Kind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WAYS = {  # where the relevance that arrives at a layer goes -> its words; the columns of the report, in their order
+    "leaves": "down the stream",
+    "source": "to the source, by cross-attention",
+    "biases": "absorbed by biases",
+    "residue": "residue",
+}
+INPUT = ("input", 0)  # the row of the inputs
+_HUES = {"leaves": 0, "source": 2, "biases": 1, "residue": 4}  # places in seaborn's "colorblind"
+
+
+def relevance(values: pd.Series[Any], *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
+    """Draw one column of relevance, the heads of each layer in descending order (Voita et al. 2019, Fig. 1a).
+
+    Each cell has the number of its head. Where the values of each layer sum to 1, as those of
+    heads["relevance[cp].size"] do, and as many heads of each layer have one, a line on the colour bar marks the share
+    that each would have if all had the same.
+    """
+    if not isinstance(values, pd.Series) or not pd.api.types.is_numeric_dtype(values):
+        raise ValueError(
+            f"expected one column of relevance, such as heads['relevance[cp].size']; got {said(values)}; "
+            f"hr.score(..., ['relevance']) makes a table of them"
+        )
+    shown, kind = of_kind(values, kind)
+    numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
+    ax = heatmap(values, kind=kind, order="sorted", annotate=numbers, ax=ax)
+    share, heads = _of_layers(shown), shown.dropna().groupby("layer").size().unique()
+    bar: Any = ax.collections[0].colorbar
+    _label(bar, [_worded(values.name), "share of the layer" * share])
+    if share and len(heads) == 1:
+        _mark(bar, 1 / heads[0])
+    return ax
+
+
+def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Draw where the relevance goes: the report of `headroles.lrp.ledger.balance`, the inputs at the bottom.
+
+    A bar for each row, as long as what goes each way; what is negative lies to the left of zero. The black line is at
+    what arrives. The title says what has reached the inputs, what all biases have absorbed, and what is lost or added.
+    """
+    _check(report)
+    part = pd.Series(report.index.get_level_values("part"))
+    place = np.arange(len(report)) + 0.5 * (part.ne(part.shift()).cumsum().to_numpy() - 1)  # a gap between the stacks
+    tall = place[-1] + 1
+    ax = new_axes((tall, 24), cell=0.24, beside=2.6, tall=2.3)[0] if ax is None else ax
+    _stack(ax, report, place)
+    ax.vlines(report["arrives"], place - 0.46, place + 0.46, color="0.1", linewidth=1.2, label="arrives")
+    ax.use_sticky_edges = False  # a margin also where a bar ends
+    ax.axvline(0, color="0.1", linewidth=0.8)
+    rows = [name if name in ("output", "input") else f"{name} {layer}" for name, layer in report.index]
+    ax.set_yticks(place, rows, fontsize=font(ax, (tall, 1), "output") or 4)
+    ax.set(ylim=(tall - 0.4, -0.6), xlabel="share of what is explained", title=_total(report))
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=9)
+    return ax
+
+
+def _of_layers(shown: pd.Series[Any]) -> bool:
+    """Whether the values are shares of their layers."""
+    sums = shown.groupby("layer").sum(min_count=1).dropna()
+    return bool((shown.dropna() >= 0).all() and np.isclose(sums.astype(float), 1, atol=1e-3).all())
+
+
+def _worded(name: object) -> str:
+    """A column's name in words: `relevance[cp].size` is the size of relevance (cp)."""
+    found = re.fullmatch(r"([^\[]*)\[(.*)\](.*)", str("" if name is None else name))
+    if found is None:
+        return "" if name is None else str(name)
+    what, detail, rest = found.groups()
+    parts = [part for part in rest.split(".") if part]
+    size = "size of " * ("size" in parts)
+    return ", ".join([f"{size}{what} ({detail})", *(part for part in parts if part != "size")])
+
+
+def _label(bar: Any, lines: list[str]) -> None:
+    """The lines as the label, broken where they would be much longer than the bar."""
+    letters = int((_points(bar) + 45) / 5.5)
+    bar.set_label("\n".join(textwrap.fill(line, max(letters, 12), break_on_hyphens=False) for line in lines if line))
+
+
+def _mark(bar: Any, uniform: float) -> None:
+    """A line at `uniform` across the colour bar, and its word among the ticks in the place of those too near to it."""
+    bar.ax.axhline(uniform, color="0.1", linewidth=1)
+    low, high = bar.ax.get_ylim()
+    near = 14 / _points(bar) * (high - low)  # a line of text
+    ticks = [tick for tick in bar.get_ticks() if low <= tick <= high and abs(tick - uniform) > near]
+    texts = bar.formatter.format_ticks(ticks)
+    bar.set_ticks([*ticks, uniform], labels=[*texts, "uniform"])
+
+
+def _points(bar: Any) -> float:
+    """How long a colour bar is, in points."""
+    bar.ax.figure.canvas.draw()  # the layout, on which it depends
+    return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
+
+
+def _check(report: Any) -> None:
+    """Raise ValueError unless this is a report that can be drawn."""
+    columns = ["arrives", *WAYS]
+    known = isinstance(report, pd.DataFrame) and list(report.index.names) == ["part", "layer"]
+    known = known and {*columns} <= {*report} and INPUT in report.index and not report.index.has_duplicates
+    if not known or not all(map(pd.api.types.is_numeric_dtype, report[columns].dtypes)):
+        raise ValueError(
+            f"expected the report of headroles.lrp.ledger.balance(model, inputs, explain): rows from output to input, "
+            f"indexed by part and layer, columns {', '.join(columns)}; got {said(report)}"
+        )
+    broken = ~np.isfinite(report[columns].astype(float)).all(axis=1)
+    if broken.any():
+        raise ValueError(
+            f"{broken.sum()} of {len(report)} rows of the report are not finite, the first is "
+            f"{' '.join(map(str, broken.idxmax()))}; explain what is not 0, or give balance an epsilon"
+        )
+
+
+def _stack(ax: Axes, report: pd.DataFrame, place: Any) -> None:
+    """The bars: each part begins where those of its sign before it end."""
+    import seaborn as sns
+
+    palette = sns.color_palette("colorblind")
+    ends = {1: np.zeros(len(report)), -1: np.zeros(len(report))}  # right and left of zero
+    for column, words in WAYS.items():
+        width = report[column].to_numpy(float)
+        left = np.where(width < 0, ends[-1], ends[1])
+        ax.barh(place, width, 0.76, left, color=palette[_HUES[column]], linewidth=0, label=words)
+        ends = {sign: end + np.where(sign * width > 0, width, 0) for sign, end in ends.items()}
+
+
+def _total(report: pd.DataFrame) -> str:
+    leaves: Any = report["leaves"]
+    inputs, biases = float(leaves[INPUT]), float(report["biases"].sum())
+    parts = {"inputs": inputs, "biases": biases, "residue": 1 - inputs - biases}
+    return ", ".join(f"{name} {100 * share:z.1f} %" for name, share in parts.items()).replace("-", "−")

@@ -1,0 +1,115 @@
+"""What a report says of a column: its group, a short label, and a sentence with the unit and the direction."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headroles.plots.scales import harm
+from headroles.tables.provenance import metric_of
+
+LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "loss (nats per token)"}
+PLANS = {
+    "rest": "all other heads of its layer are closed",
+    "layer": "its whole layer is closed",
+    "kind": "all heads of its kind are closed",
+}
+RELATIONS = {"nsubj": "subject", "obj": "object", "amod": "adjective", "advmod": "adverb"}
+
+
+class Words(NamedTuple):
+    """What is said of a column."""
+
+    group: str
+    label: str
+    about: str
+
+
+_PLAIN = (
+    (LOOKS, "confidence", "confidence", "Mean largest weight on a real token, 0 to 1. Larger: sharper."),
+    (LOOKS, "entropy", "entropy", "Entropy of the attention distribution, in nats. Smaller: sharper."),
+    (LOOKS, "distance", "distance", "Mean distance in tokens of what is looked at. Larger: farther away."),
+    (LOOKS, "sink[special]", "on special tokens", "Share of the weight on special tokens, 0 to 1."),
+    (LOOKS, "sink[first]", "on the first token", "Share of the weight on the first token, 0 to 1."),
+    (LOOKS, "position[best]", "best offset, share",
+     "Share of tokens that look at the head's best fixed offset most, 0 to 1. From 0.90 at −1 or +1 it is a role."),
+    (LOOKS, "position[offset]", "best offset, tokens", "That offset, in tokens; negative: before."),
+    (FINDS, "rarity", "rarest token",
+     "Share of tokens whose largest weight falls on the sentence's rarest token, 0 to 1. Above 0.50 it is a role."),
+    (FINDS, "alignment[monotone]", "monotone alignment",
+     "Kendall's tau of target and source places: 1 walks forward through the source, 0 stands still or jumps. "
+     "From 0.50 it is a role."),
+    (FINDS, "alignment[diagonal]", "on the diagonal",
+     "Share of target tokens that look within one token of the diagonal, 0 to 1; in short sentences chance helps."),
+    (FINDS, "induction", "induction",
+     "Weight on what followed the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
+    (FINDS, "duplicate", "the same token",
+     "Weight on the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
+    (MATTERS, "importance", "importance",
+     "Mean absolute gradient of the loss at the head's gate. Larger: matters more, as far as a gradient tells."),
+)  # fmt: skip
+PLAIN = {column: Words(group, label, about) for group, column, label, about in _PLAIN}
+
+
+def words(column: str) -> Words:
+    """What is said of a column; of one that is not ours, only its name."""
+    if column in PLAIN:
+        return PLAIN[column]
+    name, _, rest = column.partition("[")
+    detail, _, end = rest.partition("]")
+    makers = {"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution}
+    if name == "ablation":
+        return _ablation(detail)
+    return makers[name](detail, end) if name in makers and detail else Words(FINDS, column, "")
+
+
+def metric_name(metric: str) -> str:
+    """What a metric is called, with its unit."""
+    return NAMES.get(metric, metric)
+
+
+def axis_label(signature: str) -> str:
+    """What the curves of a signature are of."""
+    return metric_name(metric_of(signature)) or "value"
+
+
+def _position(detail: str, _: str) -> Words:
+    number = int(detail)
+    way = "itself" if number == 0 else f"{abs(number)} {'before' if number < 0 else 'after'}"
+    return Words(LOOKS, f"looks {way}", f"Share of tokens whose largest weight falls on the token {way}, 0 to 1.")
+
+
+def _syntax(detail: str, _: str) -> Words:
+    relation, _, way = detail.partition(" ")
+    noun = RELATIONS.get(relation, relation)
+    label = f"{noun} → its head" if way == "dep>head" else f"head → its {noun}"
+    return Words(
+        FINDS,
+        label,
+        f"How often the largest weight of the one word falls on the other ({relation} {way}), 0 to 1. From ten points "
+        "over the best fixed offset (the baseline) it is a role.",
+    )
+
+
+def _relevance(detail: str, end: str) -> Words:
+    rules, _, by = detail.partition(" ")
+    of = "what is explained" if by == "logit" else "its layer"
+    label = f"relevance, {rules}{' of the whole' if by == 'logit' else ''}{', size' if end == '.size' else ''}"
+    size = "absolute share" if end == ".size" else "signed share"
+    return Words(MATTERS, label, f"Mean {size} of the relevance of {of} that flows through the head, by rules {rules}.")
+
+
+def _attribution(detail: str, end: str) -> Words:
+    size = "Mean absolute attribution" if end == ".size" else "Mean attribution"
+    label = f"{detail}{', size' if end == '.size' else ''}"
+    return Words(MATTERS, label, f"{size} of what is explained to the head's gate, by captum's {detail}.")
+
+
+def _ablation(detail: str) -> Words:
+    metric, *how = detail.split(" ")
+    done = next((PLANS[one] for one in how if one in PLANS), "the head is closed")
+    needed = "Larger" if harm(f"ablation[{metric}]") > 0 else "More negative"
+    matters = "its layer loses more without the others" if "rest" in how else "matters more"
+    others = "".join(f" ({one})" for one in how if one not in PLANS)
+    label = f"effect on {metric_name(metric).partition(' (')[0]}{', kept alone' if 'rest' in how else ''}{others}"
+    return Words(MATTERS, label, f"Change of {metric_name(metric)} when {done}{others}. {needed}: {matters}.")

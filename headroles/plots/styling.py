@@ -1,0 +1,73 @@
+"""Frames: tables as colour-graded frames for notebooks, an interval in the cell of its number (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from headroles.plots.scales import harm, palette
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
+
+ENDS = (".low", ".high")
+
+
+def graded(table: pd.DataFrame, columns: Sequence[str] | None = None, *, decimals: int = 3) -> Styler:
+    """Show columns of a table with their intervals in the cells, each column of measurements coloured by its values.
+
+    `columns` are by default all but the ends of intervals. Effects and columns with negative values are coloured around
+    0 as by `hr.plots.heatmap`, other columns from their smallest to their largest value. Counts and p are not coloured,
+    a missing number is an empty cell. Raises KeyError for a column that is not there.
+    """
+    import seaborn  # registers the colours around zero
+
+    names = [str(name) for name in table if not str(name).endswith(ENDS)] if columns is None else list(columns)
+    if missing := [name for name in names if name not in table]:
+        raise KeyError(f"no column {', '.join(missing)}; there are: {', '.join(map(str, table))}")
+    shown = pd.DataFrame({name: _texts(table, name, decimals) for name in names}, index=table.index).style
+    shown = shown.format(escape="html").set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
+    for name in filter(partial(_is_graded, table), names):
+        low, high = float(table[name].min()), float(table[name].max())
+        far = 1.5 * max(-low, high) or 1.0  # texts stay legible
+        around = {"cmap": seaborn.color_palette(palette(name), as_cmap=True), "vmin": -far, "vmax": far}
+        scale: dict[str, Any] = around if low < 0 or harm(name) else {"cmap": "YlGnBu", "high": 0.5}
+        known = table.loc[table[name].notna(), name].astype(float)
+        cells = pd.IndexSlice[known.index, [name]]
+        shown = shown.background_gradient(
+            subset=cells, gmap=known.to_frame(), text_color_threshold=0.2, axis=None, **scale
+        )
+    return shown
+
+
+def _is_graded(table: pd.DataFrame, name: str) -> bool:
+    """Whether a column is coloured: numbers are, but for counts and p."""
+    plain = name.rpartition(".")[2] in ("p", "holm", "bh") or pd.api.types.is_integer_dtype(table[name])
+    return _is_number(table[name]) and not plain and bool(table[name].notna().any())
+
+
+def _is_number(values: Any) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def _texts(table: pd.DataFrame, name: str, decimals: int) -> list[str]:
+    """What the cells of a column say."""
+    if not _is_number(table[name]):
+        return ["" if value is None else str(value) for value in table[name]]
+    places = 0 if pd.api.types.is_integer_dtype(table[name]) else decimals
+    ends = [table[name + end] for end in ENDS] if all(name + end in table for end in ENDS) else []
+    rows = zip(table[name], *ends, strict=True)
+    return [_text(number, interval, places) for number, *interval in rows]
+
+
+def _text(number: float, interval: Sequence[float], places: int) -> str:
+    if pd.isna(number):
+        return ""
+    text = f"{number:.{places}f}"
+    if number > 0 and not float(text):
+        text = f"<{10**-places:.{places}f}"
+    known = interval and not any(map(pd.isna, interval))
+    return text + (" [{:.{d}f}, {:.{d}f}]".format(*interval, d=places) if known else "")

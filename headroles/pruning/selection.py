@@ -1,0 +1,225 @@
+"""Pruning: which heads survive, by an order or by gates that are learnt, with fine-tuning before or after it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.data.corpus import Corpus
+from headroles.models import heads as families
+from headroles.models import loading as models
+from headroles.models.masking import Head
+from headroles.pruning.gate_watcher import GateWatcher, write_history
+from headroles.pruning.l0 import L0, RATE, SHARE, Exactly
+from headroles.pruning.learned_gates import NAME, frozen, learning
+from headroles.pruning.rankings import Order, Setting, among, order
+from headroles.pruning.removal import shrink
+from headroles.tables import frame as heads
+from headroles.tables.frame import Kind
+from headroles.training.trainer import train
+
+Schedule = Literal["prune", "prune-tune", "tune-prune", "tune-prune-tune"]
+SCHEDULES: tuple[Schedule, ...] = ("prune", "prune-tune", "tune-prune", "tune-prune-tune")
+Strategy = Order | L0 | Exactly
+log = logging.getLogger(__name__)
+DECIDED = 0.9
+MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warning
+
+
+def prune(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    strategy: str | Strategy = "importance",
+    *,
+    keep: float | None = None,
+    kinds: Sequence[Kind] | None = None,
+    at_least: int = 0,
+    schedule: Schedule = "prune",
+    folder: str | Path | None = None,
+    seed: int = 0,
+    tune: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """Choose the heads that survive: `survival[...]`, 1 for a head that stays and 0 for one that goes.
+
+    `strategy` is an order or its name ("importance", "-importance", "random", "top" ...; `pruning.order.NAMED`), "l0",
+    "exactly", or one of `L0` and `Exactly`, which train the model in place together with its gates. `keep` is a number
+    of heads, or below 1 a share of those of `kinds`, by default of all; L0 without it, and without a strength, keeps
+    half. `at_least` so many stay in every layer (of an order). With gates the column has `.open`, P(gate != 0), with an
+    order `.turn`, when the head goes, from 1.
+
+    `schedule`: "tune" before or after "prune" is training of the whole model, or of what is left once the heads that go
+    are cut out. `tune` are options of `train` for it, and for learning gates (`epochs=`, `rate=`, `batch=` ...).
+    `folder` keeps checkpoints, from which stopped training goes on, and the history of gates, `gates.parquet`. Heads
+    are cut out only where the schedule ends in "tune"; otherwise by `shrink(model, table[column])`. Raises ValueError
+    for a strategy, kind, schedule or number of heads that is not to be had, and where a training has too few steps for
+    any strength to close a gate at the rate that is asked for. Warns where more than a tenth of the gates are
+    undecided at the end.
+    """
+    chosen, options = strategy_of(strategy), dict(tune or {})
+    if schedule not in SCHEDULES:
+        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
+    if at_least and not isinstance(chosen, Order):
+        raise ValueError(f"at_least={at_least} is for orders; gates are learnt without it")
+    may_go = among(model, kinds)
+    if keep is None and isinstance(chosen, Order):
+        raise ValueError(f"how many heads stay? {chosen.name!r} is an order: give keep=0.5, or keep={len(may_go) // 2}")
+    if keep is None and isinstance(chosen, L0) and chosen.strength is None:
+        keep = SHARE
+    count = None if keep is None else counted(keep, len(may_go))
+    signature = _signature(model, corpus, chosen, count, kinds, at_least, schedule, seed, options)
+    with ExitStack() as stack:
+        place = Path(folder) if folder is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if schedule.startswith("tune"):
+            train(model, tokenizer, corpus, place / "tuned-before", **{"seed": seed, **options})
+        if isinstance(chosen, Order):
+            columns = _by_order(Setting(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
+        else:
+            columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, {"seed": seed, **options})
+        words = [chosen.name, *([] if count is None else [str(count)]), *(kinds or ())]
+        label = f"survival[{' '.join(words)}]"
+        table = heads.table(
+            {label + part: values for part, values in columns.items()}, families.index(model), signature
+        )
+        if schedule.endswith("-tune"):
+            shrink(model, table[label])
+            train(model, tokenizer, corpus, place / "tuned-after", **{"seed": seed, **options})
+    return table
+
+
+def closed_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list[Head]:
+    """The heads that go when `count` of an order are to stay, none of which leaves a layer with fewer than `at_least`.
+
+    Raises ValueError where so many cannot go.
+    """
+    left: dict[tuple[Kind, int], int] = {}
+    for kind, layer, _ in ordered:
+        left[kind, layer] = left.get((kind, layer), 0) + 1
+    gone: list[Head] = []
+    for head in ordered:
+        if len(gone) < len(ordered) - count and left[head[0], head[1]] > at_least:
+            left[head[0], head[1]] -= 1
+            gone.append(head)
+    if len(gone) < len(ordered) - count:
+        raise ValueError(f"{count} of {len(ordered)} heads cannot stay with at least {at_least} in each layer")
+    return gone
+
+
+def strategy_of(given: str | Strategy) -> Strategy:
+    """The strategy of a name. Raises ValueError for a name there is none of."""
+    if isinstance(given, str) and given in ("l0", "exactly"):
+        return L0() if given == "l0" else Exactly()
+    return order(given) if isinstance(given, str | Order) else given
+
+
+def counted(keep: float, size: int) -> int:
+    """How many of so many heads stay: a number, or below 1 a share. Raises ValueError for what is neither."""
+    is_share, is_number = 0 < keep < 1, keep in range(1, size + 1)
+    if not (is_share or is_number) or isinstance(keep, bool):
+        raise ValueError(f"keep is a share above 0 and below 1, or a number of heads from 1 to {size}; got {keep}")
+    if isinstance(keep, float) and keep == 1:
+        raise ValueError(f"keep=1.0 may be all heads or one; give {size} for all, or 1 for one")
+    if not (count := round(keep * size) if is_share else int(keep)):
+        raise ValueError(f"keep={keep:g} of {size} heads is none; give a larger share, or a number of heads from 1 on")
+    return count
+
+
+def _by_order(setting: Setting, chosen: Order, count: int, at_least: int) -> dict[str, pd.Series[Any]]:
+    ordered = chosen.order(setting)
+    gone = closed_first(ordered, count, at_least)
+    index = families.index(setting.model)
+    turns = pd.Series({head: turn for turn, head in enumerate(ordered, 1)}, dtype=float)
+    survival = pd.Series(1.0, index=index)
+    survival[survival.index.isin(gone)] = 0.0
+    return {"": survival, ".turn": pd.Series([turns.get(head) for head in index], index=index, dtype=float)}
+
+
+def _by_gates(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    chosen: L0 | Exactly,
+    learnt: Sequence[Head],
+    count: int | None,
+    place: Path,
+    options: dict[str, Any],
+) -> dict[str, pd.Series[Any]]:
+    """Train the model and its gates, and read off where they have settled."""
+    index = families.index(model)
+    gates = chosen.gates(model, learnt, count)
+    if count == len(learnt):
+        return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
+    watcher = GateWatcher(gates)
+    options["rates"] = {**options.get("rates", {}), NAME: RATE if chosen.rate is None else chosen.rate}
+    options["callbacks"] = [*options.get("callbacks", ()), watcher]
+    with learning(model, gates), frozen(model, chosen.freeze):
+        note = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}"
+        history = train(model, tokenizer, corpus, place, **options, note=hashlib.sha256(note.encode()).hexdigest()[:12])
+        gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
+        settled, chances = gates.settled().tolist(), gates.chances().tolist()
+    survival, opened = (pd.Series(1.0, index=index) for _ in range(2))
+    survival.update(pd.Series(settled, index=index[index.get_indexer(learnt)]))
+    opened.update(pd.Series(chances, index=index[index.get_indexer(learnt)]))
+    _warn(settled, opened, chances, count, int(history["step"].iloc[-1]))
+    write_history(place, watcher, history, learnt)
+    return {"": survival, ".open": opened}
+
+
+def _warn(settled: list[float], opened: pd.Series[Any], chances: list[float], count: int | None, steps: int) -> None:
+    """Say what is not as it was asked for."""
+    expected, size = sum(chances), len(chances)
+    if (open_ := undecided(opened)) > MOST_UNDECIDED * size:
+        log.warning(
+            "%d of %d gates are undecided after %d steps (open with a probability between %g and %g), so which heads "
+            "stay is partly chance; more epochs or pairs decide them, or a larger rate of gates where one was given",
+            *(open_, size, steps, round(1 - DECIDED, 3), DECIDED),
+        )
+    if not any(settled) and count != 0:
+        log.warning("every gate is closed: lower the strength, or ask for a number of heads")
+    if count is not None and abs(expected - count) > 0.1 * size:
+        log.warning(
+            "%d heads were asked for, and %.0f of %d gates are expected to be open: the likeliest stay; more steps or "
+            "a larger rate of gates decide them",
+            *(count, expected, size),
+        )
+
+
+def undecided(opened: pd.Series[Any]) -> int:
+    """How many gates are neither open nor closed with a probability of at least 0.9."""
+    return int(((opened > 1 - DECIDED) & (opened < DECIDED)).sum())
+
+
+def _signature(
+    model: PreTrainedModel,
+    corpus: Corpus,
+    chosen: Strategy,
+    count: int | None,
+    kinds: Sequence[Kind] | None,
+    at_least: int,
+    schedule: str,
+    seed: int,
+    options: Mapping[str, Any],
+) -> str:
+    return heads.sign(
+        model=models.name(model),
+        weights=models.revision(model),
+        corpus=corpus.name,
+        text=corpus.hash,
+        strategy=chosen,
+        keep=count,
+        kinds=",".join(kinds or ("all",)),
+        at_least=at_least,
+        schedule=schedule,
+        seed=seed,
+        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
+        headroles=version("headroles"),
+    )

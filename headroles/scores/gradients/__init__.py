@@ -1,0 +1,1 @@
+"""Scores from gradients at the heads' masks: importance, relevance, captum's methods."""

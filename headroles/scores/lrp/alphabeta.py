@@ -1,0 +1,227 @@
+"""Alpha-beta rules, alpha = beta = 0.5: positive and negative contributions share the relevance of an output.
+
+The rule of Voita's released code (2020, `lib/layers/lrp.py` of the-story-of-heads): with contributions z_ji of input i
+to output j, R_i = sum_j R_j (z_ji+ / (2 sum_i z_ji+) + z_ji- / (2 sum_i z_ji-)); both terms are positive. An output
+whose contributions have one sign loses half, so each row is then rescaled to what it received. Written on cotangents
+c = R / value, so that constants, views and sums need no rules of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from headroles.models.attention_hooks import Call
+from headroles.scores.lrp.rules import ADD, Operation, Ratio, Rule, whole
+
+BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule
+
+
+class Linear(Function):
+    """y = x W + b, factored into 4 products each way; the bias takes none. x [..., in], W [in, out]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
+        y = F.linear(x, weight.T, bias)
+        ctx.save_for_backward(x, weight, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+        x, weight, y = ctx.saved_tensors
+        up, down = weight.clamp(min=0), weight.clamp(max=0)
+        high, low = x.clamp(min=0), x.clamp(max=0)
+        s, t = _split(c * y, high @ up + low @ down, high @ down + low @ up)
+        cx = torch.where(x > 0, s @ up.T + t @ down.T, s @ down.T + t @ up.T)
+        return cx * _scale(c * y, x * cx), None, None
+
+
+class Sum(Function):
+    """y = a + b, element by element."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(a, b)
+        return a + b
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+        a, b = ctx.saved_tensors
+        r = c * (a + b)
+        s, t = _split(r, a.clamp(min=0) + b.clamp(min=0), a.clamp(max=0) + b.clamp(max=0))
+        ca, cb = torch.where(a > 0, s, t), torch.where(b > 0, s, t)
+        scale = _scale(r, torch.cat([a * ca, b * cb], -1))
+        return ca * scale, cb * scale
+
+
+class Attend(Function):
+    """(q, k, v) -> softmax(scaling q k') v = o: contributions are the Jacobian times q, k and v jointly."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(q, k, v, o, a)
+        ctx.scaling = scaling
+        return o.view_as(o)
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+        q, k, v, o, a = ctx.saved_tensors
+        cq, ck, cv = _attend(c * o, q * ctx.scaling, k, v, o, a)
+        taken = sum((x * cx).abs().sum((-1, -2)) for x, cx in ((q * ctx.scaling, cq), (k, ck), (v, cv)))
+        scale = _ratio((c * o).abs().sum((-1, -2)), taken)[..., None, None]
+        return cq * scale * ctx.scaling, ck * scale, cv * scale, None, None, None
+
+
+class ExactLinear(Function):
+    """As `Linear`, each input taking 1 / in of the bias as its own: all contributions [..., out, in] are formed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
+        y = F.linear(x, weight.T, bias)
+        ctx.save_for_backward(x, weight, y, torch.zeros_like(weight[0]) if bias is None else bias)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+        x, weight, y, bias = ctx.saved_tensors
+        return _exact(c * y, x, x[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
+
+
+class ExactNorm(Function):
+    """Layer norm by its full Jacobian, each input taking 1 / n of the bias as its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:  # noqa: D102
+        y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
+        weight = torch.ones_like(x[0]) if weight is None else weight
+        ctx.save_for_backward(x, (x - mean) * rstd, rstd, weight, torch.zeros_like(weight) if bias is None else bias, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+        x, normed, rstd, weight, bias, y = ctx.saved_tensors
+        n = x.shape[-1]
+        slope = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
+        z = weight[:, None] * rstd[..., None] * slope * x[..., None, :] + bias[:, None] / n
+        return _exact(c * y, x, z), None, None, None, None
+
+
+def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
+    """The operations that differ from the other tables; `exact` forms every Jacobian (tiny models)."""
+
+    def linear(func: Rule, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        """Alpha-beta over the inputs of a linear map (Voita's code, `Dense`)."""
+        return (ExactLinear if exact else Linear).apply(x, weight.T, bias) if x.requires_grad else func(x, weight, bias)
+
+    def conv1d(func: Rule, bias: Tensor, x: Tensor, weight: Tensor) -> Any:
+        """The same for GPT-2's Conv1D."""
+        return (ExactLinear if exact else Linear).apply(x, weight, bias) if x.requires_grad else func(bias, x, weight)
+
+    def norm(
+        func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any
+    ) -> Any:
+        """The Jacobian of layer norm (Voita's code, `LayerNorm`); factored: R passes (Achtibat et al. 2024)."""
+        if exact and x.requires_grad:
+            return ExactNorm.apply(x, shape, weight, bias, eps)
+        return whole(func, x, shape, weight, bias, eps, *rest)
+
+    found: dict[Operation, Rule] = {F.linear: linear, torch.addmm: conv1d, F.layer_norm: norm, torch.layer_norm: norm}
+    found |= dict.fromkeys(ADD, residual)
+    found["attention"] = attend
+    if exact:
+        found["activation"] = kept
+    return found
+
+
+def residual(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+    """Alpha-beta over the summands of a residual stream, below the first gates too (Voita's code); biases take none."""
+    if func in (Tensor.add_, Tensor.__iadd__) and a.requires_grad:
+        return a.copy_(residual(torch.add, a.clone(), b, *args, **kwargs))
+    tensors = [x for x in (a, b) if isinstance(x, Tensor) and x.is_floating_point()]
+    growing = [x for x in tensors if x.requires_grad]
+    stream = len(growing) == 2 or (len(growing) == 1 < len(tensors) and a.shape == b.shape)
+    if stream and 2 <= max(a.ndim, b.ndim) <= 4 and not args and not kwargs:
+        return Sum.apply(*torch.broadcast_tensors(a, b))
+    y = func(a, b, *args, **kwargs)
+    return Ratio.apply(growing[0], lambda _: y.detach()) if len(growing) == 1 < len(tensors) else y
+
+
+def kept(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """R passes an activation, also where it is 0: there the smallest number that can bear it stands instead."""
+
+    def f(x: Tensor) -> Tensor:
+        y: Tensor = func(x, *args, **kwargs)
+        return y.masked_fill(y == 0, torch.finfo(y.dtype).tiny ** 0.5)
+
+    return whole(f, x)
+
+
+def attend(call: Call) -> Tensor:
+    """Alpha-beta over q, k and v jointly (Voita's code, the attention core)."""
+    groups = call.query.shape[1] // call.key.shape[1]
+    k, v = (x.repeat_interleave(groups, 1) for x in (call.key, call.value))
+    out = call.out.detach().transpose(1, 2)
+    weights = call.weights.detach()
+    drawn: Tensor = Attend.apply(call.query, k, v, out, weights, call.scaling)
+    return drawn.transpose(1, 2)
+
+
+def _attend(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
+    step = max(1, BLOCK // (k.numel() * k.shape[-1]))
+    rows, ck, cv = [], torch.zeros_like(r[..., :1, :]), torch.zeros_like(r[..., :1, :])
+    for some_r, some_q, some_o, some_a in zip(*(x.split(step, -2) for x in (r, q, o, a)), strict=True):
+        cq, more_k, more_v = _block(some_r, some_q, k, v, some_o, some_a)
+        rows.append(cq)
+        ck, cv = ck + more_k, cv + more_v
+    return torch.cat(rows, -2), ck, cv
+
+
+def _block(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    g = a[..., None] * (v[..., None, :, :] - o[..., :, None, :])  # d o_id / d score_ij: [batch, heads, i, j, d]
+    m = q[..., :, None, :] * k[..., None, :, :]  # what k_je adds to score_ij: [batch, heads, i, j, e]
+    above, below = m.clamp(min=0).sum(-1), m.clamp(max=0).sum(-1)
+    rise, fall = g.clamp(min=0), g.clamp(max=0)
+    e = g.transpose(-1, -2) @ k[..., None, :, :]  # d o_id / d q_ie
+    d = q[..., None, :] * e
+    positive = a @ v.clamp(min=0) + _over(above, rise) + _over(below, fall) + d.clamp(min=0).sum(-1)
+    negative = a @ v.clamp(max=0) + _over(below, rise) + _over(above, fall) + d.clamp(max=0).sum(-1)
+    s, t = _split(r, positive, negative)
+    same, other = rise @ s[..., None] + fall @ t[..., None], fall @ s[..., None] + rise @ t[..., None]  # [.., i, j, 1]
+    ck = (q[..., :, None, :] * torch.where(m > 0, same, other)).sum(-3)
+    cq = (e * torch.where(d > 0, s[..., None], t[..., None])).sum(-2)
+    cv = torch.where(v > 0, a.transpose(-1, -2) @ s, a.transpose(-1, -2) @ t)
+    return cq, ck, cv
+
+
+def _over(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum over keys of [.., i, j] times [.., i, j, d]."""
+    return (weights[..., None, :] @ values).squeeze(-2)
+
+
+def _split(r: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    """Half of R over the positive and half over the negative sum of contributions, 0 where there are none."""
+    s, t = (torch.where(z == 0, 0.0, 0.5 * r / torch.where(z == 0, 1.0, z)) for z in (positive, negative))
+    return s, t
+
+
+def _scale(given: Tensor, taken: Tensor) -> Tensor:
+    """What makes the relevance a row of inputs takes equal to what its outputs have: [..., 1]."""
+    return _ratio(given.abs().sum(-1, keepdim=True), taken.abs().sum(-1, keepdim=True))
+
+
+def _ratio(whole: Tensor, part: Any) -> Tensor:
+    return torch.where(part == 0, 0.0, whole / torch.where(part == 0, 1.0, part))
+
+
+def _exact(r: Tensor, x: Tensor, z: Tensor) -> Tensor:
+    """The cotangent of x from R of its outputs and all contributions z [..., out, in]."""
+    positive, negative = z.clamp(min=0), z.clamp(max=0)
+    s, t = _split(r, positive.sum(-1), negative.sum(-1))
+    taken = (s[..., None] * positive + t[..., None] * negative).sum(-2)
+    taken = taken * _scale(r, taken)
+    return taken / torch.where(x == 0, 1.0, x)

@@ -1,0 +1,162 @@
+"""Rules: what takes the place of an operation's gradient.
+
+The relevance of a tensor x for what is explained is R(x) = x * c(x), where c is the cotangent that autograd carries
+back. Linear maps, sums, views and gathers follow LRP-0 by their own gradient, so a table holds the other operations
+only. A rule is called as `rule(func, *args, **kwargs)` with the operation and its arguments and returns its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+Operation = Callable[..., Any] | Literal["activation", "attention"]  # a torch function, or a part of the model
+
+_CONVOLUTIONS = (F.conv1d, torch.conv1d, F.conv2d, torch.conv2d, F.conv3d, torch.conv3d)
+LINEAR = (F.linear, torch.addmm, Tensor.addmm, *_CONVOLUTIONS)
+SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
+ADD = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
+SUBTRACT = (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__)
+MULTIPLY = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__)
+MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
+DIVIDE = (torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, Tensor.div_, Tensor.__itruediv__)
+NORM = (F.layer_norm, torch.layer_norm)
+GROUP_NORM = (F.group_norm, torch.group_norm)
+RMS_NORM = (F.rms_norm, torch.rms_norm)
+ROOT = (torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt)
+SIGMOID = (torch.sigmoid, Tensor.sigmoid, F.sigmoid)
+ACTIVATION = (
+    *(F.gelu, F.silu, F.mish, F.hardswish, F.elu, F.selu, F.celu, F.relu, F.relu6, F.leaky_relu, F.hardtanh),
+    *(torch.relu, Tensor.relu, torch.tanh, Tensor.tanh, F.tanh, torch.clamp, Tensor.clamp),
+)
+FUSED = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+
+
+Rule = Callable[..., Any]
+
+
+class Ratio(Function):
+    """y = f(x), element by element: R passes from y to x whole, c(x) = c(y) y / x (Achtibat et al. 2024, eq. 9)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: D102
+        safe = torch.where(x == 0, 1.0, x)
+        y = f(x)
+        ctx.save_for_backward(y / safe)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None]:  # noqa: D102
+        return c * ctx.saved_tensors[0], None
+
+
+class FrozenNorm(Function):
+    """Layer norm whose standard deviation is a constant; the rest is linear (Ali et al. 2022)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:  # noqa: D102
+        y, _, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
+        ctx.save_for_backward(rstd, weight)
+        ctx.dims = tuple(range(-len(shape), 0))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+        rstd, weight = ctx.saved_tensors
+        cx = (c if weight is None else c * weight) * rstd
+        bias = c.flatten(0, -1 - len(ctx.dims)).sum(0) if ctx.needs_input_grad[3] else None
+        return cx - cx.mean(ctx.dims, keepdim=True), None, None, bias, None
+
+
+def constant(func: Rule, *args: Any, **kwargs: Any) -> Any:
+    """No relevance: softmax of attention (Ali et al. 2022, CP-LRP), sigmoid gates, 1 / sqrt of a norm's variance."""
+    with torch.no_grad():
+        return func(*args, **kwargs)
+
+
+def whole(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """An activation passes all of its relevance (Achtibat et al. 2024, eq. 9; Voita's code does the same)."""
+    return Ratio.apply(x, lambda x: func(x, *args, **kwargs)) if x.requires_grad else func(x, *args, **kwargs)
+
+
+def halves(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+    """Two factors take half each (Achtibat et al. 2024, propositions 3.2 and 3.3); a constant factor takes none."""
+    y = func(a, b, *args, **kwargs)
+    if y.requires_grad and _grows(a) and _grows(b):
+        y.register_hook(_half)
+    return y
+
+
+def summands(func: Rule, start: Any, batch1: Any, batch2: Any, *args: Any, **kwargs: Any) -> Any:
+    """`halves` for start + batch1 batch2."""
+    return halves(lambda a, b: func(start, a, b, *args, **kwargs), batch1, batch2)
+
+
+def signal(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+    """An activation that multiplies something is a gate, hence a constant (`cp_LRP` of the package lxt)."""
+    opened = [isinstance(x, Tensor) and x.grad_fn is not None and x.grad_fn.name() == "RatioBackward" for x in (a, b)]
+    if opened[0] != opened[1]:
+        a, b = (x.detach() if gate else x for x, gate in zip((a, b), opened, strict=True))
+    return halves(func, a, b, *args, **kwargs)
+
+
+def numerator(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+    """All of a quotient's relevance goes to what is divided (Ali et al. 2022)."""
+    return func(a, b.detach() if isinstance(b, Tensor) else b, *args, **kwargs)
+
+
+def norm(func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any) -> Any:
+    """Layer norm with a constant standard deviation (Ali et al. 2022)."""
+    return (
+        FrozenNorm.apply(x, shape, weight, bias, eps) if x.requires_grad else func(x, shape, weight, bias, eps, *rest)
+    )
+
+
+def group_norm(func: Rule, x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """`norm` for groups of channels, [batch, channel, ...]: standard deviations are constants."""
+    y = func(x, groups, weight, bias, eps)
+    if not x.requires_grad:
+        return y
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    parts = x.unflatten(1, (groups, -1)).flatten(2)  # [batch, group, number]
+    deviation = (parts.var(-1, unbiased=False, keepdim=True) + eps).detach().sqrt()
+    flows = ((parts - parts.mean(-1, keepdim=True)) / deviation).view_as(x)
+    flows = flows if weight is None else flows * weight.view(shape)
+    flows = flows if bias is None else flows + bias.view(shape)
+    return y.detach() + (flows - flows.detach())  # the bits of `func`
+
+
+def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Any:
+    """F.glu: the sigmoid is a constant gate."""
+    a, b = x.chunk(2, dim)
+    return a * b.detach().sigmoid() if x.requires_grad else func(x, dim)
+
+
+def damped(epsilon: float, func: Rule, *args: Any, **kwargs: Any) -> Any:
+    """The epsilon rule: what flows back to a linear map is damped where its output is small (Bach 2015, eq. 58)."""
+    y = func(*args, **kwargs)
+    if y.requires_grad:
+        kept = y.detach().abs() / (y.detach().abs() + epsilon)
+        y.register_hook(lambda c: c * kept)
+    return y
+
+
+def fused(func: Rule, *_: Any, **__: Any) -> Any:
+    """Attention in one piece cannot be given rules."""
+    raise ValueError(
+        f"{func.__name__} attends in one piece, which cannot be taken apart into softmax and products; "
+        f"rules need a model whose attention goes through transformers' interface, or rules='gradient'"
+    )
+
+
+def _half(c: Tensor) -> Tensor:
+    return c * 0.5
+
+
+def _grows(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad

@@ -1,0 +1,1 @@
+"""Scores of attention patterns, one file each."""

@@ -1,0 +1,62 @@
+"""Position: how often a head looks at the token a fixed number of places away."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headroles.scores.base import SELF, Score, Seen, Sums, shifted
+from headroles.tables.frame import Kind
+
+
+@dataclass(frozen=True)
+class Position(Score):
+    """Share of real queries whose largest weight falls on real token i + d, among those for which i + d exists.
+
+    Offsets count tokens (Voita et al. 2019, section 5.1). In a decoder the tokens after a query do not exist for it.
+    """
+
+    offsets: tuple[int, ...] = (-2, -1, 0, 1, 2)
+    kinds = SELF
+    in_parts = True
+
+    def tally(self, seen: Seen) -> dict[str, Tensor]:
+        """How often the largest weight falls on each offset: [batch, heads, offset]."""
+        offset = seen.top[1] - seen.places
+        return {"hits": torch.stack([seen.over_queries(offset == d, self._exists(seen, d)) for d in self.offsets], -1)}
+
+    def ground(self, seen: Seen) -> dict[str, Tensor]:
+        """For how many real queries each offset exists: [batch, 1, offset]."""
+        counts = [(self._exists(seen, d) & seen.queries.real).sum(-1) for d in self.offsets]
+        return {"exists": torch.stack(counts, -1)[:, None]}
+
+    def nothing(self, column: str, kind: Kind, /) -> str | None:
+        """Later tokens do not exist in a decoder."""
+        return None if kind == "dec-self" and "[+" in column else super().nothing(column, kind)
+
+    def finish(self, sums: Sums) -> dict[str, Tensor]:
+        """`position[d]`, the largest of them `position[best]`, and its d `position[offset]`."""
+        shares = sums["hits"] / sums["exists"]  # [..., heads, offset]; NaN where an offset never exists
+        columns = {f"position[{_signed(d)}]": shares[..., i] for i, d in enumerate(self.offsets)}
+        best, which = shares.nan_to_num(-1.0).max(-1)
+        offsets = torch.tensor(self.offsets, dtype=shares.dtype, device=shares.device)[which]
+        never = best < 0  # no offset ever exists
+        return columns | {
+            "position[best]": best.masked_fill(never, torch.nan),
+            "position[offset]": offsets.masked_fill(never, torch.nan),
+        }
+
+    def counted(self, sums: Sums) -> dict[str, Tensor]:
+        """For how many real queries each offset exists; of the best any."""
+        exists = {f"position[{_signed(d)}]": sums["exists"][..., i] for i, d in enumerate(self.offsets)}
+        return exists | {"position[best]": sums["exists"].amax(-1)}
+
+    @staticmethod
+    def _exists(seen: Seen, d: int) -> Tensor:
+        if seen.causal and d > 0:
+            return torch.zeros_like(seen.queries.real)
+        return shifted(seen.keys.real, d)[:, seen.places]
+
+
+def _signed(d: int) -> str:
+    return f"{d:+d}" if d else "0"

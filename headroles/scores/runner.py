@@ -1,0 +1,285 @@
+"""One pass over a corpus that measures every score of every head, with bootstrap intervals over sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles._progress import track
+from headroles.analysis.intervals import share
+from headroles.data.corpus import Corpus, Sentence
+from headroles.data.streaming import Stream
+from headroles.models import attention_hooks as seam
+from headroles.models import batching as batches
+from headroles.models import capture as watch
+from headroles.models import dummy_inputs as finite
+from headroles.models import heads as families
+from headroles.models import loading as models
+from headroles.models.batching import Batch, Encoded, Pages
+from headroles.models.capture import LookAtPart
+from headroles.models.dummy_inputs import body, without_cache
+from headroles.models.masking import Fill, Head
+from headroles.models.sites import Site
+from headroles.scores.accumulator import Array, Book, bounds, counting, rounded
+from headroles.scores.base import SELF, Measure, Score, Seen, named
+from headroles.scores.frequencies import Frequencies, frequencies, uncounted
+from headroles.scores.gradients.base import Flow, Gradient
+from headroles.scores.gradients.captum import Attribution
+from headroles.scores.missing import check_missing
+from headroles.scores.objectives import Name, Objective
+from headroles.tables import frame as heads
+from headroles.tables import kv_groups as sharing
+from headroles.tables.frame import Kind
+
+DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
+
+
+def score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus | Stream,
+    scores: Measure | Iterable[str | Measure] | None = None,
+    *,
+    budget: int = 4096,
+    resamples: int = 1000,
+    seed: int = 0,
+    reference: Corpus | None = None,
+) -> pd.DataFrame:
+    """Measure `scores` of every head of `model` on `corpus`, in one pass that holds one layer's attention at a time.
+
+    Of long texts it holds a part of that, for some of the queries: memory grows with length, not with its square
+    (not for syntax, alignment and gradients, and where `divisible` says no).
+
+    `scores` are names or instances, by default all that the model and the corpus allow. Beside a column `c` stand the
+    bounds of its 95 % interval, `c.low` and `c.high`, from `resamples` Poisson bootstrap resamples of the sentences,
+    which ride in the table for `roles`: percentiles, and of shares of queries (position, syntax, rarity, the diagonal)
+    Wilson's interval with the variance of the resamples, which holds near 0 and 1 too. A decoder is teacher-forced on
+    the corpus's targets, without any on the model's own greedy output. `budget` bounds a batch in tokens, padding
+    included; how frequent a token is, is counted in `reference`, by default in the corpus itself.
+
+    Scores of gradients ("relevance", "importance") make passes of their own over each batch, forward and back. The
+    processes of `accelerate launch` share the batches, and each returns the whole table. A stream is read part by part;
+    what must be known of all of it beforehand cannot be had: gradients, and without a `reference` rarity.
+
+    Raises ValueError where a score cannot be had (syntax without trees), for attention or gradients that are not
+    finite, gradients that are all zero, an empty corpus, a model without heads and a tokenizer that does not fit it.
+    """
+    sites = families.sites(model)
+    if not any(site.heads for site in sites):
+        raise ValueError(f"{type(model).__name__} has no heads left to measure")
+    pages = Pages(corpus, tokenizer, model)
+    chosen = _possible(
+        DEFAULT if scores is None else scores, sites, pages, counted=reference is not None, strict=scores is not None
+    )
+    watching = [one for one in chosen if isinstance(one, Score)]
+    gradients = [one for one in chosen if isinstance(one, Gradient)]
+    book = Book(chosen, resamples=resamples, seed=seed)
+    with seam.evaluating(model):
+        whole, every = pages.first, pages.batches(budget)
+        counts_own = bool(whole.greedy) and reference is None and any(one.needs_counts for one in chosen)
+        written = list(track(every, "writing targets", total=pages.number(budget))) if counts_own else None
+        found = frequencies(pages, written, reference, tokenizer, model)
+        flows = [Flow(one, model, book, lambda: batches.batches(whole, model, budget=budget)) for one in gradients]
+        ahead = every if written is None else (written.pop(0) for _ in range(len(written)))
+        for batch in track(ahead, "scoring heads", total=pages.number(budget)):
+            weights = counting(batch.numbers, resamples, seed).to(model.device)
+            if watching:
+                _watch(batch, model, watching, book, weights, found)
+            for flow in flows:
+                flow.read(batch, weights)
+    book.together(model.device)
+    fields = _fields(model, pages, reference) | {"resamples": resamples, "seed": seed}
+    table = _table(book, families.index(model), fields, {flow.score.label: flow.close() for flow in flows})
+    content = whole.counts("source").total()
+    check_missing(table, chosen, pages.corpus.name, uncounted(pages, found, reference), content)
+    return table
+
+
+def attention(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
+) -> pd.DataFrame:
+    """The attention of one head on one sentence: rows are query tokens, columns key tokens, special ones included.
+
+    Raises ValueError for a head the model does not have or a sentence longer than it reads.
+    """
+    one = Sentence(sentence) if isinstance(sentence, str) else sentence
+    families.check_head(model, head)
+    encoded = batches.encode(Corpus("one sentence", (one,)), tokenizer, model, words=False)
+    kept: list[Tensor] = []
+
+    def keep(site: Site, weights: Tensor) -> None:
+        if site.key == head[:2]:
+            kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
+
+    with seam.evaluating(model), torch.inference_mode():
+        batch = next(batches.batches(encoded, model))
+        with watch.watched(model, keep):
+            body(model)(**batch.inputs, **without_cache(body(model)))
+    if not kept[0].isfinite().all():
+        raise ValueError(f"the attention of {head} is not finite; {finite.advice(model)}")
+    sides = batch.queries(head[0]), batch.keys(head[0])
+    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(side.ids[0].tolist())) for side in sides)
+    return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
+
+
+def _possible(
+    asked: Measure | Iterable[str | Measure], sites: list[Site], pages: Pages, *, counted: bool, strict: bool
+) -> list[Measure]:
+    """The scores that can be had; where `strict`, one that cannot is an error."""
+    kinds: set[Kind] = {site.kind for site in sites if site.heads}
+    trees = _tree_kinds(pages.first) & kinds
+    chosen = []
+    for one in named(asked):
+        name, corpus = one.name(), pages.corpus.name
+        faults = [
+            (
+                not kinds & set(one.kinds),
+                f"score {name!r} is for {_or(one.kinds)} heads; the model has {_or(sorted(kinds))}",
+            ),
+            (
+                one.needs_trees and not trees,
+                f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
+                f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse",
+            ),
+            (
+                one.needs_counts and pages.streamed and not counted,
+                f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference=",
+            ),
+            (
+                isinstance(one, Gradient) and pages.streamed,
+                f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read",
+            ),
+        ]
+        fault = next((text for lacking, text in faults if lacking), None)
+        if fault and strict:
+            raise ValueError(fault)
+        if not fault:
+            chosen.append(one)
+    return chosen
+
+
+def _tree_kinds(encoded: Encoded) -> set[Kind]:
+    """The kinds of heads whose tokens have trees."""
+    source: set[Kind] = {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}
+    found = source if any(one.sentence.has_tree for one in encoded.source) else set()
+    return found | ({"dec-self"} if any(one.sentence.has_tree for one in encoded.target or ()) else set())
+
+
+def _watch(
+    batch: Batch,
+    model: PreTrainedModel,
+    scores: list[Score],
+    book: Book,
+    weights: Tensor,
+    counted: Frequencies,
+) -> None:
+    """One forward in which the scores of attention see every site, of long texts part by part."""
+    grounded: dict[Kind, tuple[Kind, int]] = {}
+
+    def look(site: Site, attention: Tensor, first: int) -> None:
+        queries, keys = batch.queries(site.kind), batch.keys(site.kind)
+        counts, ranks = counted["source" if keys is batch.source else "target"]
+        asking = queries.span(first, first + attention.shape[-2])
+        seen = Seen(site.kind, attention.float().to(keys.ids.device), asking, keys, counts, ranks, first)
+        _check_finite(seen, site, batch, model)
+        for score in (score for score in scores if site.kind in score.kinds):
+            book.add(score, site.key, score.tally(seen), weights)
+            if grounded.setdefault(site.kind, site.key) == site.key:  # the same for every layer
+                book.add_ground(score, site.kind, score.ground(seen), weights)
+
+    with torch.inference_mode(), _watched(model, look, batch, scores):
+        body(model)(**batch.inputs, **without_cache(body(model)))
+
+
+def _watched(
+    model: PreTrainedModel, look: LookAtPart, batch: Batch, scores: list[Score]
+) -> AbstractContextManager[None]:
+    """In parts where a layer has more weights than one part may have, and all scores add up over parts."""
+    sides = {site: (batch.queries(site.kind).ids, batch.keys(site.kind).ids) for site in families.sites(model)}
+    most = max(site.heads * queries.numel() * keys.shape[1] for site, (queries, keys) in sides.items())
+    if most > watch.CELLS and all(one.in_parts for one in scores):
+        return watch.watched_in_parts(model, look, cells=watch.CELLS)
+    return watch.watched(model, lambda site, attention: look(site, attention, 0))
+
+
+def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) -> None:
+    known = seen.top[0].isfinite().all(-1).all(-1)  # [batch]
+    if not known.all():
+        number = batch.numbers[int(known.int().argmin())]
+        raise ValueError(
+            f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the corpus; "
+            f"{finite.advice(model)}"
+        )
+
+
+def _table(
+    book: Book, index: pd.MultiIndex, fields: dict[str, object], notes: Mapping[str, dict[str, object]]
+) -> pd.DataFrame:
+    columns: dict[str, Array] = {}
+    draws: dict[str, Array] = {}
+    signatures: dict[str, str] = {}
+    for score, name, values, sizes in book.close(index):
+        columns[name] = values[:, 0]
+        if book.resamples and score.sampled(name):
+            draws[name] = rounded(values[:, 1:])
+            columns[f"{name}.low"], columns[f"{name}.high"] = (
+                bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
+            )
+        text = heads.sign(**fields | {"score": score} | notes.get(score.label, {}))
+        signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
+    return heads.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
+
+
+def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> dict[str, object]:
+    """What a signature says of a run."""
+    first = pages.first
+    decoder = (
+        {} if not first.greedy and first.target is None else {"decoder": "greedy" if first.greedy else "reference"}
+    )
+    return {
+        "model": models.name(model),
+        "weights": models.revision(model),
+        "corpus": pages.corpus.name,
+        "text": pages.corpus.hash,
+        **pages.read,
+        **decoder,
+        **({"shared": shared} if (shared := sharing.said(families.sites(model))) else {}),
+        "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
+        "headroles": version("headroles"),
+    }
+
+
+def _or(names: Iterable[str]) -> str:
+    return " or ".join(names)
+
+
+def attribute(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    *,
+    method: str = "IntegratedGradients",
+    objective: Name | Objective | None = None,
+    fill: Fill = "zero",
+    budget: int = 1024,
+    resamples: int = 1000,
+    seed: int = 0,
+    **options: Any,
+) -> pd.DataFrame:
+    """Attribute what the model decides to its heads, by a method of `captum.attr` with the gates as its input.
+
+    Any method that needs nothing but the function: IntegratedGradients, ShapleyValueSampling, FeatureAblation,
+    GradientShap, DeepLift where it applies ... ; `options` go to its `attribute` (`n_steps`, `n_samples`,
+    `perturbations_per_eval`). A closed gate puts `fill` in the head's place. What is explained is the objective's mean
+    over the steps of a sentence, the tokens held that the intact model chose. The column `attribution[method]` has
+    intervals as those of `score`, whose errors it raises.
+    """
+    asked = Attribution(method=method, options=tuple(options.items()), fill=fill, objective=objective)
+    return score(model, tokenizer, corpus, asked, budget=budget, resamples=resamples, seed=seed)

@@ -1,0 +1,154 @@
+"""A toy translator: a small Marian trained on the toy grammar's sentence pairs by a seeded recipe, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from headroles.data import synthetic as toy
+from headroles.data.corpus import Corpus
+from headroles.training.marian import marian, pieced
+
+log = logging.getLogger(__name__)
+Size = Literal["small", "tiny", "bare"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a toy translator follows from."""
+
+    layers: int  # of the encoder, and of the decoder
+    width: int
+    heads: int
+    steps: int
+    pairs: int  # sentences made to learn from
+    longest: int  # words of the longest English sentence among them
+    vocabulary: int = 1500
+    batch: int = 32
+    rate: float = 3e-3
+    seed: int = 0
+
+
+RECIPES: dict[Size, Recipe] = {
+    "small": Recipe(layers=2, width=96, heads=4, steps=3000, pairs=80_000, longest=25),
+    "tiny": Recipe(layers=1, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900),
+    "bare": Recipe(layers=3, width=32, heads=4, steps=100, pairs=2_000, longest=9, vocabulary=1500),
+}
+
+
+def translator(
+    folder: str | Path | None = None, *, size: Size = "small", seed: int = 0
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The toy translator and its tokenizer: trained once by the Hugging Face Trainer, then read from `folder`.
+
+    `folder` is by default in the user's cache, one for each recipe. A run that is interrupted leaves nothing there.
+    """
+    from headroles.models.loading import load
+
+    recipe = Recipe(**asdict(RECIPES[size]) | {"seed": seed})
+    place = _cache(recipe) if folder is None else Path(folder)
+    if not place.is_dir():
+        _train(recipe, place)
+    return load(place)
+
+
+def accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> float:
+    """The share of target tokens, end token included, that `model` gets right when forced on those before."""
+    rows, right, tokens = _tokenised(corpus, tokenizer), 0, 0
+    collate = transformers.DataCollatorForSeq2Seq(tokenizer, model=model)
+    with torch.inference_mode():
+        for start in range(0, len(rows), 64):
+            batch = collate(rows[start : start + 64])
+            counted = batch["labels"] != -100
+            found = model(**batch).logits.argmax(-1)
+            right += int((found == batch["labels"])[counted].sum())
+            tokens += int(counted.sum())
+    return right / tokens
+
+
+def pairs(recipe: Recipe) -> Corpus:
+    """The sentence pairs a recipe learns from; those of `toy.corpus` with its default seed are others."""
+    made = toy.corpus(recipe.pairs, seed=recipe.seed + 1, translated=True)
+    return Corpus("toy pairs", tuple(one for one in made if len(one.heads) <= recipe.longest))
+
+
+def _train(recipe: Recipe, place: Path) -> None:
+    log.info("training a toy translator for %d steps, to be kept in %s", recipe.steps, place)
+    corpus = pairs(recipe)
+    tokenizer = _tokenizer(corpus, recipe)
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.seed)
+        model = _untrained(tokenizer, recipe)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
+        try:
+            _trainer(model, tokenizer, corpus, recipe, draft).train()
+            model.save_pretrained(draft)
+            tokenizer.save_pretrained(draft)
+            draft.rename(place)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _trainer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, recipe: Recipe, draft: Path
+) -> Any:
+    arguments = transformers.Seq2SeqTrainingArguments(
+        output_dir=str(draft),
+        per_device_train_batch_size=recipe.batch,
+        max_steps=recipe.steps,
+        learning_rate=recipe.rate,
+        warmup_steps=100,
+        adam_beta2=0.98,
+        train_sampling_strategy="group_by_length",
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        seed=recipe.seed,
+        disable_tqdm=not sys.stderr.isatty(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+    trainer = transformers.Seq2SeqTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=_tokenised(corpus, tokenizer),
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+    )
+    trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
+    return trainer
+
+
+def _untrained(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> MarianMTModel:
+    sizes: dict[str, Any] = {"width": recipe.width, "layers": recipe.layers, "heads": recipe.heads, "inner": 256}
+    # with the usual init_std of 0.02 and without scaled embeddings so small a model does not learn
+    return marian(tokenizer, **sizes, seed=recipe.seed, dropout=0.0, init_std=0.1, activation_function="swish")
+
+
+def _tokenizer(corpus: Corpus, recipe: Recipe) -> PreTrainedTokenizerFast:
+    """Byte-pair encoding over both languages, full stops and commas apart; gives character offsets."""
+    lines = [text for one in corpus[:5000] for text in (one.text, one.target.text if one.target else "")]
+    return pieced(lines, recipe.vocabulary, apart="[.,]")
+
+
+def _tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+    sources = tokenizer([one.text for one in corpus])["input_ids"]
+    targets = tokenizer([one.target.text if one.target else "" for one in corpus])["input_ids"]
+    return [{"input_ids": source, "labels": target} for source, target in zip(sources, targets, strict=True)]
+
+
+def _cache(recipe: Recipe) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(f"{recipe} {transformers.__version__} {torch.__version__}".encode()).hexdigest()[:12]
+    return root / "headroles" / f"translator-{digest}"

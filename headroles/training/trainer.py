@@ -1,0 +1,254 @@
+"""Training: a translation model or a classifier through the Hugging Face Trainer, a checkpoint and a row each epoch."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles import _distributed as processes
+from headroles.ablation.evaluation import evaluate
+from headroles.ablation.metrics import Metric
+from headroles.ablation.metrics import metric as the_metric
+from headroles.data.corpus import Corpus
+from headroles.models import loading as models
+from headroles.models.batching import tokenised
+from headroles.models.pruned import resized
+from headroles.scores import outputs
+from headroles.scores.labels import check_labels, classes
+from headroles.tables import frame as heads
+from headroles.training.hf_trainer import Spread, Trainer
+
+HISTORY, RECIPE = "history.parquet", "recipe.txt"
+_ENDS = {"": "value", ".low": "low", ".high": "high"}
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    folder: str | Path,
+    *,
+    held_out: Corpus | None = None,
+    metrics: Sequence[str | Metric] = ("loss",),
+    epochs: int = 3,
+    batch: int = 32,
+    rate: float = 2e-5,
+    seed: int = 0,
+    rates: Mapping[str, float | Spread] | None = None,
+    callbacks: Sequence[transformers.TrainerCallback] = (),
+    note: str = "",
+    **arguments: Any,
+) -> pd.DataFrame:
+    """Train `model` on `corpus`, in place, and save it with its tokenizer in `folder`: a row per epoch.
+
+    A classifier learns the labels, an encoder-decoder the translations. Columns: `epoch`, `step`, `loss` (the mean over
+    the epoch, dropout on), and each of the `metrics` (those of `ablate`) on `held_out` with `.low` and `.high`.
+    `rate` is the peak learning rate, `batch` the number of examples of a step on each process; `rates` are other rates,
+    of the parameters whose names begin so; `callbacks` and `arguments` are those of the Trainer and of
+    `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` ...), `note` is what else the
+    training follows from. The folder keeps a checkpoint of each epoch; training that was stopped goes on after the
+    last. A folder of finished training is not trained again: its weights are taken. Raises ValueError for a model that
+    is neither, for a corpus without labels or translations, for a metric that is not to be had, for a rate or a loss
+    that is not finite, and for a folder of other training; OSError where nothing can be written.
+    """
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
+    place = Path(folder)
+    measured = [the_metric(one) for one in metrics] if held_out is not None else []
+    names = [f"held_out {one.name}{end}" for one in measured for end in _ENDS]
+    asked = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": {**arguments, **(rates or {})}}
+    asked |= {"note": note} if note else {}
+    recipe = _recipe(model, tokenizer, corpus, held_out, measured, asked)
+    _check_free(place, recipe)
+    if (place / HISTORY).is_file():
+        _take(model, place)
+        model.eval()
+        return heads.load(place / HISTORY)
+    rows = _rows(model, tokenizer, corpus)
+    if held_out is not None:  # what cannot be measured is said now, not after an epoch
+        evaluate(model, tokenizer, held_out[:2], measured, resamples=0)
+    options = {"num_train_epochs": epochs, "per_device_train_batch_size": batch, "learning_rate": rate, "seed": seed}
+    watcher = _watcher(tokenizer, held_out, measured, seed)
+    cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
+    trainer = _trainer(model, tokenizer, rows, place, options | arguments, rates or {})
+    for each in (watcher, *callbacks, _Begun(place, recipe)):
+        trainer.add_callback(each)
+    trainer.train(resume_from_checkpoint=_last(place))
+    model.eval()
+    if cached is not None:
+        model.config.use_cache = cached  # the Trainer switches it off for good
+    table = _table(trainer.state.log_history, names, recipe)
+    if trainer.is_world_process_zero():
+        models.save(model, tokenizer, place, overwrite=True)
+        heads.save(table, place / HISTORY)
+    trainer.accelerator.wait_for_everyone()
+    return table
+
+
+def classifier(name: str | Path, corpus: Corpus, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A hub id or a local folder as a classifier of the labels of `corpus`, its tokenizer; a new head is drawn by 0.
+
+    Raises ValueError for a corpus without labels, and for labels that are not classes.
+    """
+    labels = classes(corpus)
+    names: dict[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
+    return models.load(name, cls="AutoModelForSequenceClassification", **names, **options)
+
+
+def _recipe(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    held_out: Corpus | None,
+    metrics: Sequence[Metric],
+    asked: dict[str, Any],
+) -> str:
+    """What a training follows from."""
+    options = ",".join(f"{name}={value}" for name, value in sorted(asked["options"].items()))
+    return heads.sign(
+        model=models.name(model),
+        weights=models.revision(model),
+        tokenizer=models.tokens(tokenizer),
+        corpus=corpus.name,
+        text=corpus.hash,
+        held_out=held_out.hash if held_out is not None else None,
+        metrics=",".join(map(str, metrics)),
+        **(asked | {"options": options}),
+        headroles=version("headroles"),
+    )
+
+
+def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
+    """What the Trainer's collator takes: the tokens of each example and its label, or those of its translation."""
+    classifies = outputs.has_classes(model)
+    if classifies:
+        check_labels(corpus)
+    elif not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
+        raise ValueError(
+            f"{type(model).__name__} is neither a classifier nor an encoder-decoder that writes; "
+            f"headroles.classifier(name, corpus) loads it with a new head for the labels of a corpus"
+        )
+    encoded = tokenised(corpus, tokenizer, model)
+    sources: list[dict[str, Any]] = [
+        {"input_ids": one.ids} | ({"token_type_ids": one.types} if one.types else {}) for one in encoded.source
+    ]
+    if classifies:
+        labels: Sequence[Any] = outputs.numbered(model, [one.sentence.label for one in encoded.source])
+    elif encoded.target is None:
+        raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
+    else:
+        labels = [one.ids for one in encoded.target]
+    return [row | {"labels": label} for row, label in zip(sources, labels, strict=True)]
+
+
+def _check_free(place: Path, recipe: str) -> None:
+    """Raises ValueError if the folder holds other training."""
+    note = place / RECIPE
+    if note.is_file() and note.read_text() != recipe:
+        raise ValueError(f"{place} holds training of another model, corpus or options; give another folder")
+    if not note.is_file() and models.weight_files(place):
+        raise ValueError(f"{place} holds a model that was not trained there; give another folder")
+
+
+def _last(place: Path) -> str | None:
+    """The last whole checkpoint in the folder: one that was being written when the run was killed is not."""
+    found = [path for path in place.glob("checkpoint-*") if _is_whole(path)]
+    return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the file that is written last can be read."""
+    try:
+        return "log_history" in json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def _trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[dict[str, Any]],
+    place: Path,
+    options: dict[str, Any],
+    rates: Mapping[str, float | Spread],
+) -> transformers.Trainer:
+    quiet: dict[str, Any] = {"logging_strategy": "epoch", "report_to": "none", "disable_tqdm": not sys.stderr.isatty()}
+    usual: dict[str, Any] = {"save_strategy": "epoch", "train_sampling_strategy": "group_by_length"}
+    usual |= {"logging_nan_inf_filter": False}  # it would say 0 for NaN
+    usual |= {"dataloader_pin_memory": torch.cuda.is_available()}
+    if processes.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
+        usual |= {"use_cpu": True, "ddp_backend": "gloo"}
+    trainer = Trainer(
+        rates=rates,
+        model=model,
+        args=transformers.TrainingArguments(output_dir=str(place), **{**quiet, **usual, **options}),
+        train_dataset=rows,  # any sequence of rows will do
+        data_collator=transformers.DataCollatorWithPadding(tokenizer)
+        if outputs.has_classes(model)
+        else transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+    )
+    trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
+    return trainer
+
+
+def _take(model: PreTrainedModel, place: Path) -> None:
+    """Take the weights of finished training, and those of modules that have joined the model, such as gates."""
+    state = resized(type(model)).from_pretrained(place).state_dict()
+    for file in place.glob("*.safetensors"):
+        state |= {name: value for name, value in load_file(file).items() if name not in state}
+    model.load_state_dict(state)
+
+
+class _Begun(transformers.TrainerCallback):
+    """Notes what a folder is of once training begins: what is refused before leaves the folder free."""
+
+    def __init__(self, place: Path, recipe: str) -> None:
+        self.place, self.recipe = place, recipe
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        with heads.replacing(self.place / RECIPE) as draft:
+            draft.write_text(self.recipe)
+
+
+def _watcher(
+    tokenizer: PreTrainedTokenizerBase, held_out: Corpus | None, metrics: Sequence[Metric], seed: int
+) -> transformers.TrainerCallback:
+    """What measures the model at the end of each epoch, into the log that checkpoints keep."""
+
+    class Watcher(transformers.TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            entry = state.log_history[-1]
+            if not math.isfinite(entry.get("loss", 0.0)):
+                raise ValueError(
+                    f"the loss is {entry['loss']} after {state.global_step} steps; the checkpoints before are kept, "
+                    f"try a lower learning rate"
+                )
+            if "loss" not in entry or held_out is None:
+                return
+            found = evaluate(kwargs["model"], tokenizer, held_out, metrics, seed=seed)
+            for name, row in found.iterrows():
+                entry |= {f"held_out {name}{end}": float(row[key]) for end, key in _ENDS.items()}
+
+    return Watcher()
+
+
+def _table(log: list[dict[str, Any]], names: list[str], recipe: str) -> pd.DataFrame:
+    table = pd.DataFrame([entry for entry in log if "loss" in entry])[["epoch", "step", "loss", *names]]
+    table.attrs["signatures"] = dict.fromkeys(table.columns, recipe)
+    table.attrs["recipe"] = recipe
+    return table

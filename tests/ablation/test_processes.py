@@ -1,0 +1,329 @@
+"""Two processes give what one gives, bit for bit, and say it once; one that dies ends both and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.ablations import files, terse
+from helpers.commands import ended, run
+from helpers.letters import corpus, tokens_of
+from helpers.processes import LAUNCH, WITHOUT_GPU, launched
+
+import headroles as hr
+from headroles import _distributed as processes
+from headroles.ablation.early_stopping import FIRST
+from headroles.ablation.effects import ablate
+from headroles.data.readers import read
+from headroles.tables import frame as heads
+from headroles.tables.study import Study
+
+SIZE = 300  # sentences, more than a first look
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+# with `--cpu` accelerate starts a single process, and with `--multi_gpu` as many as asked for, also without any GPU
+LAUNCH += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A translation model with its tokenizer, and a corpus with its translations."""
+    folder = tmp_path_factory.mktemp("given")
+    terse().save_pretrained(folder / "model")
+    tokens_of("marian").save_pretrained(folder / "model")
+    for name, side in (("source", corpus(SIZE)), ("target", [one.target for one in corpus(SIZE)])):
+        (folder / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
+    return folder / "model", folder / "source.txt", folder / "target.txt"
+
+
+@pytest.fixture
+def without_a_launcher(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+# --- one process ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_a_launcher")
+def test_one_process_does_everything_in_order():
+    seen = []
+
+    def shown(own):
+        seen.extend(own)
+        return iter(own)
+
+    found = processes.spread(list("abc"), lambda number, item: f"{number}{item}", shown)
+    assert found == ["0a", "1b", "2c"]
+    assert seen == [(0, "a"), (1, "b"), (2, "c")]
+    assert processes.spread([], lambda *_: pytest.fail("there is nothing to do"), list) == []
+
+
+@pytest.mark.usefixtures("without_a_launcher")
+def test_without_a_launcher_there_is_one_process(monkeypatch):
+    assert (processes.count(), processes.rank(), processes.local_rank(), processes.first()) == (1, 0, 0, True)
+    monkeypatch.setenv("RANK", "3")  # of something else: there is no other process
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert (processes.count(), processes.rank(), processes.local_rank(), processes.first()) == (1, 0, 0, True)
+
+
+def test_a_launcher_says_which_process_this_is(monkeypatch):
+    for name, value in zip(VARIABLES, ("4", "3", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert (processes.count(), processes.rank(), processes.local_rank(), processes.first()) == (4, 3, 1, False)
+    monkeypatch.setenv("RANK", "0")
+    assert processes.first()
+
+
+@pytest.mark.usefixtures("without_a_launcher")
+def test_an_error_of_one_item_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        processes.spread([1, 0], lambda _, item: 1 / item, list)
+
+
+# --- two processes --------------------------------------------------------------------------------------------------
+
+SHARING = """
+import sys
+from pathlib import Path
+import numpy as np  # noqa: E402
+from headroles import processes
+
+def run(number, item):
+    return number, item, processes.rank(), np.full(number, number / 3)
+
+found = [processes.spread(list(items), run, list) for items in ("abcdefg", "a", "")]
+told = [[(*each[:3], each[3].tolist()) for each in one] for one in found]
+Path(sys.argv[1], str(processes.rank())).write_text(repr(told))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_items_and_each_gets_all_results_in_order(tmp_path):
+    script = tmp_path / "sharing.py"
+    script.write_text(SHARING)
+    done = ended(launched(script, tmp_path))
+    assert done.code == 0, done.err
+    expected = [[(i, item, i % 2, [i / 3] * i) for i, item in enumerate(items)] for items in ("abcdefg", "a", "")]
+    assert [(tmp_path / str(rank)).read_text() for rank in (0, 1)] == [repr(expected)] * 2
+
+
+def alike(one, other):
+    """Two folders with the same tables, bit for bit, the same finished batches and the same figures."""
+    names = {path.relative_to(one) for path in one.rglob("*") if path.is_file()}
+    assert names == {path.relative_to(other) for path in other.rglob("*") if path.is_file()}
+    for name in Study(one).names():
+        first, second = (Study(folder).load(name) for folder in (one, other))
+        assert first.attrs["signatures"] == second.attrs["signatures"]
+        drawn = [heads.resamples(table) for table in (first, second)]
+        if drawn[0] is not None:
+            assert {column: values.tobytes() for column, values in drawn[0].draws.items()} == {
+                column: values.tobytes() for column, values in drawn[1].draws.items()
+            }
+        first.attrs = second.attrs = {}
+        pd.testing.assert_frame_equal(first, second, check_exact=True)
+    for path in (one / ".sweeps").iterdir():
+        np.testing.assert_array_equal(np.load(path), np.load(other / ".sweeps" / path.name))
+
+
+def batches_in(folder):
+    return list((folder / ".sweeps").glob("*.npy"))
+
+
+SOME = ["--limit", "40", "--resamples", "50"]
+ABLATE = ["ablate", *SOME, "--budget", "640"]
+COMMANDS = [
+    ["ablate", "--metric", "bleu", "--plan", "rest", *ABLATE[1:]],
+    ["ablate", "--early", "--resamples", "50"],
+    ["curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME],
+]
+TABLES = {"ablation-bleu-rest-zero", "examples-bleu-rest-zero", "best-bleu-zero", "best-bleu-zero-halves"}
+TABLES |= {"ablation-loss-single-zero-early", "examples-loss-single-zero-early", "curves-agreement", "areas-agreement"}
+SEVERAL = """
+import json
+import sys
+from headroles import cli
+
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+def compared(done, commands, alone, together):
+    """What two processes did is what one does with the same commands."""
+    assert done.code == 0, done.err
+    assert "headroles:" not in done.err
+    told = [run(*command, "--study", alone) for command in commands]
+    assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
+    assert done.out == "".join(each.out for each in told).replace(str(alone), str(together))
+    figures = done.out.strip().rpartition(": ")[2].split(", ")
+    assert {path.name for path in together.glob("*.png") if path.stat().st_size > 1000} == set(figures)
+    alike(alone, together)
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
+    command = [ABLATE[0], *given, *ABLATE[1:]]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    done = ended(launched("-m", "headroles", *command, "--study", together))
+    compared(done, [command], alone, together)
+    assert set(Study(together).names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
+    assert len(batches_in(together)) > 2
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_heads_where_there_is_one_batch(given, tmp_path):
+    command = ["ablate", *given, "--limit", "12", "--resamples", "50", "--budget", "100000"]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    done = ended(launched("-m", "headroles", *command, "--study", together))
+    assert done.code == 0, done.err
+    assert run(*command, "--study", alone).code == 0
+    tables = [Study(folder).load("ablation-loss-single-zero") for folder in (alone, together)]
+    assert tables[0].attrs["signatures"] == tables[1].attrs["signatures"]
+    for one in tables:
+        one.attrs = {}
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    (whole,), parts = batches_in(alone), [np.load(path) for path in sorted(batches_in(together))]
+    measured = [~np.isnan(part).any((1, 2)) for part in parts]
+    assert len(parts) == 2
+    assert all(own[0] and 0.3 < own.mean() < 0.7 for own in measured)  # the intact model, and half of the variants
+    assert (measured[0] ^ measured[1])[1:].all()
+    np.testing.assert_array_equal(np.where(np.isnan(parts[0]), parts[1], parts[0]), np.load(whole))
+
+
+PRUNE = """
+import sys
+import headroles as hr  # noqa: E402
+from headroles import heads, processes
+from headroles.data.readers import read
+
+model, source, target, out = sys.argv[1:]
+loaded, tokenizer = hr.load(model)
+corpus = read(source, target, limit=40)
+for strategy in ("importance", "-effect", "confidence", "random", "middle"):
+    table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, schedule="prune")
+    heads.save(table, f"{out}-{strategy}-{processes.rank()}.parquet")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_prune_what_one_prunes(given, tmp_path):
+    (tmp_path / "pruning.py").write_text(PRUNE)
+    done = ended(launched(tmp_path / "pruning.py", *given, tmp_path / "two"))
+    assert done.code == 0, done.err
+    subprocess.run([sys.executable, tmp_path / "pruning.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
+    files_ = sorted(tmp_path.glob("one-*.parquet"))
+    assert len(files_) == 5
+    for file, rank in product(files_, (0, 1)):
+        expected = heads.load(file)
+        found = heads.load(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
+        assert found.attrs["signatures"] == expected.attrs["signatures"]
+        pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+SCORE = """
+import sys
+import headroles as hr  # noqa: E402
+from headroles import heads, processes
+from headroles.data.readers import read
+
+model, source, target, out = sys.argv[1:]
+loaded, tokenizer = hr.load(model)
+asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
+for budget in (200, 100_000):  # many batches; one, of which the second process has no share
+    table = hr.score(loaded, tokenizer, read(source, target, limit=40), asked, budget=budget, resamples=20)
+    heads.save(table, f"{out}-{budget}-{processes.rank()}.parquet")
+"""
+COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers
+
+
+@pytest.mark.slow
+def test_two_processes_score_what_one_scores(given, tmp_path):
+    (tmp_path / "scoring.py").write_text(SCORE)
+    done = ended(launched(tmp_path / "scoring.py", *given, tmp_path / "two"))
+    assert done.code == 0, done.err
+    subprocess.run([sys.executable, tmp_path / "scoring.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
+    for budget, rank in product((200, 100_000), (0, 1)):
+        expected = heads.load(tmp_path / f"one-{budget}-0.parquet")
+        found = heads.load(tmp_path / f"two-{budget}-{rank}.parquet")
+        assert found.attrs["signatures"] == expected.attrs["signatures"]
+        np.testing.assert_array_equal(found[COUNTED].to_numpy(), expected[COUNTED].to_numpy())
+        np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_so_they_do_with_what_is_written_early_stops_and_curves(given, tmp_path):
+    script, alone, together = (tmp_path / name for name in ("several.py", "alone", "together"))
+    script.write_text(SEVERAL)
+    commands = [[name, *map(str, given), *rest] for name, *rest in COMMANDS]
+    for study in (alone, together):
+        ordered(study)
+    done = ended(launched(script, json.dumps([[*each, "--study", str(together)] for each in commands])))
+    compared(done, commands, alone, together)
+    assert set(Study(together).names()) == TABLES | {"heads"}
+    early = Study(together).load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
+    assert set(early) == {FIRST, SIZE}
+
+
+def ordered(folder):
+    """A study that has something to order heads by."""
+    index = heads.index({(kind, layer): 4 for kind in heads.KINDS for layer in (0, 1)})
+    heads.save(heads.table({"layer": index.get_level_values("layer")}, index, "made:up"), Study(folder).path("heads"))
+
+
+# --- a process that dies --------------------------------------------------------------------------------------------
+
+MANY = {"plan": "layer", "budget": 80, "resamples": 20}  # one sentence a batch
+LIMIT = 120  # sentences
+
+
+def worker(launcher, rank):
+    """The process of a rank that the launcher started."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # it has ended, or is another's
+            continue
+        if parent == launcher.pid and f"RANK={rank}".encode() in variables:
+            return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the process in /proc")
+def test_a_process_that_is_killed_ends_all_and_loses_no_finished_batch(given, tmp_path):
+    flags = [part for name, value in MANY.items() for part in (f"--{name}", value)]
+    command = ["ablate", *given, "--limit", LIMIT, *flags, "--study", tmp_path]
+    process = launched("-m", "headroles", *command)
+    try:
+        while len(batches_in(tmp_path)) < 6:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.005)
+        os.kill(worker(process, 1), signal.SIGKILL)
+        assert ended(process).code != 0
+    finally:
+        process.terminate()
+    finished = {name: each for name, each in files(tmp_path / ".sweeps").items() if name.endswith(".npy")}
+    assert Study(tmp_path).names() == []
+    assert run(*command).code == 0
+    assert finished.items() < files(tmp_path / ".sweeps").items()
+    assert 6 <= len(finished) < len(batches_in(tmp_path)) == LIMIT
+    expected = ablate(*hr.load(given[0]), read(*given[1:], limit=LIMIT), **MANY)
+    found = Study(tmp_path).load("ablation-loss-layer-zero")
+    assert found.attrs["signatures"] == expected.attrs["signatures"]
+    found.attrs = expected.attrs = {}
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)

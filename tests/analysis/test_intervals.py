@@ -1,0 +1,244 @@
+"""Intervals cover what they say near the ends and for two heads or seeds, and agree with their tests."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.relations import effects, index, told
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import headroles as hr
+from headroles.ablation.early_stopping import scores
+from headroles.ablation.example_stats import Sweep
+from headroles.ablation.metrics import F1, METRICS, Loss
+from headroles.ablation.significance import effects as found_effects
+from headroles.analysis import intervals
+from headroles.analysis.association import HIGHER, LOWER, matters
+from headroles.analysis.prediction import predictors
+from headroles.analysis.resampling import dealt, relation
+from headroles.plots.effects import correlations
+from headroles.pruning.comparison import _summary
+from headroles.scores.accumulator import counting
+from headroles.tables import frame as heads
+
+NOTHING_ELSE = "too few heads, or nothing varies but by the role: no interval of the difference"
+LITTLE = "too few ways to deal the role out within layers: no interval of within"
+
+
+def of_share(sentences, chance, alike, random):
+    """The interval of a share of tokens in sentences, as `Book` makes it."""
+    queries = np.clip(random.lognormal(2.7, 0.5, sentences).round(), 2, 60)
+    own = chance if not alike else random.beta(chance * (1 / alike - 1), (1 - chance) * (1 / alike - 1), sentences)
+    weights = np.concatenate([np.ones((1, sentences)), random.poisson(1.0, (100, sentences))])
+    hits, totals = weights @ random.binomial(queries.astype(int), own), weights @ queries
+    (low,), (high,) = intervals.share((hits / totals)[None], totals[:1], intervals.clusters(totals[None]))
+    return low, high
+
+
+@pytest.mark.parametrize(("chance", "alike"), [(0.003, 0.0), (0.003, 0.2), (0.02, 0.1), (0.5, 0.1), (0.99, 0.05)])
+def test_intervals_of_shares_cover_near_the_ends_too(chance, alike):
+    random = np.random.default_rng(1)
+    ends = [of_share(100, chance, alike, random) for _ in range(150)]
+    covered = np.mean([low <= chance <= high for low, high in ends])
+    assert 0.9 <= covered <= 0.995
+
+
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+def test_a_share_of_none_or_all_has_an_interval(chance):
+    low, high = of_share(100, chance, 0.0, np.random.default_rng(0))
+    assert (low, high)[int(chance)] == chance
+    assert 0.02 < high - low < 0.06  # 3.8 / (sentences + 3.8): what sentences whose tokens are all alike may hide
+
+
+def test_a_single_sentence_has_no_interval():
+    totals = np.array([[9.0, 9, 0, 18, 9, 0, 9, 27]])
+    with np.errstate(invalid="ignore"):
+        ends = intervals.share(totals / totals / 3, totals[:, 0], intervals.clusters(totals))
+    assert np.isnan(ends).all()
+
+
+def test_the_variance_of_totals_says_how_many_sentences_there_are():
+    lengths = np.random.default_rng(0).integers(1, 40, 300)
+    totals = counting(range(300), 4000, 0).numpy() @ lengths
+    assert intervals.clusters(totals) == pytest.approx(lengths.sum() ** 2 / (lengths**2).sum(), rel=0.1)
+
+
+def one_relation(held, y, layers, permutations=199):
+    return relation(held, np.zeros(len(y)), y, layers, 199, permutations, 0)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from(["normal", "ties", "binary"]), st.floats(0, 2))
+def test_within_leaves_out_0_exactly_where_its_p_is_small(seed, many, how, effect):
+    random, layers = np.random.default_rng(seed), np.repeat(np.arange(4), 8)
+    held = np.isin(np.arange(32), random.permutation(32)[:many])
+    y = random.normal(size=32) + effect * held
+    y = y if how == "normal" else y.round() if how == "ties" else (y > 0.5).astype(float)
+    if np.ptp(y) == 0:
+        return
+    row = one_relation(held, y, layers)
+    if not math.isnan(row["within.low"]):
+        assert row["within.low"] <= row["within"] <= row["within.high"]
+        assert (row["within.low"] <= 0 <= row["within.high"]) == (row["p"] >= 0.05)
+    dealings = dealt(held, np.zeros(32, int), 199, 0)
+    ranks = stats.rankdata(y)
+    areas = np.array([ranks[each].sum() for each in dealings]) - many * 33 / 2
+    p = intervals.p_value(areas, ranks[held].sum() - many * 33 / 2)
+    assert (row["auc.low"] <= 0.5 <= row["auc.high"]) == (p >= 0.05)
+
+
+def test_an_interval_is_all_shifts_that_dealing_out_does_not_reject():
+    random = np.random.default_rng(0)
+    held, y, together = np.arange(12) < 3, random.normal(size=12), np.zeros(12, int)
+    every = np.array([np.isin(np.arange(12), own) for own in combinations(range(12), 3)])
+
+    def rejected(by):
+        less = y - by * held
+        differences = np.array([less[own].mean() - less[~own].mean() for own in every])
+        return (np.abs(differences) >= abs(differences[0]) - 1e-12).mean() < 0.05
+
+    row = relation(held, np.zeros(12), y, together, 0, 39_999, 0)
+    spread = row["within.high"] - row["within.low"]
+    for end, way in (("low", -1), ("high", 1)):
+        assert rejected(row[f"within.{end}"] + way * 0.03 * spread)
+        assert not rejected(row[f"within.{end}"] - way * 0.03 * spread)
+
+
+@pytest.mark.parametrize("many", [2, 3, 6])
+def test_intervals_of_few_heads_cover(many):
+    layers, covered = np.repeat(np.arange(6), 12), []
+    area = stats.norm.cdf(1 / math.sqrt(2))
+    true = {"difference": 1.0, "median": 1.0, "within": 1.0, "auc": area, "rank_biserial": 2 * area - 1}
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        held = np.isin(np.arange(72), random.permutation(72)[:many])
+        row = one_relation(held, random.normal(size=72) + held, layers)
+        covered.append([row[f"{name}.low"] <= value <= row[f"{name}.high"] for name, value in true.items()])
+    assert (np.mean(covered, axis=0) >= 0.9).all()
+
+
+def test_two_heads_at_the_top_are_not_sure_of_it():
+    where = index(layers=1, many=40)
+    row = hr.relate(told(where, rarity=np.arange(40) >= 38), effects(where, loss=range(40)), permutations=999).iloc[0]
+    assert row["auc"] == 1
+    assert 0.5 < row["auc.low"] < 0.8
+    assert row["auc.high"] == 1
+    alive = heads.table({"survival[x]": (np.arange(40) >= 38).astype(float)}, where, "s")
+    row = hr.relate(told(where, rarity=np.arange(40) >= 38), alive, permutations=999).iloc[0]
+    assert (row["within"], row["auc"], row["note"]) == (pytest.approx(1), 1, "")
+    assert 0.1 < row["within.low"] < 0.6
+    scores = heads.table({"confidence": np.arange(40.0)}, where, "s")
+    row = predictors(scores, alive, permutations=99).iloc[0]
+    assert (row["auc"], row["auc.high"]) == (1, 1)
+    assert 0.5 < row["auc.low"] < 0.8
+
+
+def test_what_dealing_out_cannot_bound_is_said():
+    where = index(layers=2, many=8)
+    table = told(where, rarity=[1, 0, 0, 0, 0, 0, 0, 0] + [1] * 8)
+    row = hr.relate(table, effects(where, loss=np.arange(16.0) ** 2), permutations=199).iloc[0]
+    assert row["note"] == LITTLE  # eight ways: the smallest p is 1/8
+    assert np.isnan(row[["within.low", "within.high"]].astype(float)).all()
+    assert np.isfinite(row[["auc.low", "difference.low"]].astype(float)).all()
+    held = np.arange(16) % 2
+    row = hr.relate(told(where, rarity=held), effects(where, loss=3 * held - 0.5), permutations=199).iloc[0]
+    assert row["note"] == f"{LITTLE}; {NOTHING_ELSE}"
+    assert np.isnan(row["difference.low"])
+
+
+def test_infinite_numbers_are_refused():
+    where = index(layers=1)
+    broken = effects(where, loss=[0, 1, math.inf, 3, 4, 5, 6, 7])
+    message = (
+        r"^'ablation\[loss\]' is infinite for 1 of 8 heads, such as enc-self:0:2; expected finite numbers, or NaN "
+        r"where there is none; leave these heads out, or choose other columns$"
+    )
+    fine = heads.table({"survival[x]": [0.0, 1] * 4, "confidence": range(8)}, where, "s")
+    calls = [
+        lambda: hr.relate(told(where, rarity=[1, 0] * 4), broken),
+        lambda: predictors(broken, fine, names=["ablation[loss]"]),
+        lambda: correlations(broken["ablation[loss]"], fine["confidence"]),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_which_way_an_outcome_matters():
+    assert {name for name in METRICS if METRICS[name].better < 0} == set(LOWER)
+    assert {name for name in METRICS if METRICS[name].better > 0} == set(HIGHER)
+    expected = {
+        "ablation[loss]": "higher", "ablation[bleu]": "lower", "ablation[loss rest]": "lower",
+        "ablation[bleu rest mean]": "higher", "ablation[accuracy layer early]": "lower", "ablation[own]": "unknown",
+        "survival[l0 12]": "higher", "survival[importance 8].turn": "higher", "importance": "higher",
+        "relevance[cp].size": "higher", "confidence": "unknown",
+    }  # fmt: skip
+    assert {name: matters(name) for name in expected} == expected
+    where = index(layers=1)
+    table = hr.relate(told(where, rarity=[1, 0] * 4), effects(where, bleu=range(8)), resamples=0, permutations=9)
+    assert table["matters"].tolist() == ["lower"]
+
+
+@pytest.mark.parametrize(("seeds", "seed_noise", "example_noise"), [*product((2, 3), (0.0, 1.0), (0.1, 1.0))])
+def test_means_over_seeds_cover(seeds, seed_noise, example_noise):
+    random, covered = np.random.default_rng(seeds), 0
+    for _ in range(200):
+        examples = 3 * example_noise * random.normal(size=(100, 1)) + random.normal(size=(100, seeds))
+        runs = examples + seed_noise * random.normal(size=seeds)
+        weights = np.concatenate([np.ones((1, 100)), random.poisson(1.0, (100, 100))])
+        low, high = intervals.over_seeds((weights @ runs / weights.sum(1, keepdims=True)).T)
+        covered += low <= 0 <= high
+    assert covered >= 0.92 * 200
+
+
+def test_a_contest_pairs_its_seeds_and_says_nothing_of_one():
+    names, random = ("random", "importance"), np.random.default_rng(0)
+    each = pd.DataFrame(
+        [{"strategy": name, "heads": 4, "tuned": True, "seed": seed} for seed in range(3) for name in names]
+    )
+    luck = np.repeat([0.0, 3, -5], 2)  # of a seed, for both
+    draws = (luck + np.tile([0.0, 1], 3))[:, None] + 0.01 * random.normal(size=(6, 101))
+    table = _summary(each, draws).set_index("strategy")
+    assert table.loc["importance", "gain"] == pytest.approx(1, abs=0.05)
+    assert 0.8 < table.loc["importance", "gain.low"] < table.loc["importance", "gain.high"] < 1.2
+    assert table.loc["importance", "value.low"] < -5
+    differences = np.array([0.0, 1.0, 2.0])
+    part = intervals.over_seeds(np.repeat(differences[:, None], 9, axis=1))  # all examples alike
+    assert part == pytest.approx(stats.t.interval(0.95, 2, 1, stats.sem(differences)))
+    alone = _summary(each[:2], draws[:2])
+    assert alone[["value.low", "value.high", "gain.low", "seeds.sd"]].isna().all(axis=None)
+    assert alone["gain"].iloc[1] == pytest.approx(1, abs=0.05)
+
+
+def test_correlations_of_few_heads_have_no_interval():
+    where, random = index(layers=1), np.random.default_rng(0)
+    one, other = (pd.Series(random.normal(size=8), where) for _ in range(2))
+    known = correlations(one, other).loc["all"]
+    assert known["pearson.low"] < known["pearson"] < known["pearson.high"]
+    assert known["spearman.high"] == pytest.approx(intervals.rank_correlation(known["spearman"], 8)[1])
+    few, perfect = correlations(one[:7], other[:7]).loc["all"], correlations(one, 2 * one).loc["all"]
+    for found in (few, perfect):
+        assert np.isnan(found[["pearson.low", "pearson.high", "spearman.low", "spearman.high"]]).all()
+
+
+def test_two_examples_alike_are_no_proof():
+    for metric, statistics in (Loss(), 2), (F1(), 7):
+        intact = np.ones((2, statistics))
+        closed = {frozenset({("enc-self", 0, 0)}): 3 * intact, frozenset({("enc-self", 0, 1)}): intact}
+        closed = {key: np.column_stack([each[:, :-1], intact[:, -1]]) for key, each in closed.items()}
+        found = Sweep(intact, closed, [0, 1], 0, metric)
+        assert (found_effects(found, resamples=200).columns[".p"] >= 0.5).all()
+        assert (np.abs(scores(found, list(closed))) <= stats.norm.isf(0.25) + 1e-9).all()
+
+
+@pytest.mark.parametrize(("examples", "least"), [(1, 1.0), (2, 0.5), (10, 2**-9), (5000, np.finfo(float).tiny)])
+def test_p_is_never_0(examples, least):
+    assert intervals.least_p(examples) == least
+    assert least > 0
+    assert intervals.p_value(np.zeros(9), 1.0) == 0.1

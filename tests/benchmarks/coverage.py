@@ -1,0 +1,151 @@
+"""How often 95 % intervals hold the truth, and p < 0.05 errs: `python tests/benchmarks/coverage.py --output FILE`.
+
+Simulated, by the library's own functions: shares of tokens in sentences that are more or less alike, near 0, 1 and
+between; relations of 2 to 20 of 72 heads with outcomes that are normal, skewed, 0 or 1, or more spread with the role;
+odds of survival where role and survival share the layers but nothing else; means over seeds and examples. Writes a
+row per setting: `covered` of `runs`, of those that have an interval, and `given`, the share that have one; of tests
+`covered` is how often p >= 0.05. `percentiles` is what percentiles of the same resamples cover, where they are known.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+import headroles as hr
+from headroles.analysis import intervals
+from headroles.analysis.resampling import relation
+from headroles.analysis.role_rules import Role, roles
+from headroles.tables import frame as heads
+
+RESAMPLES = 200
+CHANCES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999, 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--only", choices=sorted(PARTS), nargs="*", default=sorted(PARTS))
+    asked = parser.parse_args()
+    rows = [{"of": name, **row} for name in asked.only for row in PARTS[name](asked.runs)]
+    table = pd.DataFrame(rows)
+    table.to_csv(asked.output, index=False, float_format="%.4g")
+    for name, part in table.groupby("of"):
+        print(
+            f"{name}: {part['covered'].min():.3f} to {part['covered'].max():.3f}, median {part['covered'].median():.3f}"
+        )
+
+
+def shares(runs: int) -> Iterator[dict[str, Any]]:
+    """Tokens hit in sentences of 2 to 60; `alike` is their correlation within a sentence."""
+    random = np.random.default_rng(0)
+    for sentences, alike, chance in product((30, 100, 300, 1000), (0.0, 0.05, 0.2), CHANCES):
+        low, high, old = np.empty(runs), np.empty(runs), np.empty((2, runs))
+        weights = np.concatenate([np.ones((1, sentences)), random.poisson(1.0, (RESAMPLES, sentences))])
+        for run in range(runs):
+            queries = np.clip(random.lognormal(2.7, 0.5, sentences).round(), 2, 60)
+            own = np.full(sentences, chance)
+            if alike and 0 < chance < 1:
+                own = random.beta(chance * (1 / alike - 1), (1 - chance) * (1 / alike - 1), sentences)
+            totals = weights @ queries
+            values = (weights @ random.binomial(queries.astype(int), own) / totals)[None]
+            (low[run],), (high[run],) = intervals.share(values, totals[:1], intervals.clusters(totals[None]))
+            old[:, run] = np.quantile(values[0, 1:], [0.025, 0.975])
+        yield {
+            "setting": f"{sentences} sentences, {alike:g} alike",
+            "truth": chance,
+            **_covered(low, high, chance),
+            "percentiles": float(((old[0] <= chance) & (chance <= old[1])).mean()),
+        }
+
+
+def relations(runs: int) -> Iterator[dict[str, Any]]:
+    """Roles of some of 72 heads, in 6 layers of 12, dealt out anywhere."""
+    layers = np.repeat(np.arange(6), 12)
+    for many, how, effect in product((2, 3, 6, 20), ("normal", "skewed", "binary", "spread"), (0.0, 1.0)):
+        found = []
+        for seed in range(runs):
+            random = np.random.default_rng(seed)
+            held = np.isin(np.arange(72), random.permutation(72)[:many])
+            y = OUTCOMES[how](random, held, effect)
+            if np.ptp(y):
+                found.append(relation(held, np.zeros(72), y, layers, RESAMPLES, 999, seed))
+        table = pd.DataFrame(found)
+        large = np.random.default_rng(0)
+        one, other = (OUTCOMES[how](large, np.full(400_000, own), effect) for own in (True, False))
+        area = float(
+            (stats.rankdata(np.concatenate([one, other]))[: len(one)].mean() - (len(one) + 1) / 2) / len(other)
+        )
+        difference = float(one.mean() - other.mean())
+        truths = {"difference": difference, "within": difference, "auc": area}
+        if how in ("normal", "skewed"):
+            truths["median"] = effect
+        for name, truth in truths.items():
+            low, high = table[f"{name}.low"].to_numpy(), table[f"{name}.high"].to_numpy()
+            yield {"setting": f"{name}, {many} heads, {how}", "truth": truth, **_covered(low, high, truth)}
+
+
+OUTCOMES = {
+    "normal": lambda random, held, effect: random.normal(size=len(held)) + effect * held,
+    "skewed": lambda random, held, effect: random.exponential(size=len(held)) + effect * held,
+    "binary": lambda random, held, effect: (random.random(len(held)) < 0.3 + 0.5 * effect * held).astype(float),
+    "spread": lambda random, held, effect: random.normal(size=len(held)) * (1 + held) + effect * held,
+}
+
+
+def odds(runs: int) -> Iterator[dict[str, Any]]:
+    """p of a role that has nothing to do with survival within layers, both being in some layers more than in others."""
+    for shape, count in product(("middle", "up", "even"), (6, 12)):
+        place = np.arange(count) / (count - 1)
+        rate = {"middle": np.exp(-(((place - 0.5) / 0.22) ** 2)), "up": place, "even": np.full(count, 0.5)}[shape]
+        where = heads.index({("enc-self", layer): 12 for layer in range(count)})
+        layer, p = where.get_level_values("layer").to_numpy(), []
+        for seed in range(min(runs, 400)):
+            random = np.random.default_rng(seed)
+            alive, rare = (random.random((2, len(where))) < 0.05 + 0.9 * rate[layer]).astype(float)
+            told = roles(heads.table({"rarity": rare}, where, "s"), [Role("rare", "rarity", 0.5)])
+            p.append(hr.odds(told, heads.table({"survival[x]": alive}, where, "s"))["p"].iloc[0])
+        told_p = np.array(p)
+        known = np.isfinite(told_p)
+        covered = float((told_p[known] >= 0.05).mean())
+        yield {
+            "setting": f"{count} layers, {shape}",
+            "truth": 1,
+            "covered": covered,
+            "given": known.mean(),
+            "runs": len(p),
+        }
+
+
+def seeds(runs: int) -> Iterator[dict[str, Any]]:
+    """Means over seeds of a metric on 200 examples; noise of seeds, of examples, and of both together."""
+    for count, seed_noise, example_noise in product((2, 3, 5, 10), (0.0, 0.3, 1.0), (0.0, 3.0, 10.0)):
+        random, low, high = np.random.default_rng(0), np.empty(runs), np.empty(runs)
+        for run in range(runs):
+            each = example_noise * random.normal(size=(200, 1)) + random.normal(size=(200, count))
+            each += seed_noise * random.normal(size=count)
+            weights = np.concatenate([np.ones((1, 200)), random.poisson(1.0, (RESAMPLES, 200))])
+            low[run], high[run] = intervals.over_seeds((weights @ each / weights.sum(1, keepdims=True)).T)
+        setting = f"{count} seeds, noise {seed_noise:g} of seeds, {example_noise:g} of examples"
+        yield {"setting": setting, "truth": 0, **_covered(low, high, 0)}
+
+
+def _covered(low: Any, high: Any, truth: float) -> dict[str, float]:
+    given = np.isfinite(low) & np.isfinite(high)
+    inside = (low[given] <= truth + 1e-12) & (truth - 1e-12 <= high[given])
+    covered = float(inside.mean()) if given.any() else np.nan
+    return {"covered": covered, "given": float(given.mean()), "runs": len(low)}
+
+
+PARTS = {"shares": shares, "relations": relations, "odds": odds, "seeds": seeds}
+
+if __name__ == "__main__":
+    main()

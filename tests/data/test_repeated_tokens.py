@@ -1,0 +1,117 @@
+"""Random tokens twice in a row, and the scores that are told by them: induction and duplicate."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from helpers import zoo
+from helpers.letters import corpus, looking, seen, tokens_of, value
+
+import headroles as hr
+from headroles.data.corpus import Tokens
+from headroles.experiments.score_study import measure
+from headroles.models.batching import Side
+from headroles.scores.base import Seen
+from headroles.scores.patterns.induction import Duplicate, Induction
+from headroles.tables import frame as heads
+
+SCORES = ["induction", "duplicate"]
+
+
+def small():
+    model = zoo.tiny("gpt2")
+    return model, tokens_of(model), hr.repeated(tokens_of(model), 4, length=6)
+
+
+def test_each_half_is_drawn_without_repeats_and_comes_twice():
+    _, tokenizer, twice = small()
+    for sentence in twice:
+        start, ids = len(sentence.ids) % 6, sentence.ids
+        assert ids[:start] == ((tokenizer.bos_token_id,) if tokenizer.bos_token_id is not None else ())
+        assert ids[start : start + 6] == ids[start + 6 :]
+        assert len(set(ids[start:])) == 6
+        assert not set(ids[start:]) & set(tokenizer.all_special_ids)
+    assert len({sentence.ids for sentence in twice}) == 4
+    assert hr.repeated(tokenizer, 4, length=6) == twice
+    assert hr.repeated(tokenizer, 4, length=6, seed=1).hash != twice.hash
+
+
+def test_more_tokens_than_the_vocabulary_has():
+    _, tokenizer, _ = small()
+    plain = len({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
+    said = f"the vocabulary has {plain} tokens that are not special; give a length of at most that"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        hr.repeated(tokenizer, length=10_000)
+
+
+def test_what_is_given_as_ids_is_read_as_they_are_even_beside_text():
+    model, tokenizer, twice = small()
+    mixed = hr.Corpus("mixed", (*twice, *corpus(2)))
+    encoded = hr.scores.run.batches.encode(mixed, tokenizer, model)
+    assert [tuple(one.ids) for one in encoded.source[:4]] == [sentence.ids for sentence in twice]
+    assert all(isinstance(one.sentence, Tokens) == (i < 4) for i, one in enumerate(encoded.source))
+
+
+def test_a_token_right_after_itself_does_not_copy_itself():
+    made = seen(torch.eye(3), kind="dec-self", ids=[10, 10, 11])  # each looks at itself
+    assert value(Induction(), made) == {"induction": 0}
+    assert value(Duplicate(), made) == {"duplicate": 0}
+    back = seen(looking([0, 0, 1, 2]), kind="dec-self", ids=[10, 10, 10, 11])  # one back
+    assert value(Induction(), back) == {"induction": 1 / 2}
+    assert value(Duplicate(), back) == {"duplicate": 1}
+
+
+def test_the_scores_are_those_of_slow_loops():
+    model, tokenizer, twice = small()
+    found = hr.score(model, tokenizer, twice, SCORES, resamples=0)
+    model.set_attn_implementation("eager")
+    sums = {name: np.zeros(len(found)) for name in SCORES}
+    count = 0
+    for sentence in twice:
+        with torch.no_grad():
+            layers = model(torch.tensor([sentence.ids]), output_attentions=True).attentions
+        attention = torch.cat([layer[0] for layer in layers]).double().numpy()  # [heads of all layers, query, key]
+        special = {*tokenizer.all_special_ids}
+        for i, token in enumerate(sentence.ids):
+            before = [j for j in range(i) if sentence.ids[j] == token]
+            if token in special or not before:
+                continue
+            count += 1
+            for j in before:
+                sums["duplicate"] += attention[:, i, j]
+                sums["induction"] += attention[:, i, j + 1] if j + 1 < i else 0
+    for name in SCORES:
+        np.testing.assert_allclose(found[name], sums[name] / count, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("back", "is_induction"), [(5, True), (6, False)])
+def test_a_head_made_for_it_has_all_its_weight_there(back, is_induction):
+    ids = torch.tensor([[*range(10, 16), *range(10, 16)]])
+    yes = torch.ones_like(ids, dtype=torch.bool)
+    side = Side(ids, yes, yes, torch.full_like(ids, -1), (None,))
+    weights = torch.zeros(1, 1, 12, 12)
+    weights[0, 0, torch.arange(12), (torch.arange(12) - back).clamp(min=0)] = 1
+    seen = Seen("dec-self", weights, side, side, torch.ones(20), torch.arange(20))
+    for score, expected in ((Induction(), is_induction), (Duplicate(), not is_induction)):
+        (column,) = score.finish(score.tally(seen) | score.ground(seen)).values()
+        assert column.item() == expected
+
+
+def test_without_a_repeated_token_there_is_nothing_to_say():
+    model, tokenizer, twice = small()
+    once = hr.Corpus("once", tuple(Tokens("", ids=sentence.ids[:6]) for sentence in twice))
+    found = hr.score(model, tokenizer, once, SCORES, resamples=10)
+    assert found[SCORES].isna().all(axis=None)
+
+
+def test_a_study_of_a_decoder_has_them_without_asking_and_one_of_an_encoder_has_not(tmp_path):
+    for name, expected in (("gpt2", True), ("bert", False)):
+        model = zoo.tiny(name)
+        study = hr.Study(tmp_path / name)
+        table = measure(study, model, tokens_of(model), corpus(3), resamples=20)
+        assert ({*SCORES} <= {*table.columns}) == expected
+        if expected:
+            assert "corpus:repeated" in heads.signature(table, "induction")
+            assert "corpus:repeated" not in heads.signature(table, "confidence")
+            assert {"induction", "duplicate"} <= {*hr.roles(table).columns}

@@ -1,0 +1,306 @@
+"""The toy language: trees, spans, offsets, frequencies and the made-up grammar."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter, defaultdict
+
+import pytest
+
+from headroles.data import synthetic_lexicon as lexicon
+from headroles.data.corpus import Corpus, Sentence
+from headroles.data.synthetic import LENGTHS, corpus
+
+PAPER = ("nsubj", "obj", "amod", "advmod")
+CORPUS = corpus(2000, translated=True)
+BOTH = [(s, s.target) for s in CORPUS if s.target is not None]
+TARGETS = [target for _, target in BOTH]
+SENTENCES = [*CORPUS, *TARGETS]
+
+
+def words(sentence: Sentence) -> list[str]:
+    return [sentence.text[slice(*span)] for span in sentence.spans if span]
+
+
+def share_of_best_offset(sentences: list[Sentence] | Corpus, relation: str) -> tuple[float, float]:
+    """How often the best single offset is right: dependent to head, and head to (one of) its dependents."""
+    up, down, heads = Counter(), Counter(), 0
+    for sentence in sentences:
+        offsets = defaultdict(set)
+        for i, (head, name) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
+            if name == relation:
+                up[head - i] += 1
+                offsets[head].add(i - head)
+        heads += len(offsets)
+        down.update(offset for found in offsets.values() for offset in found)
+    return max(up.values()) / up.total(), max(down.values()) / heads
+
+
+def children(sentence: Sentence, head: int, relation: str) -> list[int]:
+    pairs = enumerate(zip(sentence.heads, sentence.relations, strict=True))
+    return [i for i, pair in pairs if pair == (head, relation)]
+
+
+def test_every_sentence_is_translated():
+    assert len(BOTH) == len(CORPUS) == 2000
+    assert all(sentence.target is None for sentence in corpus(10))
+
+
+def test_translating_leaves_the_english_as_it_is():
+    assert [s.text for s in corpus(50)] == [s.text for s in CORPUS[:50]]
+
+
+def test_trees_are_trees():
+    for sentence in SENTENCES:
+        assert sentence.heads.count(-1) == 1
+        assert sentence.relations[sentence.heads.index(-1)] == "root"
+        assert sentence.relations.count("root") == 1
+        for i in range(len(sentence.heads)):
+            seen = set()
+            while i != -1:
+                assert i not in seen
+                seen.add(i)
+                i = sentence.heads[i]
+
+
+def test_trees_are_projective():
+    for sentence in SENTENCES:
+        arcs = [sorted((i, head)) for i, head in enumerate(sentence.heads) if head >= 0]
+        assert not any(a < c < b < d for a, b in arcs for c, d in arcs)
+
+
+def test_relations_are_those_of_universal_dependencies():
+    known = {
+        *(
+            [
+                "root",
+                "nsubj",
+                "obj",
+                "amod",
+                "advmod",
+                "aux",
+                "det",
+                "case",
+                "obl",
+                "nmod",
+                "acl:relcl",
+                "mark",
+                "advcl",
+                "ccomp",
+                "compound",
+                "punct",
+            ]
+        ),
+        "compound:prt",
+    }
+    assert {name for sentence in SENTENCES for name in sentence.relations} == known
+    assert {name for sentence in CORPUS for name in sentence.relations} == known - {"compound:prt"}
+
+
+def test_spans_are_the_words_and_the_words_are_the_text():
+    for sentence in SENTENCES:
+        assert all(word and " " not in word for word in words(sentence))
+        text = " ".join(words(sentence)).replace(" .", ".").replace(" ,", ",")
+        assert text == sentence.text
+
+
+def test_sentences_end_in_a_full_stop_attached_to_the_last_word():
+    for sentence in SENTENCES:
+        assert sentence.text.endswith(".")
+        assert not sentence.text.endswith(" .")
+        assert sentence.relations[-1] == "punct"
+
+
+def test_lengths_are_varied():
+    counts = Counter(len(sentence.spans) for sentence in CORPUS)
+    assert (min(counts), max(counts)) == LENGTHS == (4, 25)
+    assert len(counts) == 22
+    assert max(counts.values()) < 0.1 * len(CORPUS)
+
+
+def test_a_shorter_corpus_is_the_beginning_of_a_longer_one():
+    assert corpus(10, translated=True).sentences == CORPUS[:10].sentences
+    assert corpus(0).sentences == ()
+
+
+def test_seeds_give_different_corpora():
+    assert corpus(20, seed=1).hash != corpus(20, seed=0).hash
+    assert not {s.text for s in corpus(200, seed=1) if len(s.spans) > 8} & {s.text for s in CORPUS}
+
+
+def test_the_corpus_is_the_same_in_another_process():
+    code = "from headroles.data.synthetic import corpus; print(corpus(100, seed=3, translated=True).hash)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
+    )
+    assert told.stdout.strip() == corpus(100, seed=3, translated=True).hash
+
+
+def test_a_negative_number_of_sentences_is_an_error():
+    with pytest.raises(ValueError, match=r"^a corpus cannot have -1 sentences; give 0 or more$"):
+        corpus(-1)
+
+
+@pytest.mark.parametrize("relation", PAPER)
+def test_no_fixed_offset_is_right_for_most_words(relation: str):
+    assert max(share_of_best_offset(CORPUS, relation)) < 0.5
+    assert max(share_of_best_offset(TARGETS, relation)) < 0.56
+
+
+@pytest.mark.parametrize("relation", PAPER)
+def test_each_relation_of_the_paper_is_frequent(relation: str):
+    assert sum(sentence.relations.count(relation) for sentence in CORPUS) > 2000
+
+
+def test_words_are_zipfian_with_a_long_tail():
+    for size, rare in ((1000, 0.75), (2000, 0.75)):
+        counts = Counter(word for sentence in CORPUS[:size] for word in words(sentence))
+        ranked = counts.most_common()
+        common = {word for word, _ in ranked[:500]}
+        assert len(ranked) > 1100
+        assert ranked[0][1] > 15 * ranked[99][1] > 30 * ranked[999][1]
+        assert sum(not common.issuperset(words(sentence)) for sentence in CORPUS[:size]) > rare * size
+
+
+def test_no_english_verb_shows_its_subjects_number():
+    """Each form of each verb and auxiliary stands with singular and plural subjects alike."""
+    plurals = {lexicon.plural(noun) for noun in (*lexicon.PEOPLE, *lexicon.THINGS)}
+    shares = defaultdict(Counter)
+    for sentence in corpus(4000, seed=5):
+        said = words(sentence)
+        for i, name in enumerate(sentence.relations):
+            if name == "nsubj" and said[i] != "that":
+                verb = sentence.heads[i]
+                for word in [verb, *children(sentence, verb, "aux")]:
+                    shares[said[word]][said[i] in plurals] += 1
+    frequent = {form: counts for form, counts in shares.items() if counts.total() >= 50}
+    assert len(frequent) > 20
+    assert all(0.15 < counts[True] / counts.total() < 0.5 for counts in frequent.values())
+    assert not {"is", "are", "was", "were", "has", "have", "does", "do"} & set(shares)
+
+
+def test_an_english_form_belongs_to_one_word():
+    """So that every English sentence has one translation."""
+    verbs = (*lexicon.VERBS, *lexicon.THING_VERBS, *lexicon.INTRANSITIVE, *lexicon.SAYING)
+    nouns = (*lexicon.PEOPLE, *lexicon.THINGS, *lexicon.PLACES)
+    others = (*lexicon.NAMES, *lexicon.ADJECTIVES, *lexicon.ADVERBS, *lexicon.DEGREES, *lexicon.AUXILIARIES)
+    entries = [*others, *lexicon.MARKS, *{*lexicon.SINGULAR, *lexicon.PLURAL}, "that"]
+    entries += [form for verb in verbs for form in set(lexicon.forms(verb))]
+    entries += [form for noun in nouns for form in (noun, lexicon.plural(noun))]
+    entries += [word for kinds in lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions]
+    assert [form for form, count in Counter(entries).items() if count > 1] == []
+
+
+def test_made_up_stems_differ():
+    verbs = (*lexicon.VERBS, *lexicon.THING_VERBS, *lexicon.INTRANSITIVE, *lexicon.SAYING)
+    lemmas = [*lexicon.PEOPLE, *lexicon.THINGS, *lexicon.PLACES, *lexicon.ADJECTIVES, *lexicon.ADVERBS]
+    lemmas += [*lexicon.DEGREES, *lexicon.AUXILIARIES, *lexicon.MARKS, *{*lexicon.SINGULAR, *lexicon.PLURAL}, "that"]
+    lemmas += [lexicon.forms(verb)[0] for verb in verbs]
+    lemmas += [word for kinds in lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions]
+    stems = Counter(map(lexicon.stem, lemmas))
+    assert [stem for stem, count in stems.items() if count > 1] == []
+
+
+def test_english_sentences_translate_one_way():
+    seen: dict[str, str] = {}
+    for sentence, target in BOTH:
+        assert seen.setdefault(sentence.text, target.text) == target.text
+
+
+def test_made_up_clauses_end_in_their_verb():
+    for target in TARGETS:
+        root = target.heads.index(-1)
+        assert root == len(target.spans) - 2
+        for i, (head, name) in enumerate(zip(target.heads, target.relations, strict=True)):
+            if name in ("nsubj", "obj", "obl", "advcl", "ccomp", "aux", "mark", "compound:prt"):
+                assert i < head
+
+
+def test_made_up_adjectives_genitives_and_adpositions_follow_their_noun():
+    for target in TARGETS:
+        for i, (head, name) in enumerate(zip(target.heads, target.relations, strict=True)):
+            if name in ("amod", "compound", "det", "case", "nmod", "acl:relcl"):
+                assert i > head
+
+
+def test_made_up_nouns_carry_case():
+    endings = defaultdict(set)
+    for target in TARGETS:
+        said = words(target)
+        for i, name in enumerate(target.relations):
+            if name in ("nsubj", "obj", "obl", "nmod", "compound"):
+                own = [said[j] for j in children(target, i, "case") if "-" not in said[i]]
+                endings[name].add(own[0] if own else said[i].split("-")[1])
+    assert endings == {"nsubj": {"o"}, "obj": {"am", "esh"}, "obl": {"ir"}, "nmod": {"ir"}, "compound": {"un"}}
+
+
+def test_the_verb_decides_the_case_of_its_object():
+    cases = defaultdict(set)
+    for target in TARGETS:
+        said = words(target)
+        for i, name in enumerate(target.relations):
+            if name == "obj" and "-" in said[i]:
+                cases[said[target.heads[i]].split("-")[0]].add(said[i].split("-")[1])
+    assert {len(found) for found in cases.values()} == {1}
+    assert {case for found in cases.values() for case in found} == {"am", "esh"}
+
+
+def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
+    """The made-up ending of a verb follows from its English subject; its made-up subject does not show the number."""
+    nouns = {form: noun for noun in (*lexicon.PEOPLE, *lexicon.THINGS) for form in (noun, lexicon.plural(noun))}
+    forms, checked = defaultdict(set), 0
+    for sentence, target in BOTH:
+        english, made = words(sentence), words(target)
+        if sentence.relations.count("nsubj") != 1:
+            continue
+        subject, its = english[sentence.relations.index("nsubj")], made[target.relations.index("nsubj")]
+        noun = nouns.get(subject, subject)
+        second, plural = lexicon.second_gender(noun), subject != noun
+        assert made[target.heads.index(-1)].split("-")[1] == (("el", "eln"), ("or", "orn"))[second][plural]
+        forms[noun].add(its)
+        checked += 1
+    assert checked > 800
+    assert {len(found) for found in forms.values()} == {1}
+
+
+def test_made_up_adjectives_agree_with_their_noun_in_gender():
+    genders = {
+        lexicon.stem(noun): lexicon.second_gender(noun) for noun in (*lexicon.PEOPLE, *lexicon.THINGS, *lexicon.PLACES)
+    }
+    for target in TARGETS:
+        said = words(target)
+        for i, name in enumerate(target.relations):
+            if name == "amod":
+                second = genders[said[target.heads[i]].split("-")[0]]
+                assert said[i].split("-")[1] in (("i", "ith"), ("a", "ath"))[second]
+
+
+def test_some_made_up_words_come_in_two_pieces():
+    pieces = Counter(name for target in TARGETS for name in target.relations)
+    verbs = sum(name in ("root", "acl:relcl", "advcl", "ccomp") for target in TARGETS for name in target.relations)
+    assert 0.1 < pieces["compound:prt"] / verbs < 0.4
+    named = [target for sentence, target in BOTH if {"Maria", "John"} & set(words(sentence))]
+    assert named
+    assert all({"Maria", "John"} & set(words(target)) for target in named)
+
+
+@pytest.mark.parametrize(
+    ("noun", "plural"), [("dog", "dogs"), ("boy", "boys"), ("city", "cities"), ("box", "boxes"), ("woman", "women")]
+)
+def test_plurals(noun: str, plural: str):
+    assert lexicon.plural(noun) == plural
+
+
+@pytest.mark.parametrize(
+    ("entry", "forms"),
+    [
+        ("see/saw/seen", ("see", "saw", "seen")),
+        ("open", ("open", "opened", "opened")),
+        ("close", ("close", "closed", "closed")),
+        ("carry", ("carry", "carried", "carried")),
+        ("destroy", ("destroy", "destroyed", "destroyed")),
+    ],
+)
+def test_verb_forms(entry: str, forms: tuple[str, str, str]):
+    assert lexicon.forms(entry) == forms

@@ -1,0 +1,209 @@
+"""Fixtures and helpers first written for ablation, which several tests share."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pandas as pd
+import torch
+from helpers import zoo
+from helpers.close import bound
+from helpers.letters import corpus, tokens_of, writing
+from helpers.objectives import classifier, labelled
+
+import headroles as hr
+from headroles.ablation.example_stats import Sweep
+from headroles.ablation.metrics import Loss
+from headroles.ablation.resample import partners
+from headroles.data.corpus import Corpus
+from headroles.models import batching as batches
+from headroles.models import heads as families
+from headroles.models import masking as gates
+from headroles.models.batching import Batch, Side
+from headroles.models.dummy_inputs import without_cache
+from headroles.scores.objectives import objective
+
+ALL = 10**6  # tokens: one batch
+
+
+def by_hand(name):
+    """A model of the zoo, and a batch of the inputs it takes: ids, pixels or sounds."""
+    model = zoo.tiny(name)
+    inputs = zoo.inputs(model)
+    read = inputs[model.main_input_name]
+    source = side(read if read.ndim == 2 else torch.zeros(2, 3, dtype=torch.long), inputs.get("attention_mask"))
+    written = inputs.get("decoder_input_ids")
+    target = None if written is None else side(written, inputs.get("decoder_attention_mask"))
+    return model, Batch((0, 1), inputs, source, target)
+
+
+def side(ids, mask):
+    present = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    return Side(ids, present, present, torch.zeros_like(ids), (None,) * len(ids))
+
+
+def naive(model, batch, row, fill):
+    with torch.inference_mode(), hr.gated(model, row, fill=fill):
+        return model(**batch.inputs, **without_cache(model)).logits
+
+
+def near(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=bound(float(expected.abs().max())))
+
+
+@cache
+def given(name):
+    """A model, which nobody changes, its tokenizer and a corpus."""
+    if name == "classifier":
+        return classifier(), tokens_of("bert"), labelled()
+    return zoo.tiny(name), tokens_of(name), corpus(6)
+
+
+@cache
+def groups(name):
+    """The corpus as one batch."""
+    model, tokenizer, text = given(name)
+    return list(batches.batches(batches.encode(text, tokenizer, model, words=False), model, budget=ALL))
+
+
+@cache
+def means(name):
+    """The mean output of each head."""
+    return gates.mean(given(name)[0], groups(name))
+
+
+@cache
+def partner_outputs(name):
+    """A fill: what heads put out for the partner of each sentence, read alone, at the tokens that both have."""
+    model, tokenizer, text = given(name)
+    (batch,), encoded = groups(name), batches.encode(text, tokenizer, model, words=False)
+    sides = [side for side in (encoded.source, encoded.target) if side]
+    places = partners([tuple(map(len, row)) for row in zip(*sides, strict=True)], seed=0)
+    found = {}
+    for row, number in enumerate(batch.numbers):
+        alone = batches.made([places[number]], encoded, model)
+        with torch.no_grad(), ExitStack() as stack:
+            for site in hr.sites(model):
+                stack.callback(site.out.register_forward_pre_hook(partial(_keep, found, (row, *site.key))).remove)
+            model(**alone.inputs, **without_cache(model))
+
+    def fill(site, z):
+        instead = z.clone()
+        for row in range(len(z)):
+            other = found[row, *site.key].unflatten(-1, (site.heads, site.size))[0]
+            both = min(len(other), z.shape[1])
+            instead[row, :both] = other[:both]
+        return instead
+
+    return fill
+
+
+def _keep(found, key, _, args):
+    found[key] = args[0]
+
+
+@cache
+def looped(name, closed, fill="zero", metric="loss"):
+    """Sums and counts of each sentence in a plain forward with heads closed: two of [sentence]."""
+    model = given(name)[0]
+    (batch,) = groups(name)
+    explain = objective(metric, model).explain(model, lambda: groups(name))
+    made = {"mean": lambda: means(name), "rescale": lambda: "zero", "other": lambda: partner_outputs(name)}
+    instead = made.get(fill, lambda: fill)()
+    row = gates.closed(model, closed)
+    if fill == "rescale":
+        layer = pd.Series(row.numpy(), families.index(model)).groupby(["kind", "layer"])
+        row *= torch.tensor(layer.transform(wider).to_numpy())
+    with torch.no_grad(), hr.gated(model, row, fill=instead):
+        found = explain(model(**batch.inputs, **without_cache(model)), batch)
+    back = np.argsort(batch.numbers)
+    sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
+    return sums.double().numpy(), found.counted.sum(-1)[back].double().numpy()
+
+
+def wider(row):
+    return len(row) / max(row.sum(), 1)
+
+
+def mean(name, *closed, **options):
+    sums, counts = looped(name, *closed, **options)
+    return sums.sum() / counts.sum()
+
+
+CLOSES = {  # plan: whether it closes a head for another
+    "single": lambda head, other: head == other,
+    "rest": lambda head, other: head[:2] == other[:2] and head != other,
+    "layer": lambda head, other: head[:2] == other[:2],
+    "kind": lambda head, other: head[0] == other[0],
+}
+
+
+def closing(name, plan):
+    """What a plan closes for each head of a model, in the order of the rows."""
+    index = list(families.index(given(name)[0]))
+    return [frozenset(other for other in index if CLOSES[plan](head, other)) for head in index]
+
+
+def column(plan, metric="loss", fill="zero"):
+    how = [word for word, usual in ((plan, "single"), (fill, "zero")) if word != usual]
+    return f"ablation[{' '.join([metric, *how])}]"
+
+
+def measured(counts, changes, metric=None, seed=0):
+    """A sweep of made-up statistics: `changes` [variant, example] of the sums."""
+    rng = np.random.default_rng(seed)
+    intact = np.stack([counts * rng.normal(3, 1, len(counts)), counts], axis=1)
+    closed = {frozenset([("dec-self", 0, i)]): intact + np.stack([one, 0 * one], 1) for i, one in enumerate(changes)}
+    return Sweep(intact, closed, list(range(len(counts))), 0, metric or Loss())
+
+
+class Stopping(Loss):
+    """The loss, which fails, or is not a number, once it was read `after` times."""
+
+    after = 10**9
+    fails = True
+
+    def reader(self, *known):
+        read = super().reader(*known)
+
+        def stopping(output, batch):
+            self.after -= 1
+            if self.after < 0 and self.fails:
+                raise InterruptedError("stopped")
+            return read(output, batch) * (np.nan if self.after < 0 else 1)
+
+        return stopping
+
+
+def files(folder):
+    """When each file was written, and what is in it."""
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+
+def terse(seed=0, most=4):
+    """A translator that writes little."""
+    model = zoo.tiny("marian", seed=seed)
+    model.generation_config.max_new_tokens = most
+    return model
+
+
+def generated(texts, row, beams):
+    """What the gated translator writes."""
+    model, tokenizer = writing("marian"), tokens_of("marian")
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    with torch.no_grad(), hr.gated(model, row):
+        written = model.generate(**inputs, num_beams=beams, do_sample=False)
+    return tokenizer.batch_decode(written, skip_special_tokens=True)
+
+
+@cache
+def translated():
+    """Sentences of which every second has for its reference what the intact model writes."""
+    texts = [sentence.text for sentence in corpus(6)]
+    written = generated(texts, torch.ones(24), 1)
+    own = [replace(one.target, text=text) for one, text in zip(corpus(6), written, strict=True)]
+    rows = [replace(one, target=own[i] if i % 2 and own[i].text else one.target) for i, one in enumerate(corpus(6))]
+    return Corpus("translated", tuple(rows))

@@ -1,0 +1,78 @@
+"""Fixtures and helpers first written for cli, which several tests share."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+from helpers import planted
+from transformers import BertModel
+from transformers.utils import logging as transformers_logging
+
+from headroles.cli import main as cli
+
+ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+
+
+class Run(NamedTuple):
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: object) -> Run:
+    """A command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        with (
+            mock.patch.object(sys, "argv", ["headroles", *map(str, arguments)]),
+            mock.patch.dict(os.environ),
+            redirect_stdout(out),
+            redirect_stderr(err),
+            pytest.raises(SystemExit) as end,
+        ):
+            cli.main()
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+    return Run(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def started(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """A command in a process of its own."""
+    command = [sys.executable, "-m", "headroles", *map(str, arguments)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT}
+    return subprocess.Popen(command, **pipes | options)
+
+
+def ended(process: subprocess.Popen[str]) -> Run:
+    """How that process ended."""
+    out, err = process.communicate(timeout=120)
+    return Run(process.returncode, out, err)
+
+
+def saved(folder: Path) -> Path:
+    """The planted model as a checkpoint: with a pooler, so that transformers misses nothing."""
+    model = BertModel(planted.model().config)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.load_state_dict(planted.model().state_dict(), strict=False)
+    model.save_pretrained(folder)
+    planted.tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("model"))

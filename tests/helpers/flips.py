@@ -1,0 +1,62 @@
+"""Fixtures and helpers first written for flips, which several tests share."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from headroles.ablation import sweep
+from headroles.tables import frame as heads
+
+INDEX = heads.index({("enc-self", 0): 4, ("cross", 0): 2})
+
+
+SIGNATURE = "model:a|weights:1|corpus:b|text:2|headroles:0"
+
+
+def table():
+    rng = np.random.default_rng(0)
+    draws = {"a": rng.random((6, 20)).astype("float32")}
+    made = heads.table({"a": rng.random(6), "b": range(6)}, INDEX, SIGNATURE, draws=draws)
+    made.attrs["recipe"] = SIGNATURE
+    return made
+
+
+def statistics():
+    return np.random.default_rng(0).random((3, 4, 2))
+
+
+def made(folder):
+    """A kept table and the kept statistics of a batch, each with what reads it."""
+    sweep._kept(folder, "batch", statistics)
+    return {heads.save(table(), folder / "table.parquet"): heads.load, folder / "batch.npy": sweep._read}
+
+
+def flips(count, seed=0):
+    """So many flips of one bit in kept files, each alone; how many of them were read as if nothing were."""
+    chance, numbers = random.Random(seed), {"flips": 0, "unnoticed": 0}
+    with TemporaryDirectory() as folder:
+        files = [(path, read, path.read_bytes()) for path, read in made(Path(folder)).items()]
+        for number in range(count):
+            path, read, content = files[number % len(files)]
+            bit = chance.randrange(8 * len(content))
+            path.write_bytes(flipped(content, bit))
+            numbers["flips"] += 1
+            numbers["unnoticed"] += noticed(path, read) is None
+    return numbers
+
+
+def flipped(content, bit):
+    return content[: bit // 8] + bytes([content[bit // 8] ^ 1 << bit % 8]) + content[bit // 8 + 1 :]
+
+
+def noticed(path, read):
+    """The message of the error that reading ends with, None where it is read."""
+    try:
+        read(path)
+    except ValueError as error:
+        return str(error) if str(error).startswith(f"{path} is ") else None
+    return None

@@ -1,0 +1,86 @@
+"""Fixtures and helpers first written for objectives, which several tests share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+import transformers
+from helpers import zoo
+from helpers.letters import corpus, tokens_of
+
+from headroles.data.corpus import Corpus
+from headroles.models import batching as batches
+from headroles.models.dummy_inputs import without_cache
+from headroles.scores.objectives import (
+    Agreement,
+    Loss,
+    Reference,
+    Top,
+)
+
+CLASSES = {0: "no", 1: "maybe", 2: "yes"}
+
+
+ALL = 10**6  # tokens: one batch
+
+
+@cache
+def classifier():
+    """A tiny classifier of the same body as "bert"."""
+    config = transformers.BertConfig(
+        **zoo.BERT, num_labels=3, id2label=CLASSES, label2id={v: k for k, v in CLASSES.items()}
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = transformers.BertForSequenceClassification(config)
+        for parameter in (one for one in model.parameters() if one.ndim == 2):
+            parameter.data.normal_(std=0.5)
+    return model.eval()
+
+
+def labelled(size=6):
+    """The same sentences with labels, by name and by number in turn."""
+    labels = ["yes", "0", "maybe", "2", "no", "1"]
+    sentences = zip(corpus(size), labels, strict=True)
+    return Corpus("labelled", tuple(replace(one, label=label, target=None) for one, label in sentences))
+
+
+def in_one(model, name, given, budget=ALL):
+    """The batches of a corpus, by default a single one."""
+    encoded = batches.encode(given, tokens_of(name), model, words=False)
+    return list(batches.batches(encoded, model, budget=budget))
+
+
+def output(model, batch):
+    with torch.no_grad():
+        return model(**batch.inputs, **without_cache(model))
+
+
+@torch.no_grad()
+def alone(model, name, sentence):
+    """The logits at the steps of one sentence by itself, and what it says there: [step, vocabulary], [step]."""
+    ids = tokens_of(name)(sentence.text, return_tensors="pt")["input_ids"]
+    if model.config.is_encoder_decoder:
+        labels = tokens_of(name)(sentence.target.text, return_tensors="pt")["input_ids"]
+        start = torch.tensor([[model.config.decoder_start_token_id]])
+        return model(input_ids=ids, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1)).logits[0], labels[0]
+    logits = model(input_ids=ids).logits[0]
+    if name == "bert":  # the token itself, where it is a word
+        words = ids[0] >= zoo.FIRST_WORD
+        return logits[words], ids[0, words]
+    return logits[:-1], ids[0, 1:]
+
+
+def without_padding(logits):
+    return logits.index_fill(-1, torch.tensor([zoo.PAD]), -torch.inf)
+
+
+FORMULAS = {
+    Top: lambda logits, _: without_padding(logits).amax(-1),
+    Reference: lambda logits, labels: logits[range(len(labels)), labels],
+    Loss: lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
+    Agreement: lambda _, labels: torch.ones(len(labels)),
+}

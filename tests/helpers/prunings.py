@@ -1,0 +1,27 @@
+"""Fixtures and helpers first written for prune, which several tests share."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pandas as pd
+import torch
+from helpers.trainings import untrained
+
+
+@cache
+def learnt():
+    """A classifier of films with two layers of four heads that has learnt a little."""
+    model = untrained(num_hidden_layers=2)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(std=0.3)
+    return model
+
+
+def wide():
+    """Six values with intervals, a name as long as a line."""
+    columns = {f"held_out metric {n}{end}": [n + 0.125, -n] for n in range(6) for end in ("", ".low", ".high")}
+    return pd.DataFrame(columns, index=pd.Index(["a", "b" * 80], name="choice"))

@@ -1,0 +1,27 @@
+"""Fixtures and helpers first written for relation, which several tests share."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pandas as pd
+
+from headroles.analysis.role_rules import Role, roles
+from headroles.tables import frame as heads
+
+ROLES = (Role("rare", "rarity", 0.5), Role("positional", r"position\[([+-]1)\]", 0.5))
+
+
+def index(layers: int = 4, many: int = 8, kinds: tuple[str, ...] = ("enc-self",)) -> pd.MultiIndex:
+    return heads.index({(kind, layer): many for kind, layer in product(kinds, range(layers))})  # type: ignore[misc]
+
+
+def told(where: pd.MultiIndex, **columns: object) -> pd.DataFrame:
+    """A table of roles from scores."""
+    named = {name.replace("minus", "position[-1]").replace("plus", "position[+1]"): v for name, v in columns.items()}
+    return roles(heads.table(named, where, "weights:a1"), ROLES)
+
+
+def effects(where: pd.MultiIndex, **columns: object) -> pd.DataFrame:
+    named = {f"ablation[{name}]": values for name, values in columns.items()}
+    return heads.table(named, where, "weights:a1")

@@ -1,0 +1,129 @@
+"""Fixtures and helpers first written for report, which several tests share."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import headroles as hr
+from headroles.tables import frame as heads
+from headroles.tables.study import Study
+
+SIZES = {(kind, layer): 8 for kind in heads.KINDS for layer in range(6)}
+
+
+EVIL = "</script><script>window.hacked = 1</script>"
+
+
+IMAGE = "<img src=x onerror='window.hacked=2'>"
+
+
+def interval(name: str, values: Any) -> dict[str, Any]:
+    return {name: values, f"{name}.low": values - 0.01, f"{name}.high": values + 0.02}
+
+
+def signed(rows: Any, signature: str = "model:toy|weights:abc|metric:Loss()|headroles:0") -> pd.DataFrame:
+    table = pd.DataFrame(rows)
+    table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
+    return table
+
+
+def scores(index: pd.MultiIndex, rng: np.random.Generator) -> pd.DataFrame:
+    values = {name: rng.random(len(index)) for name in ("confidence", "position[-1]", "syntax[nsubj dep>head]")}
+    values["alignment[monotone]"] = np.where(index.get_level_values("kind") == "cross", rng.random(len(index)), np.nan)
+    columns = {part: one for name, own in values.items() for part, one in interval(name, own).items()}
+    beside = {"syntax[nsubj dep>head].baseline": np.full(len(index), 0.3), "syntax[nsubj dep>head].words": 77}
+    draws = {name: np.repeat(own[:, None], 20, 1).astype(np.float32) for name, own in values.items()}
+    draws["syntax[nsubj dep>head].baseline"] = np.full((len(index), 20), 0.3, np.float32)
+    return heads.table(columns | beside, index, "model:toy|weights:abc|headroles:0|score:Some()", draws=draws)
+
+
+def effects(index: pd.MultiIndex, rng: np.random.Generator) -> pd.DataFrame:
+    name, values = "ablation[loss]", rng.normal(size=len(index)) / 50
+    tests = {f"{name}.{test}": rng.random(len(index)) / 100 for test in ("p", "holm", "bh")}
+    return heads.table(interval(name, values) | tests, index, "model:toy|weights:abc|metric:Loss()|intact:1.7")
+
+
+def pruned(study: Study, index: pd.MultiIndex, rng: np.random.Generator) -> None:
+    order, columns = rng.permutation(len(index)), {}
+    for size in (len(index) // 2, 10):
+        columns[f"survival[l0 {size}]"] = (order < size).astype(float)
+        columns[f"survival[l0 {size}].open"] = rng.random(len(index))
+        history = [(*head, step, value) for head in index for step, value in enumerate(rng.random(60))]
+        heads.save(
+            signed(pd.DataFrame(history, columns=[*heads.LEVELS, "step", "open"])), study.path(f"gates-l0-{size}")
+        )
+    heads.save(heads.table(columns, index, "model:toy|weights:abc"), study.path("survival-l0"))
+    values = {"value": [1.5, 1.6, 2.5], "low": [1.4, 1.5, 2.3], "high": [1.6, 1.7, 2.7]}
+    changes = {"change": [0, 0.1, 1.0], "change.low": [0, 0, 0.9], "change.high": [0, 0.2, 1.1], "undecided": 0}
+    left = {kind: [48, 24, 3] for kind in heads.KINDS}
+    rows = {"heads": [len(index), len(index) // 2, 10], "of": len(index)} | left | values | changes
+    heads.save(signed(rows), study.path("sizes-l0"))
+
+
+def related(note: str) -> pd.DataFrame:
+    names = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
+    parts = [f"{name}{end}" for name in names for end in ("", ".low", ".high")] + ["p", "holm", "bh"]
+    known = {"role": "alignment", "outcome": "ablation[loss]", "with": 12, "without": 132, "note": ""}
+    missing = {"role": "rare", "outcome": "survival[l0 10]", "with": 0, "without": 144, "note": note}
+    rows = [
+        known | {name: 0.25 + place / 100 for place, name in enumerate(parts)},
+        missing | dict.fromkeys(parts, np.nan),
+    ]
+    return signed(rows)
+
+
+def attended(index: pd.MultiIndex, rng: np.random.Generator, tokens: list[str], sentences: int = 3) -> pd.DataFrame:
+    rows = []
+    for sentence in range(sentences):
+        told = {"sentence": sentence, "text": " ".join(tokens), "target": f"Ziel {sentence} {IMAGE}"}
+        for kind, layer, head in index:
+            weights = rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).round(3).astype("float32").ravel()
+            place = {"kind": kind, "layer": layer, "head": head} | told
+            rows.append(place | {"queries": tokens, "keys": tokens, "weights": weights})
+    return signed(rows)
+
+
+def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 25, evil: str = EVIL) -> Study:
+    """A study with every table the report reads, of made-up numbers."""
+    study, rng, index = Study(folder), np.random.default_rng(0), heads.index(sizes)
+    table = scores(index, rng)
+    heads.save(table, study.path("heads"))
+    heads.save(hr.roles(table), study.path("roles"))
+    heads.save(effects(index, rng), study.path("ablation-loss-single-zero"))
+    pruned(study, index, rng)
+    points = [("importance", n, n / 10, 1 + n, 0.9 + n, 1.2 + n) for n in range(11)]
+    lines = points + [(f"random {evil}", *point[1:]) for point in points]
+    columns = ["order", "closed", "share", "value", "low", "high"]
+    heads.save(signed(pd.DataFrame(lines, columns=columns)), study.path("curves-loss"))
+    heads.save(related(f"no head has the role {evil}"), study.path("relate"))
+    words = ["▁The", evil, *(f"▁w{place}" for place in range(tokens - 2))]
+    heads.save(attended(index, rng, words), study.path("attention"))
+    return study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return studied(tmp_path_factory.mktemp("study") / "made")
+
+
+@pytest.fixture(scope="module")
+def html(study: Study) -> str:
+    return hr.report(study, study.folder / "report.html", title=f"Heads {EVIL}").read_text(encoding="utf-8")
+
+
+def refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} in the page")
+
+
+def told(html: str) -> dict[str, Any]:
+    """The data of a page, as its script reads them."""
+    (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
+    found: dict[str, Any] = json.loads(block, parse_constant=refuse)
+    return found

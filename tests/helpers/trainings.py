@@ -1,0 +1,74 @@
+"""Fixtures and helpers first written for train, which several tests share."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import torch
+import transformers
+from helpers import zoo
+
+from headroles.data.corpus import Corpus, Sentence
+
+TELLING = {"neg": ("bad", "poor"), "pos": ("good", "fine")}
+
+
+FILLING = ("the", "film", "was", "a", "book", "it", "in", "and")
+
+
+PIECES = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *FILLING, *TELLING["neg"], *TELLING["pos"]]  # PAD as in the zoo
+
+
+CLASSES = dict(enumerate(sorted(TELLING)))
+
+
+@cache
+def tokenizer(*words):
+    """A BERT tokenizer that knows each word, and others after them."""
+    return transformers.BertTokenizer(vocab={piece: number for number, piece in enumerate([*PIECES, *words])})
+
+
+@cache
+def films(size, seed=0):
+    """Sentences with one word that tells the label."""
+    rng = random.Random(seed)
+    return Corpus("films", tuple(_film(rng) for _ in range(size)))
+
+
+def _film(rng):
+    label = rng.choice(sorted(TELLING))
+    words = [rng.choice(TELLING[label]), *rng.choices(FILLING, k=rng.randint(2, 6))]
+    rng.shuffle(words)
+    return Sentence(" ".join(words), label=label)
+
+
+def untrained(seed=0, **options):
+    """A tiny classifier of films, as it is drawn."""
+    names = {"id2label": CLASSES, "label2id": {name: number for number, name in CLASSES.items()}}
+    config = transformers.BertConfig(**zoo.BERT | {"num_hidden_layers": 1} | names | options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transformers.BertForSequenceClassification(config).eval()
+
+
+def translator(seed=0, **options):
+    """A tiny translator, as it is drawn."""
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "init_std": 0.1, "scale_embedding": True}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transformers.MarianMTModel(transformers.MarianConfig(**zoo.BART | sizes | options)).eval()
+
+
+def same_weights(one, other, precision=0.0):
+    for (name, value), expected in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=precision, msg=name)
+
+
+def contents(folder):
+    """When each file was written, and what is in it."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -1,0 +1,303 @@
+"""Watching sees every attention of a forward as the model itself computes it, keeps none, and leaves no trace."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+from helpers import zoo
+from helpers.attentions import forward, own_attentions
+from helpers.close import bound
+from helpers.traces import NAMES, _traces
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import headroles as hr
+from headroles.models import attention_hooks as seam
+from headroles.models import heads as families
+from headroles.models.capture import divisible, watched_in_parts
+from headroles.models.sites import class_name
+
+OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
+GATED = ["marian", "bert", "llama-grouped", "bloom", "albert"]
+
+
+@cache
+def tiny(name):
+    """A model of the zoo, for tests that change nothing in it."""
+    return zoo.tiny(name)
+
+
+@cache
+def seen(name):
+    """(site, weights) of every attention call of one forward on padded input."""
+    return looked(tiny(name), zoo.inputs(tiny(name)))
+
+
+def looked(model, given):
+    found = []
+    with hr.watched(model, lambda site, weights: found.append((site, weights))):
+        forward(model, given)
+    return found
+
+
+def present(given, kind, side):
+    """Which queries or keys of a kind of attention are not padding: bool [batch, token], or None where all are there"""
+    mask = "attention_mask"
+    if "decoder_input_ids" in given and (kind == "dec-self" or (kind == "cross" and side == "queries")):
+        mask = "decoder_attention_mask"
+    return given[mask].bool() if mask in given else None
+
+
+@pytest.mark.parametrize("name", zoo.each(NAMES))
+def test_every_attention_call_is_a_known_site_once(name):
+    calls, known = Counter(), hr.sites(tiny(name))
+    outside = [each for each in tiny(name).modules() if class_name(each) in families.OUTSIDE]
+    hooks = [module.register_forward_hook(lambda module, *_: calls.update([module])) for module in outside]
+    try:
+        with seam.attending(tiny(name), lambda call: calls.update([call.module])):
+            found = looked(tiny(name), zoo.inputs(tiny(name)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    sites = [site for site, _ in found]
+    assert calls == Counter(site.module for site in sites)
+    assert len(sites) == len(set(sites))
+    assert set(sites) == set(known)
+    assert all(weights.shape[:2] == (2, site.heads) for site, weights in found)
+    assert sorted(site.key for site in sites) == [row[:2] for row in zoo.EXPECTED[name]]
+
+
+@pytest.mark.parametrize("name", zoo.each(NAMES))
+def test_weights_are_those_the_model_gives_out_by_itself(name):
+    own = own_attentions(tiny(name), zoo.inputs(tiny(name)))
+    for site, weights in seen(name):
+        torch.testing.assert_close(weights, own[site.key], rtol=0, atol=bound(1))
+
+
+@pytest.mark.parametrize("name", zoo.each(NAMES))
+def test_rows_sum_to_one_at_most_over_real_keys_and_padding_gets_nothing(name):
+    given = zoo.inputs(tiny(name))
+    for site, weights in seen(name):
+        queries, keys = (present(given, site.kind, side) for side in ("queries", "keys"))
+        rows = weights.transpose(1, 2)  # [batch, query, heads, key]
+        assert (rows >= 0).all()
+        if keys is not None:
+            hidden = ~keys[:, None, None].expand_as(rows)
+            there = torch.ones_like(rows[..., 0], dtype=torch.bool) if queries is None else queries[..., None]
+            assert rows[hidden & there[..., None]].abs().sum() == 0
+            rows = rows.masked_fill(hidden, 0)
+        assert rows.sum(-1).max() <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name not in zoo.ENCODERS))
+def test_a_decoder_never_sees_what_comes_later(name):
+    causal = [weights for site, weights in seen(name) if site.kind == "dec-self"]
+    assert causal
+    assert all(weights.triu(1).abs().sum() == 0 for weights in causal)
+
+
+@pytest.mark.parametrize("name", zoo.each(NAMES))
+def test_masks_survive_and_the_outputs_are_the_same(name):
+    model, given = tiny(name), zoo.inputs(tiny(name))
+    plain = forward(model, given)[0]
+    with hr.watched(model, lambda *_: None):
+        torch.testing.assert_close(forward(model, given)[0], plain, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name not in ("whisper", "vit")))
+def test_padding_does_not_reach_the_weights(name):
+    """What a padded token is does not change any weight of the tokens that are there."""
+    model, given = tiny(name), zoo.inputs(tiny(name))
+    ids = given["input_ids"].where(given["attention_mask"].bool(), zoo.FIRST_WORD + 5)
+    other = dict(looked(model, given | {"input_ids": ids}))
+    for site, weights in seen(name):
+        if site.kind != "cross" and (queries := present(given, site.kind, "queries")) is not None:
+            rows = queries[:, None, :, None].expand_as(weights)
+            torch.testing.assert_close(other[site][rows], weights[rows], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_leaving_leaves_no_trace(name):
+    model, given = zoo.tiny(name).train(), zoo.inputs(tiny(name))
+    before = _traces(model)
+    with hr.watched(model, lambda *_: None):
+        assert _traces(model) != before
+        forward(model, given)
+    assert _traces(model) == before
+
+    def fail(*_):
+        raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="on purpose"), hr.watched(model, fail):
+        forward(model, given)
+    assert _traces(model) == before
+    assert not any(seam._handlers.get(module) for module in model.modules())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_after_an_exception_the_next_block_sees_every_site_again(name):
+    model, given = tiny(name), zoo.inputs(tiny(name))
+
+    def fail(*_):
+        raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="on purpose"), hr.watched(model, fail):
+        forward(model, given)
+    assert [site for site, _ in looked(model, given)] == [site for site, _ in seen(name)]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_several_forwards_in_one_block_are_each_seen_whole(name):
+    model, given = tiny(name), zoo.inputs(tiny(name))
+    found = []
+    with hr.watched(model, lambda site, _: found.append(site)):
+        forward(model, given)
+        forward(model, given)
+    assert found == 2 * [site for site, _ in seen(name)]
+
+
+@pytest.mark.parametrize("name", zoo.each(NAMES))
+def test_no_more_than_one_layer_is_alive(name):
+    alive = []
+
+    def look(_, weights):
+        assert not any(one() is not None for one in alive)
+        alive.append(weakref.ref(weights))
+
+    with hr.watched(tiny(name), look):
+        made = forward(tiny(name), zoo.inputs(tiny(name)))
+    assert len(alive) == len(zoo.EXPECTED[name])
+    assert not any(one() is not None for one in alive)
+    assert not any("attentions" in field for field in made)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_model_is_not_seen_nor_touched(name):
+    model, other = tiny(name), zoo.tiny(name, seed=1)
+    given = zoo.inputs(model)
+    before, plain = _traces(other), forward(other, given)[0]
+    found = []
+    with hr.watched(model, lambda site, _: found.append(site)):
+        assert _traces(other) == before
+        assert torch.equal(forward(other, given)[0], plain)
+    assert found == []
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_blocks_nest(name):
+    model, given = tiny(name), zoo.inputs(tiny(name))
+    outer, inner = [], []
+    with hr.watched(model, lambda *both: outer.append(both)):
+        with hr.watched(model, lambda *both: inner.append(both)):
+            forward(model, given)
+        forward(model, given)
+    sites = [site for site, _ in seen(name)]
+    assert [site for site, _ in inner] == sites
+    assert [site for site, _ in outer] == 2 * sites
+    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(inner, outer, strict=False))
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("watched_first", [True, False])
+def test_gates_act_and_are_seen_to_act_in_one_block(name, watched_first):
+    model, given = tiny(name), zoo.inputs(tiny(name))
+    shut = torch.zeros(len(families.index(model)))
+    found = []
+    blocks = [lambda: hr.watched(model, lambda *both: found.append(both)), lambda: hr.gated(model, shut)]
+    outside, inside = blocks if watched_first else blocks[::-1]
+    with hr.gated(model, shut):
+        gated = forward(model, given)[0]
+    with outside(), inside():
+        torch.testing.assert_close(forward(model, given)[0], gated, atol=1e-5, rtol=1e-4)
+    for (site, weights), (same, plain) in zip(found, seen(name), strict=True):
+        assert site is same
+        assert torch.allclose(weights, plain, atol=1e-6) == (site.layer == 0 and site.kind != "cross"), site.name
+
+
+def test_attentions_can_still_be_asked_for_outside_the_block():
+    model, given = zoo.tiny("bert"), zoo.inputs(tiny("bert"))
+    model.set_attn_implementation("eager")
+    looked(model, given)
+    made = forward(model, given, output_attentions=True)
+    assert all(torch.equal(one, weights) for one, (_, weights) in zip(made.attentions, seen("bert"), strict=True))
+
+
+@pytest.mark.parametrize("mask", seam.HEAD_MASKS)
+def test_head_masks_are_refused(mask):
+    model = tiny("marian")
+    message = (
+        f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
+        f"be masked; use headroles.gated(model, gates) instead"
+    )
+    with hr.watched(model, lambda *_: None), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        forward(model, zoo.inputs(model), **{mask: torch.zeros(2, 4)})
+
+
+def test_what_has_no_attention_cannot_be_watched():
+    with (
+        pytest.raises(ValueError, match="^no attention found in MambaForCausalLM"),
+        hr.watched(tiny("mamba"), print),
+    ):
+        pass
+
+
+WHOLE = {"deberta-v2", "mpnet", "gptj", "gpt-neo", "bloom", "falcon", "falcon-grouped", "fsmt", "t5", "mt5"}
+LONG = 300  # tokens
+
+
+def in_parts(model, given, cells):
+    """(site, first, weights) of every part of one forward."""
+    found = []
+    with watched_in_parts(model, lambda *seen: found.append(seen), cells=cells):
+        forward(model, given)
+    return found
+
+
+@pytest.mark.parametrize("name", zoo.each(NAMES))
+def test_a_model_is_divided_where_that_is_the_same(name):
+    assert divisible(tiny(name)) == (name not in WHOLE)
+
+
+@pytest.mark.parametrize("cells", [1, 60, 10**6])
+@pytest.mark.parametrize("name", ["marian", "bert", "llama-grouped", "mistral", "gpt2", "albert", "t5"])
+def test_parts_of_the_attention_are_the_attention(name, cells):
+    given = zoo.inputs(tiny(name))
+    parts, whole = in_parts(tiny(name), given, cells), dict(seen(name))
+    assert list(dict.fromkeys(site for site, *_ in parts)) == list(whole)
+    for site, weights in whole.items():
+        mine = [(first, part) for one, part, first in parts if one == site]
+        assert [first for first, _ in mine] == [0, *torch.tensor([p.shape[2] for _, p in mine]).cumsum(0).tolist()[:-1]]
+        torch.testing.assert_close(torch.cat([part for _, part in mine], 2), weights, rtol=0, atol=bound(1))
+        if name not in WHOLE:
+            assert all(part.numel() <= cells or part.shape[2] == 1 for _, part in mine)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made in the block."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        tensors = [
+            each for each in (made if isinstance(made, tuple | list) else [made]) if isinstance(each, torch.Tensor)
+        ]
+        self.numbers = max([self.numbers, *(each.untyped_storage().nbytes() // each.itemsize for each in tensors)])
+        return made
+
+
+@pytest.mark.parametrize("name", ["llama-grouped", "bert"])
+def test_nothing_grows_with_the_square_of_the_length(name):
+    room = {"max_position_embeddings": LONG}
+    model = type(tiny(name))(type(tiny(name).config).from_dict(tiny(name).config.to_dict() | room)).eval()
+    ids = torch.arange(LONG)[None] % 40 + 4
+    with Largest() as most, watched_in_parts(model, lambda *_: None, cells=4000):
+        forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    assert most.numbers <= LONG * zoo.VOCABULARY < LONG**2
+    with Largest() as most, hr.watched(model, lambda *_: None):
+        forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    assert most.numbers >= LONG**2

@@ -1,0 +1,77 @@
+"""A model whose numbers are NaN or infinite is told so, with the place, wherever its heads are gated or measured."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from helpers import zoo
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.models import dummy_inputs as finite
+from headroles.testing.tiny_models import miniature
+
+QUERY = "bert.encoder.layer.0.attention.self.query.weight"
+AFTER = "bert.encoder.layer.1.output.dense.weight"  # no attention comes after it
+ASKED = {
+    "relevance": lambda model: hr.score(model, tokens_of("bert"), corpus(4), "relevance"),
+    "importance": lambda model: hr.score(model, tokens_of("bert"), corpus(4), "importance"),
+    "prune": lambda model: hr.prune(model, tokens_of("bert"), corpus(4), "importance", keep=0.5),
+    "shrink": lambda model: hr.shrink(model, [("enc-self", 0, 1)]),
+    "compensation": lambda model: hr.compensation(model, model),
+    "gated": lambda model: hr.gated(model, torch.ones(8)).__enter__(),
+}
+
+
+def spoilt(name, value):
+    model = zoo.tiny("bert")
+    model.get_parameter(name).data[0, 0] = value
+    return model
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("asked", ASKED)
+def test_weights_that_are_not_finite_are_named(asked, value):
+    message = f"the numbers of BertForMaskedLM are not finite: 1 of 1,024 in {QUERY}"
+    with pytest.raises(ValueError, match=rf"\A{re.escape(message)}\Z"):
+        ASKED[asked](spoilt(QUERY, value))
+
+
+@pytest.mark.parametrize("asked", ["relevance", "importance", "prune", "shrink"])
+def test_weights_behind_all_attention_are_named_too(asked):
+    with pytest.raises(ValueError, match=rf"not finite.*: 1 of 1,536 in {re.escape(AFTER)}"):
+        ASKED[asked](spoilt(AFTER, math.nan))
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_numbers_that_half_precision_cannot_hold_are_named(asked):
+    model = zoo.tiny("bert")
+    model.bert.encoder.layer[0].attention.self.value.weight.data *= 30_000
+    message = (
+        "the numbers of BertForMaskedLM are not finite: those that bert.encoder.layer.0.attention.self.value puts "
+        "out, in float16"
+    )
+    with pytest.raises(ValueError, match=rf"\A{re.escape(message)}\Z"):
+        ASKED[asked](model.half())
+
+
+def test_a_model_that_is_mended_works():
+    model = spoilt(QUERY, math.nan)
+    with pytest.raises(ValueError, match="not finite"):
+        ASKED["shrink"](model)
+    model.load_state_dict(zoo.tiny("bert").state_dict())
+    ASKED["shrink"](model)
+    assert hr.sites(model)[0].numbers == (0, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["bert", "marian", "gpt2"])
+def test_a_sound_model_is_found_sound(name):
+    finite.check(zoo.tiny(name))
+
+
+def test_what_cannot_be_gated_for_another_reason_says_so():
+    with pytest.raises(ValueError, match="something stands between"), hr.gated(miniature("bitnet"), torch.ones(8)):
+        pass

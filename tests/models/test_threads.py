@@ -1,0 +1,297 @@
+"""Two threads on one model, and forwards that fail half way: no number is another thread's, or another layer's."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import zoo
+from helpers.attentions import own_attentions
+from helpers.letters import corpus, scored, scores_for, tokens_of
+from torch.overrides import _get_current_function_mode_stack
+
+import headroles as hr
+from headroles.models import attention_hooks as seam
+from headroles.models import masking as gates
+from headroles.models.capture import watched, watched_in_parts
+from headroles.models.dummy_inputs import examples
+from headroles.pruning.l0 import L0
+from headroles.pruning.learned_gates import frozen, learning
+from headroles.scores import Attribution
+
+WAIT = 30  # seconds after which a thread that should have gone on is taken to hang
+
+
+class Threads:
+    """Runs functions in threads of their own and gives back what they gave, or raises what they raised."""
+
+    def __init__(self):
+        self.found, self.running = {}, []
+
+    def start(self, name, run):
+        def keep():
+            try:
+                self.found[name] = run()
+            except Exception as error:
+                self.found[name] = error
+
+        self.running.append(threading.Thread(target=keep, daemon=True))
+        self.running[-1].start()
+        return self.running[-1]
+
+    def join(self):
+        for thread in self.running:
+            thread.join(WAIT)
+            assert not thread.is_alive()
+        return self.found
+
+
+def traces(model):
+    """All that a block may leave behind."""
+    hooks = [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in model.modules()]
+    names = [config._attn_implementation for config in seam.configs_of(model)]
+    grads = [parameter.requires_grad for parameter in model.parameters()]
+    return hooks, names, grads, [m.training for m in model.modules()], [*dict(model.named_modules())]
+
+
+def blocks(model):
+    """Every block that changes a model."""
+    ones = torch.ones(8 * (3 if model.config.is_encoder_decoder else 1))
+    learnt = [("enc-self", 0, 0)]
+    given = L0(strength=0.1).gates(model, learnt, None)
+    return {
+        "attending": lambda: seam.attending(model, lambda _: None),
+        "evaluating": lambda: seam.evaluating(model),
+        "gated": lambda: gates.gated(model, ones),
+        "uniform": lambda: gates.gated(model, ones, fill="uniform"),
+        "watched": lambda: watched(model, lambda *_: None),
+        "in parts": lambda: watched_in_parts(model, lambda *_: None, cells=1),
+        "ruled": lambda: hr.ruled(model, "cp"),
+        "learning": lambda: learning(model, given),
+        "frozen": lambda: frozen(model, "all"),
+    }
+
+
+@pytest.mark.parametrize("name", [*blocks(zoo.tiny("bert"))])
+def test_a_block_waits_until_that_of_another_thread_ends(name):
+    """The second thread begins while the first is inside, and enters only when it has left."""
+    model, inside, leave, order = zoo.tiny("bert"), threading.Event(), threading.Event(), []
+    own, before = blocks(model)[name], traces(model)
+
+    def first():
+        with own():
+            inside.set()
+            assert leave.wait(WAIT)
+            order.append("first leaves")
+
+    def second():
+        with own():
+            order.append("second enters")
+
+    threads = Threads()
+    threads.start("first", first)
+    assert inside.wait(WAIT)
+    waiting = threads.start("second", second)
+    waiting.join(0.05)
+    assert order == []
+    leave.set()
+    assert threads.join() == {"first": None, "second": None}
+    assert order == ["first leaves", "second enters"]
+    assert traces(model) == before
+
+
+def test_a_part_of_a_model_is_not_free_either():
+    model, inside, leave, entered = zoo.tiny("marian"), threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with seam.evaluating(model.get_encoder()), seam.evaluating(model):
+            inside.set()
+            assert leave.wait(WAIT)
+
+    def second():
+        with seam.evaluating(model.get_decoder()):
+            entered.set()
+
+    threads = Threads()
+    threads.start("first", first)
+    assert inside.wait(WAIT)
+    threads.start("second", second)
+    assert not entered.wait(0.05)
+    leave.set()
+    assert threads.join() == {"first": None, "second": None}
+
+
+def test_a_forward_of_another_thread_is_an_error_while_a_block_is_open():
+    model, inputs, seen = zoo.tiny("bert"), examples(zoo.tiny("bert")), []
+    with torch.no_grad(), watched(model, lambda site, _: seen.append(site)):
+        threads = Threads()
+        for name, called in ("model", model), ("body", model.base_model):
+            threads.start(name, lambda called=called: called(**inputs))
+        found = threads.join()
+        assert seen == []
+        model(**inputs)
+    assert len(seen) == 2
+    for error in found.values():
+        assert isinstance(error, RuntimeError)
+        assert "was called by a thread while a block of another thread changes or watches it" in str(error)
+    assert model(**inputs).logits is not None
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_tables_of_two_threads_are_those_of_one(name):
+    """Both start together; each batch is a chance for the other thread to get in between."""
+    model, start = zoo.tiny(name), threading.Barrier(2)
+    before = traces(model)
+
+    def run():
+        start.wait(WAIT)
+        return hr.score(model, tokens_of(name), corpus(), scores_for(name), budget=64, resamples=0)
+
+    threads = Threads()
+    for number in range(2):
+        threads.start(number, run)
+    for table in threads.join().values():
+        expected = scored(name)[list(table)]
+        np.testing.assert_allclose(table.to_numpy(), expected.to_numpy(), rtol=1e-5, atol=1e-6)
+    assert traces(model) == before
+
+
+def test_models_of_one_config_do_not_take_its_attention_from_each_other():
+    """The first thread enters first and leaves first: the second still sees its attention, and all is as it was."""
+    one = zoo.tiny("bert")
+    other = type(one)(one.config).eval()
+    assert other.config is one.config
+    before, inside, left = one.config._attn_implementation, threading.Event(), threading.Event()
+    inputs, entered = examples(one), threading.Event()
+
+    def first():
+        with seam.attending(one, lambda _: None):
+            inside.set()
+            assert entered.wait(WAIT)
+        left.set()
+
+    def second():
+        seen = []
+        assert inside.wait(WAIT)
+        with seam.attending(other, seen.append), torch.no_grad():
+            entered.set()
+            assert left.wait(WAIT)
+            other(**inputs)
+        return len(seen)
+
+    threads = Threads()
+    threads.start("first", first)
+    threads.start("second", second)
+    assert threads.join() == {"first": None, "second": 2}
+    assert one.config._attn_implementation == before != seam.NAME
+
+
+def test_attributions_of_two_models_draw_each_for_itself():
+    """captum draws from states that all threads share."""
+    start = threading.Barrier(2)
+    asked = Attribution(method="ShapleyValueSampling", options=(("n_samples", 2),))
+    alone = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(4), asked, resamples=0, budget=24)
+
+    def run(model):
+        start.wait(WAIT)
+        return hr.score(model, tokens_of("bert"), corpus(4), asked, resamples=0, budget=24)
+
+    threads = Threads()
+    for number, model in enumerate([zoo.tiny("bert"), zoo.tiny("bert")]):
+        threads.start(number, partial(run, model))
+    for table in threads.join().values():
+        np.testing.assert_array_equal(table, alone)
+
+
+# --- forwards that fail half way ------------------------------------------------------------------------------------
+
+
+class Broken(BaseException):
+    """What no `except Exception` catches, as Ctrl-C."""
+
+
+@pytest.fixture(params=[RuntimeError, Broken], ids=["error", "interrupt"])
+def failing(request):
+    """ALBERT calls one layer twice; a forward that fails after the first call."""
+    model = zoo.tiny("albert")
+    layer, kind = model.albert.encoder.albert_layer_groups[0].albert_layers[0].ffn, request.param
+
+    def fail():
+        def stop(*_):
+            raise kind("half way")
+
+        hook = layer.register_forward_pre_hook(stop)
+        try:
+            with pytest.raises(kind, match="half way"):
+                model(**examples(model))
+        finally:
+            hook.remove()
+
+    return model, fail
+
+
+def test_gates_act_on_their_own_layer_after_a_forward_that_failed(failing):
+    model, fail = failing
+    shut, inputs = torch.tensor([0.0, 1, 1, 1, 1, 1, 1, 1]), examples(model)
+    with torch.no_grad(), hr.gated(model, shut):
+        expected = model(**inputs).logits
+        fail()
+        assert torch.equal(model(**inputs).logits, expected)
+    with torch.no_grad(), hr.gated(model, shut.flip(0)):
+        assert not torch.allclose(model(**inputs).logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("cells", [None, 1])
+def test_watching_sees_its_own_layer_after_a_forward_that_failed(failing, cells):
+    model, fail = failing
+    inputs, seen = examples(model), []
+
+    def look(site, weights, first=0):
+        if first == 0:
+            seen.append((site.layer, weights[:, :, :1]))
+
+    block = watched(model, look) if cells is None else watched_in_parts(model, look, cells=cells)
+    expected = own_attentions(model, inputs)
+    with torch.no_grad(), block:
+        fail()
+        seen.clear()
+        model(**inputs)
+    assert [layer for layer, _ in seen] == [0, 1]
+    for layer, weights in seen:
+        torch.testing.assert_close(weights, expected["enc-self", layer][:, :, :1], rtol=1e-5, atol=1e-6)
+
+
+def test_rules_end_with_a_forward_that_failed(failing):
+    model, fail = failing
+    inputs = examples(model)
+
+    def relevance():
+        ones = torch.ones(8, requires_grad=True)
+        with hr.gated(model, ones):
+            return torch.autograd.grad(model(**inputs).logits.sum(), ones)[0]
+
+    with hr.ruled(model, "cp"):
+        expected = relevance()
+        fail()
+        assert torch.equal(relevance(), expected)
+        fail()
+    assert _get_current_function_mode_stack() == []
+
+
+def test_a_forward_that_failed_is_no_step_of_learning(failing):
+    model, fail = failing
+    given, inputs = L0(strength=0.1).gates(model, _index(model), None), examples(model)
+    given.horizon = 4
+    with learning(model, given):
+        model.train()
+        model(**inputs, labels=inputs["input_ids"])
+        fail()
+        model(**inputs, labels=inputs["input_ids"])
+    assert int(given.step) == 2
+
+
+def _index(model):
+    return [("enc-self", site.layer, number) for site in hr.sites(model) for number in site.numbers]

@@ -1,0 +1,155 @@
+"""Figures of ablation show exactly their tables, and the commands that close heads make both."""
+
+from __future__ import annotations
+
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from helpers.commands import run
+from helpers.messages import whole
+
+import headroles as hr
+from headroles.plots import attention_map as plots
+from headroles.plots import effects as outcomes
+from headroles.tables import frame as heads
+
+INDEX = heads.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 2})
+
+
+def effects(name="ablation[loss]", *, scale=1.0, seed=0):
+    """A table as `hr.ablate` gives it."""
+    rng = np.random.default_rng(seed)
+    values, p = scale * rng.normal(size=len(INDEX)), rng.uniform(size=len(INDEX)) ** 4
+    columns = {"": values, ".low": values - 1, ".high": values + 1, ".p": p, ".holm": np.minimum(1, 9 * p), ".bh": p}
+    return heads.table({f"{name}{end}": each for end, each in columns.items()}, INDEX, "made by hand")
+
+
+@pytest.mark.parametrize(("scale", "decimals"), [(1.0, 2), (0.1, 3)])
+@pytest.mark.parametrize("kind", ["enc-self", "cross"])
+def test_a_map_of_effects_has_their_values_and_marks(kind, scale, decimals):
+    table = effects(scale=scale)
+    ax = plots.ablation(table, kind=kind)
+    own = table.xs(kind, level="kind")
+    drawn = np.ma.filled(np.ma.asarray(ax.collections[0].get_array()).astype(float), np.nan).reshape(-1)
+    np.testing.assert_allclose(drawn[~np.isnan(drawn)], own["ablation[loss]"])
+    marks = (own["ablation[loss].p"] < 0.01).astype(int) + (own["ablation[loss].holm"] < 0.01).astype(int)
+    texts = [f"{value:z.{decimals}f}".replace("-", "−") for value in own["ablation[loss]"]]
+    texts = [text + "*" * mark for text, mark in zip(texts, marks, strict=True)]
+    assert [text.get_text() for text in ax.texts if text.get_text()] == texts
+    sure = f"p < 0.01 for {(marks > 0).sum()} of {len(own)} heads, {(marks > 1).sum()} by Holm"
+    assert ax.get_title().splitlines()[-1] == sure
+    assert ax.figure.axes[-1].get_ylabel() == "change in loss (red: worse)"
+    far = table["ablation[loss]"].abs().max()
+    assert ax.collections[0].get_clim() == (-far, far)  # of all kinds
+
+
+def test_a_histogram_counts_every_head_once():
+    table = effects()
+    ax = plots.histogram(table)
+    bars = [patch for container in ax.containers for patch in container]
+    assert sum(bar.get_height() for bar in bars) == len(table)
+    assert min(bar.get_x() for bar in bars) == pytest.approx(table["ablation[loss]"].min())
+    assert [list(line.get_xdata()) for line in ax.lines] == [[0, 0]]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["enc-self", "cross"]
+
+
+def test_two_corpora_are_drawn_against_each_other():
+    one, other = effects(), effects("ablation[bleu]", seed=1)
+    ax = plots.agreement(one, other, names=("news", ""))
+    points = np.concatenate([each.get_offsets() for each in ax.collections])
+    expected = np.stack([one["ablation[loss]"], other["ablation[bleu]"]], axis=1)
+    np.testing.assert_allclose(np.sort(points, axis=0), np.sort(expected, axis=0))
+    told = outcomes.correlations(one["ablation[loss]"], other["ablation[bleu]"]).loc["all"]
+    values = [
+        f"{told[key]:.2f} [{told[f'{key}.low']:.2f}, {told[f'{key}.high']:.2f}]" for key in ("pearson", "spearman")
+    ]
+    assert ax.get_title() == f"Pearson {values[0]}\nSpearman {values[1]}"
+    both = [test(*expected.T).statistic for test in (scipy.stats.pearsonr, scipy.stats.spearmanr)]
+    np.testing.assert_allclose(told[["pearson", "spearman"]], both, rtol=1e-12)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("change in loss on news", "change in bleu")
+
+
+def test_a_given_ax_is_used():
+    for draw, given in ((plots.ablation, {"kind": "cross"}), (plots.histogram, {})):
+        _, ax = plt.subplots()
+        assert draw(effects(), ax=ax, **given) is ax
+    _, ax = plt.subplots()
+    assert plots.agreement(effects(), effects(seed=1), ax=ax) is ax
+
+
+def test_plans_are_said_in_words():
+    table = effects("ablation[bleu rest]")
+    label = plots.ablation(table, kind="cross").figure.axes[-1].get_ylabel()
+    assert label == "change in bleu, all but one (red: worse)"
+
+
+def test_of_a_metric_that_is_not_ours_red_says_less():
+    label = plots.ablation(effects("ablation[own]"), kind="cross").figure.axes[-1].get_ylabel()
+    assert label == "change in own (red: less)"
+
+
+def test_other_tables_are_refused():
+    message = "expected the table of one hr.ablate (ablation[...], .p, .holm); got [1, 2]"
+    with pytest.raises(ValueError, match=whole(message)):
+        outcomes.effect_of([1, 2])
+    start = re.escape("expected the table of one hr.ablate (ablation[...], .p, .holm); got a DataFrame (")
+    for wrong in (effects()[["ablation[loss]"]], heads.join(effects(), effects("ablation[bleu]"))):
+        with pytest.raises(ValueError, match=f"^{start}"):
+            plots.histogram(wrong)
+    with pytest.raises(ValueError, match=whole("nothing to draw: 'ablation[loss]' has no value for any of 9 heads")):
+        plots.histogram(effects() * np.nan)
+    fewer = heads.table(effects().iloc[:5].to_dict("list"), heads.rows(effects().iloc[:5]), "made by hand")
+    with pytest.raises(ValueError, match=whole("the tables are of different heads: 9 and 5 rows, 5 in common")):
+        plots.agreement(effects(), fewer)
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A study of a tiny encoder: every head closed, measured by agreement."""
+    from helpers import planted
+
+    folder = tmp_path_factory.mktemp("swept")
+    planted.model().save_pretrained(folder / "model")
+    planted.tokenizer().save_pretrained(folder / "model")
+    text = folder / "given.txt"
+    text.write_text("\n".join(sentence.text for sentence in planted.corpus()[:12]) + "\n")
+    done = run("ablate", folder / "model", text, "--metric", "agreement", "--study", folder / "s", "--resamples", 20)
+    assert done.code == 0, done.err
+    return folder, done
+
+
+def test_ablate_says_what_it_found_and_keeps_it(swept):
+    folder, done = swept
+    assert "the largest of 16 effects" in done.out
+    assert re.search(r"^\d+ of 16 heads with p after Holm < 0\.01$", done.out, flags=re.MULTILINE)
+    table = heads.load(folder / "s" / "ablation-agreement-single-zero.parquet")
+    assert list(table) == [f"ablation[agreement]{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh")]
+    model, tokenizer = hr.load(folder / "model")
+    again = hr.ablate(model, tokenizer, hr.read(folder / "given.txt"), metric="agreement", resamples=20)
+    pd.testing.assert_frame_equal(table, again)
+    names = {path.name for path in (folder / "s").glob("*.png")}
+    assert names == {f"ablation-agreement-single-zero-{end}.png" for end in ("enc-self", "histogram")}
+
+
+def test_curve_orders_heads_by_a_column_of_the_study(swept):
+    folder, _ = swept
+    given = folder / "model", folder / "given.txt", "--study", folder / "s", "--resamples", 10
+    done = run("curve", *given, "--by", "ablation[agreement]", "--seeds", 2, "--steps", 4)
+    assert done.code == 0, done.err
+    table = heads.load(folder / "s" / "curves-agreement.parquet")
+    assert table["order"].unique().tolist() == ["ablation[agreement]", "random 0", "random 1"]
+    assert table["closed"].unique().tolist() == [0, 4, 8, 12, 16]
+    assert (folder / "s" / "curves-agreement.png").exists()
+    wrong = run("curve", *given, "--by", "nonsense")
+    known = "ablation[agreement], ablation[agreement].p, ablation[agreement].holm, ablation[agreement].bh"
+    assert wrong.err == f"headroles: no column 'nonsense' to order heads by; known: {known}\n"
+    nothing = run("curve", *given[:2], "--study", folder / "none")
+    place = folder / "none"
+    assert nothing.err == f"headroles: no scores in {place}; make them with headroles score or headroles ablate\n"

@@ -1,0 +1,87 @@
+"""Pictures, pages and artefacts are replaced by what is of the same model, and by nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from helpers import zoo
+from helpers.commands import run
+from helpers.letters import tokens_of
+
+import headroles as hr
+from headroles.experiments import score_study as survey
+from headroles.experiments.papers.running import reproduce
+from headroles.experiments.papers.tables import Bench
+from headroles.tables import frame as heads
+
+INDEX = heads.index({("enc-self", 0): 4})
+
+
+@pytest.fixture
+def whole(tmp_path):
+    return hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole")
+
+
+def refused(done, path, whose):
+    said = f"headroles: {path} is there, {whose}; name another file, or give --overwrite, which replaces it\n"
+    assert (done.code, done.err) == (2, said)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_a_picture_of_attention_is_replaced_by_one_of_the_same_model(suffix, whole, tmp_path):
+    path, other = tmp_path / f"a{suffix}", hr.save(zoo.tiny("bert", seed=1), tokens_of("bert"), tmp_path / "other")
+    first, second = (("attention", model, "a b", "enc-self:0:0", "--output", path) for model in (whole, other))
+    assert run(*first).code == run(*first).code == 0
+    refused(run(*second), path, "of another model")
+    assert run(*second, "--overwrite").code == 0
+    path.write_bytes(b"a photograph")
+    refused(run(*first), path, "not known to be by headroles")
+    assert path.read_bytes() == b"a photograph"
+
+
+@pytest.fixture
+def study(tmp_path):
+    made = hr.Study(tmp_path / "study")
+    heads.save(
+        heads.table({"entropy": [1.0, 2, 3, 4]}, INDEX, heads.sign(model="m", weights="abc")), made.path("heads")
+    )
+    return made
+
+
+def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
+    page = tmp_path / "report.html"
+    assert run("report", study.folder, "--output", page).code == run("report", study.folder, "--output", page).code == 0
+    other = heads.table({"entropy": [1.0, 2, 3, 4]}, INDEX, heads.sign(model="m", weights="def"))
+    heads.save(other, study.path("heads"))
+    refused(run("report", study.folder, "--output", page), page, "of another model")
+    assert run("report", study.folder, "--output", page, "--overwrite").code == 0
+    page.write_text("<p>mine")
+    refused(run("report", study.folder, "--output", page), page, "not known to be by headroles")
+    assert page.read_text() == "<p>mine"
+
+
+def test_pictures_in_a_study_that_are_not_ours_stay(study):
+    mine, place = study.folder / "contest.png", study.folder / "heatmap-entropy.png"
+    mine.write_bytes(b"a photograph")
+    survey.draw(study)
+    assert survey.draw(study) == [place]
+    assert mine.read_bytes() == b"a photograph"  # `draw` may write a file of that name
+    place.write_bytes(b"a photograph")
+    with pytest.raises(FileExistsError, match=f"^{re.escape(str(place))} is there, not known to be by headroles; name"):
+        survey.draw(study)
+    assert place.read_bytes() == b"a photograph"
+
+
+def test_artefacts_of_other_studies_are_not_replaced(study, tmp_path):
+    place = tmp_path / "made"
+    reproduce(Bench([study.folder], None), place, "voita2019", "fig6")  # of a formula
+    told = place / "papers/voita2019/fig6.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | {"tables": ["other/heads.parquet"]}))
+    before = told.read_bytes()
+    with pytest.raises(FileExistsError, match="of other studies: fig6 is of other, these are of study; "):
+        reproduce(Bench([study.folder], None), place, "voita2019", "fig6")
+    assert told.read_bytes() == before
+    reproduce(Bench([study.folder], None), place, "voita2019", "fig6", overwrite=True)
+    assert told.read_bytes() != before

@@ -1,0 +1,186 @@
+"""Figures of pruning show exactly their tables: the artists are asked, not the pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.messages import whole
+
+from headroles.plots import attention_map as plots
+from headroles.plots.sparsity import densities
+from headroles.tables import frame as heads
+
+pytestmark = pytest.mark.usefixtures("nothing_shown")
+
+SIZES = pd.DataFrame(
+    {
+        "heads": [12, 9, 4],
+        "of": 12,
+        "enc-self": [6, 4, 1],
+        "cross": [6, 5, 3],
+        "value": [30.0, 29.5, 20.0],
+        "low": [29.0, 28.0, 18.0],
+        "high": [31.0, 31.5, 23.0],
+    }
+)
+
+
+def marks(line):
+    return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+
+
+def test_sizes_stand_where_they_are_with_their_intervals_and_the_control_across():
+    ax = plots.survival(SIZES, label="BLEU")
+    bars = ax.containers[0]
+    assert marks(bars.lines[0]) == [(0, 30.0), (3, 29.5), (8, 20.0)]
+    ends = [segment[:, 1].tolist() for segment in bars.lines[2][0].get_segments()]
+    assert ends == [[29.0, 31.0], [28.0, 31.5], [18.0, 23.0]]
+    assert [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [30.0]
+    assert ax.get_ylabel() == "BLEU"
+    top = ax.child_axes[0]
+    ax.figure.canvas.draw()
+    assert sorted(top.get_xlim()) == pytest.approx(sorted(12 - x for x in ax.get_xlim()))
+
+
+def test_several_tables_are_several_lines():
+    ax = plots.survival({"one": SIZES, "two": SIZES.assign(value=SIZES["value"] - 1)})
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two"]
+    assert len(ax.containers) == 2
+
+
+def test_each_kind_is_a_line():
+    ax = plots.by_kind(SIZES)
+    assert [marks(line) for line in ax.lines] == [[(0, 6), (3, 4), (8, 1)], [(0, 6), (3, 5), (8, 3)]]
+    assert [line.get_label() for line in ax.lines] == ["encoder self-attention", "cross-attention"]
+
+
+FUNCTIONS = pd.DataFrame(
+    [("enc-self", "none", 3, 6), ("enc-self", "positional", 2, 6), ("enc-self", "several", 1, 6)]
+    + [("enc-self", "positional", 1, 2), ("enc-self", "none", 1, 2), ("cross", "none", 6, 6)],
+    columns=["kind", "function", "count", "heads"],
+)
+
+
+def test_functions_are_piled_up_to_the_number_of_heads():
+    ax = plots.functions(FUNCTIONS)
+    boxes = {bars.get_label(): [(bar.get_y(), bar.get_height()) for bar in bars] for bars in ax.containers}
+    assert boxes == {"none": [(0, 3), (0, 1)], "positional": [(3, 2), (1, 1)], "several": [(5, 1), (2, 0)]}
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["6", "2"]
+    assert sorted(text.get_text() for text in ax.texts) == ["1", "1", "1", "2", "3"]
+    with pytest.raises(ValueError, match=whole("no heads of kind 'dec-self' in the table, which has enc-self, cross")):
+        plots.functions(FUNCTIONS, kind="dec-self")
+
+
+def test_layers_show_how_many_heads_they_have_left():
+    index = heads.index({("enc-self", 0): 3, ("enc-self", 1): 3, ("cross", 0): 3})
+    columns = {
+        "survival[a]": [1, 0, 1, 1, 1, 1, 0, 0, 0],
+        "survival[a].open": 0.5,
+        "survival[b]": [0, 0, 0, 1, 0, 0, 1, 1, 1],
+    }
+    ax = plots.by_layer(heads.table(columns, index, "made up"))
+    assert ax.collections[0].get_array().reshape(2, 2).tolist() == [[2, 0], [3, 1]]
+    assert [text.get_text() for text in ax.texts] == ["2", "0", "3", "1"]
+    assert not ax.yaxis_inverted()
+    with pytest.raises(ValueError, match=r"^expected columns survival\[...\] over heads, as hr.prune makes; got "):
+        plots.by_layer(SIZES)
+
+
+def test_gates_are_a_row_per_head_and_a_column_per_step():
+    rows = [
+        ("enc-self", layer, head, step, step / 10 + head / 100)
+        for step in (0, 5)
+        for layer in (0, 1)
+        for head in (0, 1)
+    ]
+    ax = plots.gates(pd.DataFrame(rows, columns=[*heads.LEVELS, "step", "open"]))
+    grid = ax.collections[0].get_array().reshape(4, 2)
+    np.testing.assert_allclose(grid, [[0, 0.5], [0.01, 0.51]] * 2)
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0", "1"]
+
+
+def test_densities_have_the_masses_of_the_paper_and_sum_to_one():
+    ax = densities()
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == [
+        "log α = 0: P(0) = 0.232, P(1) = 0.232",
+        "log α = 2: P(0) = 0.039, P(1) = 0.690",
+        "log α = −3: P(0) = 0.858, P(1) = 0.015",
+    ]
+    for line, bars in zip(ax.lines, ax.collections, strict=True):
+        masses = sum(segment[1, 1] for segment in bars.get_segments())
+        assert np.trapezoid(line.get_ydata(), line.get_xdata()) + masses == pytest.approx(1, abs=0.01)
+
+
+CONTEST = pd.DataFrame(
+    [
+        {"strategy": name, "heads": size, "tuned": tuned, "value": mean, "value.low": mean - 1, "value.high": mean + 2}
+        for name, size, tuned, mean in [
+            ("all heads", 8, False, 10.0), ("all heads", 8, True, 11.0), ("importance", 4, False, 7.0),
+            ("importance", 4, True, 9.0), ("random", 4, False, 3.0), ("random", 4, True, 8.0),
+        ]
+    ]
+)  # fmt: skip
+
+
+def test_the_contest_has_a_panel_per_number_of_heads_and_a_mark_per_choice_and_seed():
+    seeds = CONTEST[["strategy", "heads", "tuned", "value"]].assign(seed=0)
+    axes = plots.contest(CONTEST, seeds, label="BLEU")
+    assert [ax.get_title() for ax in axes] == ["4 heads left"]
+    values = [bars.lines[0].get_xdata().tolist() for bars in axes[0].containers]
+    assert values == [[7.0, 3.0], [9.0, 8.0]]
+    spread = [[segment[:, 0].tolist() for segment in bars.lines[2][0].get_segments()] for bars in axes[0].containers]
+    assert spread == [[[6.0, 9.0], [2.0, 5.0]], [[8.0, 11.0], [7.0, 10.0]]]
+    assert sorted(line.get_xdata()[0] for line in axes[0].lines if line.get_linestyle() == ":") == [10.0, 11.0]
+    single = [
+        line.get_xdata().tolist() for line in axes[0].lines if line.get_marker() == "|" and len(line.get_xdata()) == 2
+    ]
+    assert [7.0, 3.0] in single
+    assert [9.0, 8.0] in single
+    assert [tick.get_text() for tick in axes[0].get_yticklabels()] == ["importance", "random"]
+
+
+def test_speeds_are_lines_by_batch_and_way_beside_what_operations_allow():
+    rows = [
+        (share, way, batch, 1 + share * batch, 0.9, 2.0, 1 + share)
+        for share in (0.0, 0.5) for way in ("gates", "cut") for batch in (1, 4)
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["share", "way", "batch", "speedup", "speedup.low", "speedup.high", "allowed"])
+    ax = plots.efficiency(table)
+    lines = {line.get_label(): marks(line) for line in ax.lines if not line.get_label().startswith("_")}
+    assert lines["cut, batch 4"] == [(0.0, 1.0), (0.5, 3.0)]
+    assert lines["gates, batch 1"] == [(0.0, 1.0), (0.5, 1.5)]
+    assert lines["cut: allowed by operations"] == [(0.0, 1.0), (0.5, 1.5)]
+
+
+def test_the_course_of_a_training_is_a_line_per_epoch_and_when_it_settles():
+    rows = [(epoch, share, epoch * 10.0 * (1 - share), 1 - share) for epoch in (1.0, 2.0) for share in (0.0, 1.0)]
+    ax = plots.dynamics(pd.DataFrame(rows, columns=["epoch", "share", "value", "kept"]), label="BLEU")
+    lines = {line.get_label(): marks(line) for line in ax.lines if not line.get_label().startswith("_")}
+    assert lines == {"1 (10.0)": [(0.0, 1.0), (1.0, 0.0)], "2 (20.0)": [(0.0, 1.0), (1.0, 0.0)]}
+    order = pd.DataFrame({"epoch": [1, 2], "roles[rare]": [0, 3], "roles[sink]": [0, 0]})
+    for name, value in (("all", 0.5), ("within", 0.4)):
+        order[[name, f"{name}.low", f"{name}.high"]] = [[value, value - 0.1, value + 0.1], [1, 1, 1]]
+    left, right = plots.settling(order)
+    assert [line.get_ydata().tolist() for line in left.lines] == [[0.5, 1], [0.4, 1]]
+    assert {line.get_label(): line.get_ydata().tolist() for line in right.lines} == {"rare": [0, 3]}
+
+
+@pytest.mark.parametrize(
+    ("drawing", "columns", "made_by"),
+    [
+        (plots.survival, "heads, high, low, of, value", "hr.prune_sizes"),
+        (plots.by_kind, "heads, of", "hr.prune_sizes"),
+        (plots.functions, "count, function, heads, kind", "hr.prune_sizes with scored="),
+        (plots.gates, "head, kind, layer, open, step", "hr.prune with learnt gates"),
+        (plots.contest, "heads, strategy, tuned, value, value.high, value.low", "hr.prune_contest"),
+        (plots.efficiency, "allowed, batch, share, speedup, speedup.high, speedup.low, way", "hr.efficiency"),
+        (plots.dynamics, "epoch, kept, share, value", "hr.dynamics"),
+        (plots.settling, "all, all.high, all.low, epoch, within", "hr.dynamics"),
+    ],
+)
+def test_another_table_is_refused(drawing, columns, made_by):
+    message = f"expected the table of {made_by} ({columns}); got a DataFrame (x) with 1 rows, index None"
+    with pytest.raises(ValueError, match=whole(message)):
+        drawing(pd.DataFrame({"x": [1]}))

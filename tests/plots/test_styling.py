@@ -1,0 +1,63 @@
+"""A graded frame says the table's numbers with their intervals, and colours them by their values."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import headroles as hr
+from headroles.tables import frame as heads
+
+WHERE = heads.index({("enc-self", 0): 3})
+
+
+def cells(styler: object) -> list[str]:
+    return re.findall(r'class="data row\d+ col\d+"\s*>(.*?)</td>', styler.to_html())  # type: ignore[attr-defined]
+
+
+def test_cells_say_number_and_interval_as_often_as_they_are_shown():
+    columns = {"confidence": [0.5, 0.25, np.nan], "confidence.low": [0.4, np.nan, 0], "confidence.high": [0.6, 0.3, 1]}
+    table = heads.table({**columns, "words": [3, 2, 1], "rare": [True, False, False]}, WHERE, "s")
+    shown = hr.graded(table, decimals=2)
+    expected = ["0.50 [0.40, 0.60]", "3", "True", "0.25", "2", "False", "", "1", "False"]
+    assert cells(shown) == expected
+    assert cells(shown) == expected
+
+
+def test_colours_follow_the_values_and_are_around_zero_where_signs_differ():
+    table = pd.DataFrame({"up": [1.0, 2, 3], "both": [-1.0, 0, 4]})
+    html = hr.graded(table).to_html()
+    colours = dict(re.findall(r"#T_\w+_(row\d_col\d) \{[^}]*background-color: (#\w+)", html))
+    assert len({colours[f"row{i}_col0"] for i in range(3)}) == 3
+    red, green, blue = (int(colours["row1_col1"][i : i + 2], 16) for i in (1, 3, 5))
+    assert min(red, green, blue) > 230  # zero is almost white
+
+
+@pytest.mark.parametrize(("name", "values"), [("ablation[bleu]", [0, -2]), ("ablation[loss rest]", [0, 2])])
+def test_red_is_harm_also_where_no_head_helps(name, values):
+    html = hr.graded(pd.DataFrame({name: values}, dtype=float)).to_html()
+    zero, most = re.findall(r"background-color: #(\w{6})", html)
+    assert min(bytes.fromhex(zero)) > 230  # almost white
+    red, _, blue = bytes.fromhex(most)
+    assert red > blue + 60
+
+
+def test_counts_p_and_what_is_missing_have_no_colour():
+    table = pd.DataFrame({"auc": [0.5, 0.9, np.nan], "p": [0.0004, 0.5, 1.0], "with": [3, 2, 1]})
+    html = hr.graded(table).to_html()
+    assert set(re.findall(r"(row\d_col\d) \{[^}]*background-color", html)) == {"row0_col0", "row1_col0"}
+    assert cells(hr.graded(table, ["p"]))[0] == "&lt;0.001"
+
+
+def test_what_is_in_a_cell_is_text():
+    html = hr.graded(pd.DataFrame({"note": ["<script>alert(1)</script>", None]})).to_html()
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_column_that_is_not_there_is_named():
+    with pytest.raises(KeyError, match="no column entropy; there are: confidence"):
+        hr.graded(pd.DataFrame({"confidence": [1.0]}), ["entropy"])

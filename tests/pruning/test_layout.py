@@ -1,0 +1,118 @@
+"""Which rows belong to which heads is a matter of paths: no weight, no dead unit, no saturated attention changes it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from helpers import zoo
+from helpers.gates import outputs
+from helpers.removals import apart, closing
+
+import headroles as hr
+from headroles.models.dummy_inputs import examples
+from headroles.pruning.layout import layouts
+from headroles.testing.tiny_models import miniature
+
+NAMES = ["bert", "marian", "t5", "gpt2", "deberta-v2", "bloom", "qwen3", "phi3"]
+
+
+def rows(model):
+    """The rows of each map in each attention module, by the order of the modules."""
+    return list(layouts(model).values())
+
+
+@cache
+def usual(name):
+    return rows(zoo.tiny(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_drawn_with_any_seed_have_the_same_rows(name):
+    assert all(runs for maps in usual(name) for runs in maps.values())
+    assert all(rows(zoo.tiny(name, seed=seed)) == usual(name) for seed in range(1, 6))
+
+
+def dead_heads(_, weight):
+    """The first half of the rows that a map puts out is 0, whatever comes in."""
+    weight[: len(weight) // 2] = 0
+
+
+def dead_inputs(_, weight):
+    if weight.ndim > 1:
+        weight[:, ::2] = 0
+
+
+def dead(_, weight):
+    weight.zero_()
+
+
+def no_biases(name, weight):
+    if name.endswith("bias"):
+        weight.zero_()
+
+
+def saturated(_, weight):
+    """Attention of exactly 0 and 1: no gradient reaches queries and keys."""
+    weight *= 1000
+
+
+@pytest.mark.parametrize("spoil", [dead_heads, dead_inputs, dead, no_biases, saturated])
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_belong_to_the_same_heads_whatever_their_weights(name, spoil):
+    model = zoo.tiny(name)
+    with torch.no_grad():
+        for site in hr.sites(model):
+            for parameter, weight in site.module.named_parameters():
+                spoil(parameter, weight)
+    assert rows(model) == usual(name)
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "gpt2", "qwen3"])
+def test_heads_of_dead_units_are_cut_out(name):
+    model, like = zoo.tiny(name), zoo.tiny(name)
+    with torch.no_grad():
+        for site in hr.sites(model) + hr.sites(like):
+            for parameter, weight in site.module.named_parameters():
+                dead_heads(parameter, weight)
+    gone, given = [(*site.key, 1) for site in hr.sites(model)], zoo.inputs(model)
+    hr.shrink(model, gone)
+    assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # its position embeddings
+def test_a_model_whose_attention_is_saturated_is_cut():
+    """Wide weights: which of its attention is exactly one-hot is a matter of the processor."""
+    model, like = miniature("mobilebert"), miniature("mobilebert")
+    for each in (model, like):
+        for site in hr.sites(each):
+            site.module.query.weight.data *= 100
+    gone, given = [("enc-self", 0, 1), ("enc-self", 1, 2)], examples(model)
+    hr.shrink(model, gone)
+    assert [site.numbers for site in hr.sites(model)] == [(0, 2, 3), (0, 1, 3)]
+    assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
+
+
+def test_a_map_of_one_number_for_each_head_is_cut_row_by_row():
+    model, like = miniature("laguna"), miniature("laguna")  # heads of 16 numbers, each times a gate of its own
+    site = hr.sites(model)[0]
+    gate = site.module.g_proj.weight.detach().clone()
+    assert len(gate) == site.heads
+    gone, given = [(*site.key, 1)], examples(model)
+    hr.shrink(model, gone, groups="expand")
+    assert torch.equal(site.module.g_proj.weight, gate[[head for head in range(site.heads) if head != 1]])
+    assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
+
+
+def test_a_model_that_draws_at_random_is_cut():
+    model = miniature("vit_mae")  # which patches it hides
+    hr.shrink(model, [("enc-self", 0, 1)])
+    assert hr.sites(model)[0].numbers == (0, 2, 3)
+
+
+def test_rows_are_found_while_anomalies_are_looked_for():
+    with torch.autograd.set_detect_anomaly(True):
+        found = rows(zoo.tiny("bert"))
+        assert torch.is_anomaly_enabled()
+    assert found == rows(zoo.tiny("bert"))

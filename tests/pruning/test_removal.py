@@ -1,0 +1,620 @@
+"""A model whose heads are cut out does what it does with their gates closed, in every family, saved and loaded too."""
+
+from __future__ import annotations
+
+import copy
+import re
+from functools import cache
+
+import pandas as pd
+import pytest
+import torch
+import transformers
+from helpers import zoo
+from helpers.gates import outputs
+from helpers.letters import corpus, tokenizer, tokens_of
+from helpers.removals import apart, closing, each, first_layers, refuse, reloaded, shares
+from helpers.traces import NAMES, _traces
+
+import headroles as hr
+from headroles.models import heads as families
+from headroles.models import masking as gates
+from headroles.models import sites as site
+from headroles.models.pruned import resized
+from headroles.pruning.layout import layouts
+from headroles.pruning.removal import shrink
+
+REFUSED = {  # what is said to who asks for head 1 of the first layer to go
+    "fsmt": "heads cannot be cut out of FSMTForConditionalGeneration, gates close them: its own code fails on "
+    "fewer heads (shape '[7, 1, 32]' is invalid for input of size 168)",  # of 7 tokens of 3 heads of 8 numbers
+    "olmo2": "heads cannot be cut out of Olmo2ForCausalLM, gates close them: no head can be cut out of "
+    "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over several heads, for one); close "
+    "heads with gates instead",
+}
+WITHOUT_SITES = [name for name in zoo.ZOO if name not in NAMES]  # none at all, or none that is seen
+CUT = [name for name in NAMES if name not in REFUSED]
+GENERATING = [
+    name
+    for name in CUT
+    if name in zoo.DECODERS or (name in zoo.ENCODER_DECODERS and "num_mel_bins" not in zoo.ZOO[name][2])
+]
+
+
+EACH, WRITING = each(CUT), each(GENERATING)
+GROUPED = [name for name in CUT if any(kv_heads < heads for *_, heads, kv_heads, _ in zoo.EXPECTED[name])]
+LOADED = ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5", "bert2gpt2"]
+
+
+@cache
+def whole(name):
+    """The model of a family with all its heads: not to be changed."""
+    return zoo.tiny(name)
+
+
+@cache
+def cut(name):
+    """The same without its `mixed` heads: not to be changed either."""
+    return shrink(zoo.tiny(name), mixed(whole(name)))
+
+
+@cache
+def cut_again(name):
+    """That, then also without head 2 of every layer: not to be changed either."""
+    return shrink(copy.deepcopy(cut(name)), numbered(whole(name), 2))
+
+
+@cache
+def without_first_layers(name):
+    """The model of a family without any head in its first layers: not to be changed either."""
+    return shrink(zoo.tiny(name), first_layers(whole(name)))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The folder where `cut(name)` is."""
+
+    @cache  # several artefacts ask for it in one run
+    def folder(name):
+        place = tmp_path_factory.mktemp(name)
+        cut(name).save_pretrained(place)
+        return place
+
+    return folder
+
+
+def mixed(model):
+    """Head 1 of every layer, and head 0 of the first of each kind unless all layers are one module."""
+    found = hr.sites(model)
+    first = [one for one in found if one.layer == 0 and not shares(model)]
+    return [(*one.key, 1) for one in found] + [(*one.key, 0) for one in first]
+
+
+def silent(name):
+    """Those of `mixed` that stay: a head of their group is open, and another group has no closed head."""
+    return {
+        (kind, layer, head)
+        for kind, layer, heads, kv_heads, _ in zoo.EXPECTED[name]
+        for head in ((0, 1) if layer == 0 else (1,))
+        if 1 < kv_heads < heads and (layer > 0 or heads // kv_heads > 2)
+    }
+
+
+def numbered(model, head):
+    """The head of this number in every layer."""
+    return [(*one.key, head) for one in hr.sites(model)]
+
+
+def snapshot(model):
+    """All that a cut changes."""
+    sizes = [{name: value for name, value in vars(each).items() if isinstance(value, int)} for each in model.modules()]
+    configs = [id(each.config) for each in model.modules() if hasattr(each, "config")]
+    record = copy.deepcopy(site.recorded(model.config))
+    return {name: value.clone() for name, value in model.state_dict().items()}, sizes, configs, _traces(model), record
+
+
+def unchanged(model, before):
+    weights, *rest = snapshot(model)
+    same = weights.keys() == before[0].keys() and all(torch.equal(weights[name], before[0][name]) for name in weights)
+    return same and rest == list(before[1:])
+
+
+def written(model, name):
+    """The tokens a model writes, and how it rates them; what a decoder goes on with is padded on the left."""
+    given = {key: value for key, value in zoo.inputs(model).items() if not key.startswith("decoder")}
+    if name in zoo.DECODERS:
+        given = {key: value.flip(1) for key, value in given.items()}
+    options = {"num_beams": 3 if name in zoo.ENCODER_DECODERS else 1, "do_sample": False, "max_new_tokens": 6}
+    told = model.generate(
+        **given, **options, pad_token_id=zoo.PAD, output_scores=True, output_logits=True, return_dict_in_generate=True
+    )
+    return told.sequences, torch.stack(told.logits)
+
+
+def same_text(model, like, heads, name):
+    """A cut model writes as `like` does with heads closed."""
+    found, rated = written(model, name)
+    with hr.gated(like, gates.closed(like, heads)):
+        wanted, expected = written(like, name)
+    assert torch.equal(found, wanted)
+    assert apart(rated, expected) <= 1e-4
+
+
+# --- every family ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
+    model, gone, given = cut(name), mixed(whole(name)), zoo.inputs(whole(name))
+    expected, intact = closing(whole(name), gone, given), outputs(whole(name), given)
+    assert apart(outputs(model, given), expected) <= 1e-5
+    assert apart(expected, intact) > 0.1
+    assert model.num_parameters() < whole(name).num_parameters()
+    assert _traces(model)[1:] == _traces(whole(name))[1:]
+    left = [head for head in families.index(whole(name)) if head not in set(gone) - silent(name)]
+    assert families.index(model).tolist() == left
+    for one in hr.sites(model):
+        assert (one.heads, site.width(one.out)) == (len(one.numbers), one.heads * one.size)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_cut_model_is_saved_and_comes_back(name, saved):
+    model, given = cut(name), zoo.inputs(whole(name))
+    again = resized(type(model)).from_pretrained(saved(name)).eval()
+    assert torch.equal(outputs(again, given), outputs(model, given))
+    assert families.index(again).equals(families.index(model))
+    assert site.recorded(again.config) == site.recorded(model.config)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_transformers_alone_does_not_load_a_cut_model(name, saved):
+    """Rather an error than a model with some weights drawn at random."""
+    pair = isinstance(whole(name), transformers.EncoderDecoderModel)  # which is no AutoModel
+    for cls in (type(whole(name)), transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModel):
+        with pytest.raises(RuntimeError, match="^You set `ignore_mismatched_sizes` to `False`"):
+            cls.from_pretrained(saved(name))
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_cut_model_can_be_cut_again(name):
+    given, second = zoo.inputs(whole(name)), numbered(whole(name), 2)
+    expected = closing(whole(name), mixed(whole(name)) + second, given)
+    assert apart(closing(cut(name), second, given), expected) <= 1e-5
+    assert apart(outputs(cut_again(name), given), expected) <= 1e-5
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_cutting_twice_leaves_what_cutting_once_leaves(name):
+    once = shrink(zoo.tiny(name), mixed(whole(name)) + numbered(whole(name), 2))
+    assert families.index(cut_again(name)).tolist() == families.index(once).tolist()
+    assert site.recorded(cut_again(name).config) == site.recorded(once.config)
+    assert torch.equal(outputs(cut_again(name), zoo.inputs(once)), outputs(once, zoo.inputs(once)))
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_is_cut_already_cannot_be_cut(name):
+    model = cut(name)
+    head, before = (*hr.sites(model)[0].key, 1), snapshot(model)
+    message = f"no head {head} in {type(model).__name__}, which has {families.sizes(hr.sites(model))}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, [head])
+    assert unchanged(model, before)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_whole_layer_can_go(name, tmp_path):
+    model, gone, given = without_first_layers(name), first_layers(whole(name)), zoo.inputs(whole(name))
+    assert apart(outputs(model, given), closing(whole(name), gone, given)) <= 1e-5
+    silent = {(*one.key, number) for one in hr.sites(model) for number in one.silenced}
+    left = [head for head in families.index(whole(name)) if head not in gone or head in silent]
+    assert families.index(model).tolist() == left
+    assert silent <= {(*one.key, 0) for one in hr.sites(whole(name))}
+    assert silent >= {("dec-self", 0, 0)} & set(gone)  # a decoder's cache takes its length from it
+    if name in ("marian", "bart", "t5", "bert", "modernbert", "vit"):  # their attention can be without any
+        assert silent == {("dec-self", 0, 0)} & set(gone)
+    assert torch.equal(outputs(reloaded(model, tmp_path), given), outputs(model, given))
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_cut_model_writes_what_it_does_with_the_heads_closed(name):
+    same_text(cut(name), whole(name), mixed(whole(name)), name)
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_model_without_its_first_layer_writes_what_it_does_with_the_heads_closed(name):
+    """The first layer is the one that a cache asks how long the text is."""
+    same_text(without_first_layers(name), whole(name), first_layers(whole(name)), name)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_copy_of_a_cut_model_stands_alone(name):
+    model, given = cut(name), zoo.inputs(whole(name))
+    plain, before = outputs(model, given), snapshot(model)
+    other = copy.deepcopy(model)
+    assert torch.equal(outputs(other, given), plain)
+    assert [one.numbers for one in hr.sites(other)] == [one.numbers for one in hr.sites(model)]
+    assert not {one.module for one in hr.sites(other)} & {one.module for one in hr.sites(model)}
+    shrink(other, numbered(other, 2))
+    assert apart(outputs(other, given), plain) > 1e-3
+    assert unchanged(model, before)
+    assert torch.equal(outputs(model, given), plain)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_the_gradients_of_a_cut_model_are_those_with_the_heads_closed(name):
+    model, like, given = copy.deepcopy(cut(name)), zoo.tiny(name), zoo.inputs(whole(name))
+    gone = mixed(like)
+    backward(model, given)
+    with hr.gated(like, gates.closed(like, gone)):
+        backward(like, given)
+    attention = tuple({f"{part}." for one in hr.sites(model) for part in (one.name, one.out_name)})
+    found, expected = ({key: value.grad for key, value in each.named_parameters()} for each in (model, like))
+    assert {key for key in found if found[key] is None} == {key for key in expected if expected[key] is None}
+    assert all(grad.isfinite().all() for grad in found.values() if grad is not None)
+    for key in found:
+        if found[key] is not None and not key.startswith(attention):
+            assert apart(found[key], expected[key]) <= 1e-4, key
+
+
+def backward(model, given):
+    torch.manual_seed(0)
+    model(**given)[0].square().mean().backward()
+
+
+@pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "mpnet", "deberta-v2", "gpt2", "phi3", "bloom"])
+def test_a_cut_model_learns_is_copied_and_is_saved(name, tmp_path):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    shrink(model.train(), mixed(model))
+    assert model.training
+    before = outputs(model.eval(), given)
+    backward(model.train(), given)
+    assert torch.equal(outputs(copy.deepcopy(model).eval(), given), before)
+    torch.optim.SGD(model.parameters(), lr=1e-2).step()
+    learnt = outputs(model.eval(), given)
+    assert learnt.isfinite().all()
+    assert apart(learnt, before) > 1e-5
+    assert torch.equal(outputs(reloaded(model, tmp_path), given), learnt)
+
+
+# --- what cannot be cut ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_family_whose_heads_cannot_be_told_apart_is_refused_and_left_alone(name):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    plain, before = outputs(model, given), snapshot(model)
+    with pytest.raises(ValueError, match=f"^{re.escape(REFUSED[name])}$"):
+        shrink(model, [(*hr.sites(model)[0].key, 1)])
+    assert unchanged(model, before)
+    assert torch.equal(outputs(model, given), plain)
+    assert site.RECORD not in model.config.to_dict()
+
+
+@pytest.mark.parametrize("name", WITHOUT_SITES)
+def test_a_model_without_attention_is_refused_and_left_alone(name):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    plain, before = outputs(model, given), snapshot(model)
+    message = (
+        f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called transformers' "
+        f"attention interface, none is of a class known outside it: {', '.join(sorted(site.OUTSIDE))}; add the class "
+        f"to headroles.families.OUTSIDE if it has attention"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, [("enc-self", 0, 1)])
+    assert unchanged(model, before)
+    assert torch.equal(outputs(model, given), plain)
+    assert site.RECORD not in model.config.to_dict()
+
+
+@pytest.mark.parametrize("already", [False, True])
+@pytest.mark.parametrize("name", ["t5", "mpnet", "bloom", "phi3", "gpt2", "deberta-v2", "llama-grouped", "bert2gpt2"])
+def test_what_would_put_out_something_else_is_undone(name, already, monkeypatch):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    if already:
+        shrink(model, mixed(model))
+    plain, before, sites = outputs(model, given), snapshot(model), [one.numbers for one in hr.sites(model)]
+    refuse(monkeypatch, ValueError)
+    message = f"heads cannot be cut out of {type(model).__name__}, gates close them: on purpose"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, numbered(model, 2))
+    assert unchanged(model, before)
+    assert [one.numbers for one in hr.sites(model)] == sites
+    assert torch.equal(outputs(model, given), plain)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ValueError, "on purpose"),
+        *(
+            (one, "its own code fails on fewer heads (on purpose)")
+            for one in (RuntimeError, IndexError, ZeroDivisionError)
+        ),
+    ],
+)
+def test_whatever_a_forward_raises_the_model_is_left_alone(error, why, monkeypatch):
+    model = zoo.tiny("bert")
+    before = snapshot(model)
+    refuse(monkeypatch, error)
+    message = f"heads cannot be cut out of BertForMaskedLM, gates close them: {why}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, [("enc-self", 0, 1)])
+    assert unchanged(model, before)
+
+
+def test_layers_that_are_one_module_lose_the_same_heads():
+    model = zoo.tiny("albert")
+    before = snapshot(model)
+    message = (
+        "albert.encoder.albert_layer_groups.0.albert_layers.0.attention is one module for 2 layers: the same heads "
+        "must go from all of them; got layer 0: [1, 3], layer 1: [1]"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, [("enc-self", 0, 3), ("enc-self", 0, 1), ("enc-self", 1, 1)])
+    assert unchanged(model, before)
+
+
+@pytest.mark.parametrize("head", [("dec-self", 0, 4), ("dec-self", 2, 0), ("enc-self", 0, 0), ("dec-self", 0), ("x",)])
+def test_an_unknown_head_is_an_error(head):
+    model = zoo.tiny("gpt2")
+    before = snapshot(model)
+    message = f"no head {head} in GPT2LMHeadModel, which has dec-self 2 layers of 4 heads"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, [("dec-self", 0, 1), head])
+    assert unchanged(model, before)
+
+
+def test_what_is_left_is_said_in_words():
+    model = shrink(zoo.tiny("gpt2"), [("dec-self", 0, 0), ("dec-self", 0, 1), ("dec-self", 1, 1)])
+    message = "no head ('dec-self', 0, 1) in GPT2LMHeadModel, which has dec-self 2 layers of 2 to 3 heads"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, [("dec-self", 0, 2), ("dec-self", 0, 1)])
+
+
+def test_unknown_groups_are_an_error():
+    model = zoo.tiny("llama-grouped")
+    before = snapshot(model)
+    message = "unknown groups 'nonsense'; known: equal, whole, expand"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        shrink(model, mixed(model), groups="nonsense")
+    assert unchanged(model, before)
+
+
+# --- query heads that share key-value heads -------------------------------------------------------------------------
+# groups: for each of two layers, the heads closed, those left and the key-value heads left; how many are silenced
+
+FEW = [  # heads 0 and 1 share a key-value head, 2 and 3 another
+    ("whole", ({0, 1}, (2, 3), 1), ({1}, (0, 1, 2, 3), 2), 1),
+    ("equal", ({0, 1}, (2, 3), 1), ({1}, (0, 1, 2, 3), 2), 1),
+    ("expand", ({0, 1}, (2, 3), 2), ({1}, (0, 2, 3), 3), 0),
+]
+MANY = [  # the same
+    ("whole", ({1, 2}, (0, 1, 2, 3), 2), ({0, 1, 2}, (2, 3), 1), 3),
+    ("equal", ({1, 2}, (0, 3), 2), ({0, 1, 2}, (3,), 1), 0),
+    ("expand", ({1, 2}, (0, 3), 2), ({0, 1, 2}, (3,), 1), 0),
+]
+ALL_SHARE = [  # one key-value head
+    ("whole", ({0, 1}, (0, 1, 2, 3), 1), ({1}, (0, 1, 2, 3), 1), 3),
+    ("equal", ({0, 1}, (2, 3), 1), ({1}, (0, 2, 3), 1), 0),
+    ("expand", ({0, 1}, (2, 3), 2), ({1}, (0, 2, 3), 3), 0),
+]
+SHARING = [("llama-grouped", *case) for case in FEW]
+SHARING += [(name, *case) for name in GROUPED for case in (ALL_SHARE if zoo.EXPECTED[name][0][3] == 1 else MANY)]
+FALCONS = ["falcon", "falcon-grouped"]  # which have queries, keys and values in turns
+SHARING = [case for case in SHARING if case[0] not in FALCONS or case[1] != "expand"]
+
+
+@pytest.mark.parametrize(("name", "groups", "first", "second", "silenced"), SHARING)
+def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, second, silenced, caplog):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    gone = [("dec-self", layer, head) for layer, each in enumerate((first, second)) for head in each[0]]
+    expected = closing(whole(name), gone, given)
+    shrink(model, gone, groups=groups)
+    assert apart(outputs(model, given), expected) <= 1e-5
+    assert [(one.numbers, one.kv_heads) for one in hr.sites(model)] == [first[1:], second[1:]]
+    many = (
+        f"{silenced} closed heads stay, silenced: they share key-value heads with open ones, or their layer needs one"
+    )
+    assert caplog.messages == ([many] if silenced else [])
+
+
+@pytest.mark.parametrize("name", FALCONS)
+def test_where_keys_and_values_cannot_be_given_to_each_head_nothing_changes(name):
+    model, before = zoo.tiny(name), snapshot(whole(name))
+    with pytest.raises(ValueError, match=r"^heads cannot be cut out of FalconForCausalLM, gates close them: "):
+        shrink(model, [("dec-self", 0, 1)], groups="expand")
+    assert families.index(model).equals(families.index(whole(name)))
+    assert torch.equal(outputs(model, zoo.inputs(model)), outputs(whole(name), zoo.inputs(model)))
+    assert unchanged(whole(name), before)
+
+
+@pytest.mark.parametrize("name", [name for name in GROUPED if name not in FALCONS])
+def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(name, tmp_path):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    gone = mixed(model)
+    same_text(shrink(model, gone, groups="expand"), whole(name), gone, name)
+    again = reloaded(model, tmp_path)
+    assert torch.equal(outputs(again, given), outputs(model, given))
+    assert [(one.heads, one.kv_heads) for one in hr.sites(again)] == [(2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("groups", ["whole", "equal", "expand"])
+@pytest.mark.parametrize("name", ["llama-grouped", "phi3", "qwen3"])
+def test_cutting_groups_twice_puts_out_what_cutting_once_does(name, groups):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    first, second = mixed(model), numbered(model, 2)
+    shrink(shrink(model, first, groups=groups), second, groups=groups)
+    assert apart(outputs(model, given), closing(whole(name), first + second, given)) <= 1e-5
+
+
+def test_heads_that_are_only_silenced_are_remembered():
+    """No shape changes, and yet the second cut knows of the first."""
+    model = zoo.tiny("llama-grouped")
+    shrink(model, [("dec-self", 0, 1)], groups="whole")
+    assert [one.silenced for one in hr.sites(model)] == [(1,), ()]
+    shrink(model, [("dec-self", 0, 0)], groups="whole")
+    assert hr.sites(model)[0].numbers == (2, 3)
+
+
+def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to_load(tmp_path):
+    model, given = zoo.tiny("llama-grouped"), zoo.inputs(whole("llama-grouped"))
+    shrink(model, [("dec-self", 0, 1)], groups="whole")
+    assert model.num_parameters() == whole("llama-grouped").num_parameters()
+    assert not hr.sites(model)[0].out.weight[:, 8:16].any()
+    assert families.index(model).equals(families.index(whole("llama-grouped")))
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(outputs(again, given), outputs(model, given))
+
+
+# --- what it is given, and what it gives ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [float, int, bool])
+def test_a_column_of_zeros_and_ones_says_what_goes(kind):
+    listed, told = zoo.tiny("marian"), zoo.tiny("marian")
+    gone = mixed(listed)
+    survival = pd.Series(1, families.index(told)).astype(kind)
+    survival.loc[gone] = kind(0)
+    shrink(listed, gone)
+    shrink(told, survival.iloc[::-1])
+    assert site.recorded(told.config) == site.recorded(listed.config)
+    assert all(torch.equal(value, listed.state_dict()[name]) for name, value in told.state_dict().items())
+
+
+def test_a_head_named_twice_goes_once_and_none_is_none():
+    model, given = zoo.tiny("bert"), zoo.inputs(whole("bert"))
+    assert shrink(model, []) is model
+    assert torch.equal(outputs(model, given), outputs(whole("bert"), given))
+    shrink(model, iter([("enc-self", 0, 1), ["enc-self", 0, 1]]))
+    assert families.index(model).tolist() == [
+        (kind, layer, head) for kind, layer, head in families.index(whole("bert")) if (layer, head) != (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "gpt2", "llama-grouped", "bloom", "falcon-grouped"])
+def test_half_precision_is_cut_as_well(name):
+    model, like = zoo.tiny(name).to(torch.bfloat16), zoo.tiny(name).to(torch.bfloat16)
+    given, gone = zoo.inputs(model), mixed(model)
+    expected, intact = closing(like, gone, given), outputs(like, given)
+    shrink(model, gone)
+    assert model.dtype == torch.bfloat16
+    assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
+    assert apart(outputs(model, given), expected) <= 0.02
+    assert apart(expected, intact) > 0.2
+
+
+def test_what_is_frozen_stays_frozen():
+    model = zoo.tiny("bert")
+    model.bert.encoder.layer[0].requires_grad_(False)
+    frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
+    shrink(model, mixed(model))
+    assert {name for name, value in model.named_parameters() if not value.requires_grad} == frozen
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    tokenizer().save_pretrained(tmp_path)
+    for again in (numbered(model, 1), numbered(model, 2)):  # what was loaded is cut, saved and loaded again
+        shrink(model, again).save_pretrained(tmp_path)
+        loaded, _ = hr.load(tmp_path)
+        assert type(loaded) is type(model)
+        assert not loaded.training
+        assert torch.equal(outputs(loaded, given), outputs(model, given))
+        assert families.index(loaded).equals(families.index(model))
+        assert site.recorded(loaded.config) == site.recorded(model.config)
+        model = loaded
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "loaded"),
+    [
+        ("bert", "AutoModel", "BertModel"),
+        ("bert", "AutoModelForSequenceClassification", "BertForSequenceClassification"),
+        ("gpt2", "AutoModel", "GPT2Model"),
+        ("marian", "AutoModel", "MarianModel"),
+        ("marian", "AutoModelForSeq2SeqLM", "MarianMTModel"),
+    ],
+)
+def test_a_cut_model_is_loaded_without_its_head_or_with_another(name, cls, loaded, tmp_path):
+    model, given = zoo.tiny(name), zoo.inputs(whole(name))
+    shrink(model, mixed(model)).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    other, _ = hr.load(tmp_path, cls=cls)
+    assert type(other).__name__ == loaded
+    assert torch.equal(outputs(other.base_model, given), outputs(model.base_model, given))
+    assert families.index(other).equals(families.index(model))
+
+
+def test_a_base_model_that_is_cut_is_loaded_with_a_head(tmp_path):
+    model = zoo.tiny("bert").bert
+    given = zoo.inputs(model)
+    shrink(model, mixed(model)).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    other, _ = hr.load(tmp_path, cls="AutoModelForSequenceClassification")
+    assert torch.equal(outputs(other.bert, given), outputs(model, given))
+    assert families.index(other).equals(families.index(model))
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5"])
+def test_scores_of_a_cut_model_are_those_of_the_heads_that_are_left(name):
+    model, like, gone = cut(name), whole(name), mixed(whole(name))
+    found = hr.score(model, tokens_of(name), corpus(8), ["confidence", "position"], resamples=0)
+    with hr.gated(like, gates.closed(like, gone)):
+        expected = hr.score(like, tokens_of(name), corpus(8), ["confidence", "position"], resamples=0)
+    assert found.index.tolist() == families.index(model).tolist()
+    assert len(found) < len(expected)
+    pd.testing.assert_frame_equal(found, expected.loc[found.index], atol=1e-4)
+    assert found["confidence"].notna().all()
+
+
+# --- layout, by hand ------------------------------------------------------------------------------------------------
+
+
+def rows(*owners, size=8):
+    """Runs of equal length, each of some heads."""
+    return [(frozenset(heads), size * i, size * (i + 1)) for i, heads in enumerate(owners)]
+
+
+EACH = [{0}, {1}, {2}, {3}]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpt2", {"c_attn": rows(*EACH, *EACH, *EACH)}),  # queries, keys, values
+        ("gpt-neox", {"query_key_value": rows(*EACH, size=24)}),  # those of a head, then those of the next
+        ("bloom", {"query_key_value": rows(*EACH, size=24)}),
+        ("bert", {"query": rows(*EACH), "key": rows(*EACH), "value": rows(*EACH)}),
+        ("llama-grouped", {"q_proj": rows(*EACH), "k_proj": rows({0, 1}, {2, 3}), "v_proj": rows({0, 1}, {2, 3})}),
+        ("phi3", {"qkv_proj": rows(*EACH, {0, 1}, {2, 3}, {0, 1}, {2, 3})}),
+        ("falcon-grouped", {"query_key_value": [  # two queries with their key and value, twice
+            (frozenset({0}), 0, 8), (frozenset({1}), 8, 16), (frozenset({0, 1}), 16, 32),
+            (frozenset({2}), 32, 40), (frozenset({3}), 40, 48), (frozenset({2, 3}), 48, 64)]}),
+        ("falcon", {"query_key_value": [*rows(*EACH), (frozenset({0, 1, 2, 3}), 32, 48)]}),
+    ],
+)  # fmt: skip
+def test_rows_belong_to_heads(name, expected):
+    model = zoo.tiny(name)
+    before = snapshot(model)
+    found = layouts(model)
+    assert list(found) == [one.module for one in hr.sites(model)]
+    assert all(each == expected for each in found.values())
+    assert unchanged(model, before)
+
+
+def test_rows_of_heads_that_are_left_are_told_by_their_places():
+    model = zoo.tiny("gpt2")
+    shrink(model, [("dec-self", 0, 0), ("dec-self", 0, 2)])
+    first, second = layouts(model).values()
+    assert first == {"c_attn": rows({0}, {1}, {0}, {1}, {0}, {1})}
+    assert second == {"c_attn": rows(*EACH, *EACH, *EACH)}
+
+
+def test_a_norm_over_several_heads_has_no_rows_of_one():
+    message = (
+        "no head can be cut out of model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over "
+        "several heads, for one); close heads with gates instead"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        layouts(zoo.tiny("olmo2"))

@@ -1,0 +1,663 @@
+"""Which heads go and what is left: orders, schedules, sizes, the contest, movement, costs, the course of training."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import zoo
+from helpers.commands import ENVIRONMENT, ended, run
+from helpers.messages import whole
+from helpers.processes import launched
+from helpers.prunings import learnt, wide
+from helpers.trainings import films, tokenizer, untrained
+
+import headroles as hr
+from headroles.analysis import role_rules as role
+from headroles.cli.arguments import heads_of
+from headroles.models import heads as families
+from headroles.models.loading import untrained as untrained_as
+from headroles.pruning import comparison as contest
+from headroles.pruning import rankings as order
+from headroles.pruning import selection as pruning
+from headroles.pruning import sparsity as sizes
+from headroles.pruning.comparison import prune_contest
+from headroles.pruning.rankings import NAMED, By, Effect, Place, Random, Reverse, Roles, Setting, Told, among
+from headroles.pruning.selection import closed_first, prune
+from headroles.pruning.sparsity import functions, prune_sizes
+from headroles.pruning.weight_changes import compensation, uniformity
+from headroles.tables import frame as heads
+from headroles.tables.study import Study
+from headroles.training.trainer import train
+
+HERE = Path(__file__).parents[1]
+TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
+
+
+def setting(seed=0, kinds=None, size=24):
+    return Setting(learnt(), tokenizer(), films(size), among(learnt(), kinds), seed)
+
+
+def grid(layers, per_layer, *kinds):
+    return [(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(per_layer)]
+
+
+def placed(where, alternating=False, layers=6):
+    """The layers in the order in which `Place` empties them."""
+    line = Place(where, alternating).order(Setting(None, None, None, grid(layers, 2, "enc-self")))
+    return [layer for _, layer, _ in line][::2]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_order_has_every_head_once_and_its_reverse_is_the_other_way(name):
+    first = order.order(name).order(setting())
+    assert sorted(first) == sorted(families.index(learnt()))
+    assert order.order(name).order(setting()) == first
+    assert order.order(f"-{name}").order(setting()) == first[::-1]
+    assert order.order(f"-{name}").name == f"-{name}"
+
+
+@pytest.mark.parametrize(
+    ("where", "alternating", "layers"),
+    [
+        ("bottom", False, [0, 1, 2, 3, 4, 5]),
+        ("top", False, [5, 4, 3, 2, 1, 0]),
+        ("middle", False, [2, 3, 1, 4, 0, 5]),
+        ("ends", False, [0, 5, 1, 4, 2, 3]),
+        ("bottom", True, [0, 2, 4, 1, 3, 5]),
+        ("top", True, [5, 3, 1, 4, 2, 0]),
+        ("middle", True, [2, 4, 0, 3, 1, 5]),
+    ],
+)
+def test_layers_go_in_their_order(where, alternating, layers):
+    assert placed(where, alternating) == layers
+
+
+def test_kinds_take_turns_within_a_place():
+    line = Place("bottom").order(Setting(None, None, None, grid(2, 4, "enc-self", "cross")))
+    assert [layer for _, layer, _ in line] == [0] * 8 + [1] * 8
+    assert {kind for kind, _, _ in line[:2]} == {"enc-self", "cross"}
+
+
+@pytest.mark.parametrize(("spread", "groups"), [("kind", 2), ("layer", 6)])
+def test_chance_can_be_spread_over_kinds_or_layers(spread, groups):
+    line = Random(spread).order(Setting(None, None, None, grid(3, 4, "enc-self", "cross"), 3))
+    for start in range(0, len(line), groups):
+        part = line[start : start + groups]
+        assert len({head[: 1 + (spread == "layer")] for head in part}) == groups
+
+
+def test_chance_depends_on_the_seed_alone():
+    lines = [Random().order(setting(seed)) for seed in (0, 0, 1)]
+    assert lines[0] == lines[1] != lines[2]
+
+
+def test_a_score_puts_the_smallest_first():
+    table = hr.score(learnt(), tokenizer(), films(24), ["importance"], resamples=0)
+    line = By("importance").order(setting())
+    assert table["importance"].loc[line].is_monotonic_increasing
+    assert Told(table["importance"]).order(setting()) == line
+    assert By("importance", limit=4).order(setting()) == By("importance").order(setting(size=4))
+
+
+def test_effect_puts_the_least_missed_first_for_either_direction_of_a_metric():
+    for metric, sign in (("loss", 1), ("accuracy", -1)):
+        table = hr.ablate(learnt(), tokenizer(), films(24), metric=metric, resamples=0)
+        line = Effect(metric).order(setting())
+        assert (sign * table.iloc[:, 0]).loc[line].is_monotonic_increasing
+
+
+def test_roles_go_last_and_the_farthest_from_one_first():
+    index = heads.index({("enc-self", 0): 4})
+    columns = {"position[-1]": [0.95, 0.2, 0.5, 0.1], "rarity": [0.1, 0.45, 0.1, 0.2], "confidence": [0.9] * 4}
+    table = heads.table(columns, index, "made up")
+    assert role.margins(table).tolist() == pytest.approx([0.05, -0.05, -0.4, -0.3])
+    line = Roles(table).order(Setting(None, None, None, list(index)))
+    assert [head for _, _, head in line] == [2, 3, 1, 0]
+    with pytest.raises(
+        ValueError,
+        match=whole(
+            "none of the roles alignment, duplicate, induction, positional, rare, syntactic can be told from confidence"
+        ),
+    ):
+        role.margins(table[["confidence"]])
+
+
+def test_an_order_is_cut_where_so_many_stay_and_layers_keep_some():
+    line = grid(2, 3, "enc-self")
+    assert closed_first(line, 4) == line[:2]
+    assert closed_first(line, 2, 1) == [*line[:2], *line[3:5]]
+    assert closed_first(line, 6) == []
+    with pytest.raises(ValueError, match=whole("1 of 6 heads cannot stay with at least 1 in each layer")):
+        closed_first(line, 1, 1)
+
+
+def test_the_table_says_who_stays_and_when_who_goes():
+    table = prune(learnt(), tokenizer(), films(24), "random", keep=0.25, seed=5)
+    assert table.columns.tolist() == ["survival[random 2]", "survival[random 2].turn"]
+    gone = table.index[table["survival[random 2]"] == 0].tolist()
+    assert table["survival[random 2]"].sum() == 2
+    assert sorted(table.loc[gone, "survival[random 2].turn"]) == [1, 2, 3, 4, 5, 6]
+    assert gone == sorted(Random().order(setting(5))[:6])
+    assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|schedule:prune|seed:5" in heads.signature(
+        table, "survival[random 2]"
+    )
+
+
+WRONG = {
+    "order": (
+        {"strategy": "nonsense", "keep": 2},
+        f"unknown order 'nonsense'; known: {', '.join(NAMED)}, with a minus before it its reverse; gates: l0, exactly",
+    ),
+    "schedule": (
+        {"schedule": "tune", "keep": 2},
+        "unknown schedule 'tune'; known: prune, prune-tune, tune-prune, tune-prune-tune",
+    ),
+    "kind": (
+        {"kinds": ["cross"], "keep": 2},
+        "BertForSequenceClassification has no heads of kind 'cross'; it has enc-self",
+    ),
+    "number": ({"keep": 9}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 9"),
+    "fraction": ({"keep": 2.5}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 2.5"),
+    "negative": ({"keep": -1}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got -1"),
+    "nothing": ({}, "how many heads stay? 'importance' is an order: give keep=0.5, or keep=4"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_pruned_is_said(options, message):
+    with pytest.raises(ValueError, match=whole(message)):
+        prune(learnt(), tokenizer(), films(24), **options)
+
+
+def test_values_of_other_heads_are_no_order():
+    values = pd.Series([1.0], index=heads.index({("enc-self", 0): 1}), name="mine")
+    with pytest.raises(ValueError, match=r"^'mine' is of other heads: it lacks \('enc-self', \d, \d\) of 8$"):
+        Told(values).order(setting())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["prune-tune", "tune-prune", "tune-prune-tune"])
+def test_a_schedule_trains_when_it_says(tmp_path, schedule):
+    model = deepcopy(learnt())
+    table = prune(model, tokenizer(), films(48), keep=3, schedule=schedule, folder=tmp_path, tune=TUNE)
+    parts = {"tuned-before": schedule.startswith("tune"), "tuned-after": schedule.endswith("tune")}
+    assert {name: (tmp_path / name).is_dir() for name in parts} == parts
+    assert len(families.index(model)) == (3 if parts["tuned-after"] else 8)
+    if parts["tuned-after"]:
+        assert list(families.index(model)) == table.index[table.iloc[:, 0] == 1].tolist()
+        again, _ = hr.load(tmp_path / "tuned-after")
+        assert list(families.index(again)) == list(families.index(model))
+    if schedule == "tune-prune":
+        tuned = deepcopy(learnt())
+        train(tuned, tokenizer(), films(48), tmp_path / "other", seed=0, **TUNE)
+        expected = prune(tuned, tokenizer(), films(48), keep=3)
+        assert expected.equals(table)
+
+
+def no_training(monkeypatch):
+    for room in (sizes, contest, pruning):
+        monkeypatch.setattr(room, "train", lambda *_, **__: pytest.fail("trained again"))
+
+
+@pytest.mark.slow
+def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, monkeypatch):
+    study, model = Study(tmp_path), learnt()
+    asked = {"keep": [6, 0.25], "metric": "accuracy", "tune": TUNE, "scored": films(30, 2)}
+    table = prune_sizes(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked)
+    assert table["heads"].tolist() == table["enc-self"].tolist() == [8, 6, 2]
+    assert table["change"].tolist() == pytest.approx((table["value"] - table["value"][0]).tolist())
+    assert (table["low"] <= table["value"]).all()
+    assert (table["value"] <= table["high"]).all()
+    control = deepcopy(model)
+    train(control, tokenizer(), films(48), tmp_path / "control", seed=0, **TUNE)
+    value = hr.evaluate(control, tokenizer(), films(40, 1), ["accuracy"], resamples=0).loc["accuracy", "value"]
+    assert table["value"][0] == pytest.approx(value)
+    survival = study.load("survival-l0")
+    assert survival[["survival[l0 6]", "survival[l0 2]"]].sum().tolist() == [6, 2]
+    told = study.load("functions-l0")
+    assert told.groupby("heads")["count"].sum().to_dict() == {8: 8, 6: 6, 2: 2}
+    assert study.load("gates-l0-6")["step"].min() == 0
+    no_training(monkeypatch)
+    assert prune_sizes(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked).equals(table)
+
+
+@pytest.mark.slow
+def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
+    table = prune_sizes(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE)
+    model = deepcopy(learnt())
+    prune(model, tokenizer(), films(48), "random", keep=2, schedule="prune-tune", folder=tmp_path / "own", tune=TUNE)
+    value = hr.evaluate(model, tokenizer(), films(40, 1), ["loss"], resamples=0).loc["loss", "value"]
+    assert table["value"][1] == pytest.approx(value)
+
+
+def test_functions_count_each_head_once():
+    index = heads.index({("enc-self", 0): 4})
+    columns = {"position[-1]": [0.95, 0.95, 0.5, 0.1], "rarity": [0.1, 0.6, 0.7, 0.2]}
+    told = functions(hr.roles(heads.table(columns, index, "made up")))
+    assert dict(zip(told["function"], told["count"], strict=True)) == {
+        "none": 1,
+        "positional": 1,
+        "rare": 1,
+        "several": 1,
+    }
+
+
+@cache
+def fought(folder):
+    asked = {
+        "strategies": ["importance", "random"],
+        "keep": [0.5],
+        "seeds": 2,
+        "metric": "loss",
+        "scored": 16,
+        "tune": TUNE,
+    }
+    return prune_contest(Study(folder), learnt(), tokenizer(), films(48), films(40, 1), **asked)
+
+
+@pytest.mark.slow
+def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
+    found, study = fought(tmp_path), Study(tmp_path)
+    each, choices = study.load("contest-seeds"), study.load("contest-heads")
+    assert choices.sum().tolist() == [4.0] * 4
+    for seed in (0, 1):
+        gone = choices.index[choices[f"survival[random 4 seed {seed}]"] == 0].tolist()
+        assert gone == sorted(Random().order(setting(seed))[:4])
+        with hr.gated(learnt(), hr.gates.closed(learnt(), gone)):
+            closed = hr.evaluate(learnt(), tokenizer(), films(40, 1), ["loss"], resamples=0)["value"].item()
+        cut = hr.shrink(deepcopy(learnt()), gone)
+        train(cut, tokenizer(), films(48), tmp_path / f"own-{seed}", **TUNE, seed=seed)
+        tuned = hr.evaluate(cut, tokenizer(), films(40, 1), ["loss"], resamples=0)["value"].item()
+        rows = each[(each["strategy"] == "random") & (each["seed"] == seed)].set_index("tuned")["value"]
+        assert rows.to_dict() == pytest.approx({False: closed, True: tuned}, rel=1e-5)
+    means = each.groupby(["strategy", "tuned"])["value"].mean()
+    assert found.set_index(["strategy", "tuned"])["value"].to_dict() == pytest.approx(means.to_dict())
+    gains = found.set_index(["strategy", "tuned"])["gain"]
+    for tuned in (False, True):
+        expected = means["importance", tuned] - means["random", tuned]
+        assert gains["importance", tuned] == pytest.approx(expected)
+    assert ((found["value.low"] <= found["value"]) & (found["value"] <= found["value.high"])).all()
+    no_training(monkeypatch)
+    fought.cache_clear()
+    assert fought(tmp_path).equals(found)
+
+
+def test_two_strategies_of_one_name_are_refused(tmp_path):
+    two = [hr.L0(), hr.L0(rate=0.5)]
+    with pytest.raises(ValueError, match=whole("two strategies are called 'l0', and rows are told apart by the name")):
+        prune_contest(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), strategies=two)
+
+
+@pytest.mark.parametrize("keep", [2.5, 9, -1])
+def test_sizes_and_the_contest_take_the_numbers_that_pruning_takes(tmp_path, keep):
+    message = f"keep is a share above 0 and below 1, or a number of heads from 1 to 8; got {keep}"
+    for run_all in (prune_sizes, prune_contest):
+        with pytest.raises(ValueError, match=whole(message)):
+            run_all(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), keep=[keep])
+
+
+def test_what_did_not_move_did_not_move():
+    table = compensation(learnt(), deepcopy(learnt()))
+    assert (table.filter(like="distance[") == 0).all(axis=None)
+    assert np.allclose(table.filter(like="cosine["), 1)
+    assert {name for name in table if name.startswith("moved")} == {f"moved[{part}]" for part in (*"qkvo", "all")}
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "rows", "part"),
+    [
+        ("bert", "bert.encoder.layer.1.attention.self.query", slice(16, 24), "q"),
+        ("marian", "model.encoder.layers.1.self_attn.v_proj", slice(16, 24), "v"),
+        ("gpt-neox", "gpt_neox.layers.1.attention.query_key_value", slice(2 * 24 + 8, 2 * 24 + 16), "k"),
+    ],
+)
+def test_movement_is_that_of_the_head_and_part(name, where, rows, part):
+    before, after = zoo.tiny(name), zoo.tiny(name)
+    kind = families.sites(before)[0].kind
+    weight = after.get_submodule(where).weight
+    with torch.no_grad():
+        weight[rows] *= 1.5
+    table = compensation(before, after)
+    moved = table.filter(regex=r"^moved\[[^a]\]$")
+    assert moved.loc[(kind, 1, 2), f"moved[{part}]"] == pytest.approx(0.5)
+    assert moved.sum().sum() == pytest.approx(0.5)
+    assert table.loc[(kind, 1, 2), f"cosine[{part}]"] == pytest.approx(1)
+
+
+def test_what_is_left_is_compared_with_the_heads_of_the_same_numbers():
+    before = zoo.tiny("bert")
+    after = hr.shrink(deepcopy(before), [("enc-self", 0, 0), ("enc-self", 1, 2)])
+    table = compensation(before, after)
+    assert len(table) == 6
+    assert (table.filter(like="distance[") == 0).all(axis=None)
+    message = "the model before lacks head ('enc-self', 0, 0) of the model after; give them in the other order"
+    with pytest.raises(ValueError, match=whole(message)):
+        compensation(after, before)
+
+
+def test_heads_that_share_keys_move_together():
+    before, after = zoo.tiny("llama-grouped"), zoo.tiny("llama-grouped")
+    with torch.no_grad():
+        after.model.layers[0].self_attn.k_proj.weight[:8] *= 2
+    moved = compensation(before, after)["moved[k]"]
+    assert moved.loc["dec-self", 0].tolist() == pytest.approx([1, 1, 0, 0])
+
+
+def moved(values):
+    index = heads.index({("enc-self", layer): len(values) // 2 for layer in (0, 1)})
+    return heads.table({"moved[all]": values}, index, "made up")
+
+
+def test_uniform_movement_is_told_from_heads_that_always_move_most():
+    rng = np.random.default_rng(0)
+    base = np.linspace(1, 2, 20)
+    same = uniformity([moved(base + rng.normal(0, 0.001, 20)) for _ in range(4)])
+    chance = uniformity([moved(1 + rng.normal(0, 0.1, 20)) for _ in range(4)])
+    assert same.loc["heads", "w"] > 0.99
+    assert same.loc["heads", "p"] < 1e-6
+    assert same.loc["heads", "cv"] == pytest.approx(base.std() / base.mean(), abs=1e-3)
+    assert chance.loc["heads", "p"] > 0.01
+    with pytest.raises(
+        ValueError, match=whole("expected tables of the same heads after at least 3 fine-tunings; got 2")
+    ):
+        uniformity([moved(base)] * 2)
+
+
+def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
+    model = zoo.tiny("bert")
+    line = Random("layer").order(Setting(None, None, None, list(families.index(model))))
+    table = hr.efficiency(model, line, shares=(0.0, 0.5), batches=(1, 3), length=6, repeats=2)
+    assert table[["share", "way", "batch"]].values.tolist() == [
+        [share, way, batch] for batch in (1, 3) for share in (0.0, 0.5) for way in ("gates", "cut")
+    ]
+    left = hr.shrink(deepcopy(model), line[:4])
+    cut = table[(table["way"] == "cut") & (table["share"] == 0.5)]
+    assert set(cut["parameters"]) == {sum(one.numel() for one in left.parameters())}
+    assert (cut["bytes"] == 4 * cut["parameters"]).all()
+    rest = table.drop(cut.index)
+    assert set(rest["parameters"]) == {sum(one.numel() for one in model.parameters())}
+    assert (rest["allowed"] == 1).all()
+    saved = rest["flops"].min() - cut["flops"].iloc[0]  # a head of 8 of 32: four maps, scores and sums of 6 x 6
+    assert saved == 4 * (4 * 2 * 6 * 32 * 8 + 2 * 2 * 6 * 6 * 8)
+    assert (table[["speed", "speedup", "speedup.low", "speedup.high"]] > 0).all(axis=None)
+    with pytest.raises(ValueError, match=whole("4 heads are to be closed, and the order has 2; give one of all heads")):
+        hr.efficiency(model, line[:2], shares=(0.5,), batches=(1,))
+
+
+def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_path):
+    train(untrained(), tokenizer(), films(60), tmp_path / "trained", epochs=2, rate=1e-3, batch=16)
+    study = Study(tmp_path / "study")
+    asked = {"metric": "loss", "steps": 2, "resamples": 20}
+    curves, settled = hr.dynamics(study, tmp_path / "trained", films(30, 1), films(20, 2), **asked)
+    assert settled["epoch"].tolist() == [1, 2]
+    assert curves.groupby("epoch")["closed"].apply(list).tolist() == [[0, 2, 4]] * 2
+    assert (curves.loc[curves["closed"] == 0, "kept"] == 1).all()
+    last = settled.iloc[-1]
+    assert (last["all"], last["within"]) == (pytest.approx(1), pytest.approx(1))
+    model, _ = hr.load(tmp_path / "trained" / f"checkpoint-{settled['step'][0]}")
+    value = hr.evaluate(model, tokenizer(), films(20, 2), ["loss"], resamples=0)["value"].item()
+    assert curves["value"][0] == pytest.approx(value)
+    with pytest.raises(
+        FileNotFoundError, match=whole(f"no checkpoint in {tmp_path}; headroles train keeps one each epoch")
+    ):
+        hr.dynamics(study, tmp_path, films(30, 1), films(20, 2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model and its corpora as files."""
+    place = tmp_path_factory.mktemp("pruning")
+    learnt().save_pretrained(place / "model")
+    tokenizer().save_pretrained(place / "model")
+    for name, corpus in (("train", films(48)), ("dev", films(40, 1))):
+        rows = "".join(f"{one.label}\t{one.text}\n" for one in corpus)
+        (place / f"{name}.tsv").write_text(f"label\tsentence\n{rows}")
+    return place
+
+
+@pytest.mark.slow
+def test_prune_and_shrink_are_commands(folder):
+    asked = ["--held-out", folder / "dev.tsv", "--keep", "4", "--gate-rate", "0.3", "--metric", "accuracy"]
+    done = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study")
+    assert done.code == 0, done.err
+    for name in ("sizes-l0", "sizes-l0-kinds", "survival-l0-enc-self", "gates-l0-4"):
+        assert (folder / "study" / f"{name}.png").is_file()
+    control = heads.load(folder / "study/sizes-l0.parquet")
+    intact = hr.evaluate(*hr.load(folder / "model"), hr.read(folder / "dev.tsv"), ["accuracy"]).iloc[0]
+    for name, row in {"8, intact": intact, "8, control": control.iloc[0], "4": control.iloc[1]}.items():
+        assert re.search(rf"│ {name} +│ {row['value']:.3f} \[{row['low']:.3f}, {row['high']:.3f}\] │", done.out)
+    assert "whole model" not in done.out
+    done = run("shrink", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
+    assert done.code == 0, done.err
+    assert "4 of 8 heads are removed" in done.out
+    assert re.search(r"smaller, 1\d,\d{3} of 1\d,\d{3} parameters$", done.out.strip())
+    smaller, _ = hr.load(folder / "smaller")
+    table = heads.load(folder / "study/survival-l0.parquet")
+    assert list(families.index(smaller)) == table.index[table.iloc[:, 0] == 1].tolist()
+    done = run("shrink", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
+    assert done.code == 2
+    assert "no head ('enc-self', 9, 0) in BertForSequenceClassification" in done.err
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_from_scratch_without_the_heads_that_went(folder):
+    options = ["--epochs", "1", "--smoothing", "0.1", "--from-scratch", "--without", "enc-self:0:1,enc-self:1:3"]
+    done = run("train", folder / "model", folder / "train.tsv", *options, "--output", folder / "scratch")
+    assert done.code == 0, done.err
+    model, _ = hr.load(folder / "scratch")
+    gone = {("enc-self", 0, 1), ("enc-self", 1, 3)}
+    assert set(families.index(model)) == set(families.index(learnt())) - gone
+    start = untrained_as(hr.shrink(deepcopy(learnt()), gone))
+    assert [one.shape for one in start.parameters()] == [one.shape for one in model.parameters()]
+    moved = start.bert.embeddings.word_embeddings.weight - model.bert.embeddings.word_embeddings.weight
+    assert 0 < float(moved.detach().abs().max()) < 1e-3  # 3 steps from the same draw, at a small rate
+
+
+@pytest.mark.slow
+def test_movement_is_a_command(folder):
+    options = ["--epochs", "1", "--without", "enc-self:0:1"]
+    for seed in range(3):
+        place = folder / f"tuned-{seed}"
+        assert (
+            run("train", folder / "model", folder / "train.tsv", *options, "--seed", seed, "--output", place).code == 0
+        )
+    tuned = [folder / f"tuned-{seed}" for seed in range(3)]
+    done = run("compensation", folder / "model", *tuned, "--study", folder / "moved")
+    assert done.code == 0, done.err
+    tables = [heads.load(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
+    assert [len(table) for table in tables] == [7, 7, 7]
+    assert all((table["moved[all]"] > 0).all() for table in tables)
+    found = heads.load(folder / "moved/uniformity.parquet")
+    assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
+
+
+@pytest.mark.slow
+def test_contest_efficiency_and_dynamics_are_commands(folder):
+    asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "2", "--strategies", "random,top"]
+    done = run("contest", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
+    assert done.code == 0, done.err
+    done = run(
+        "efficiency",
+        folder / "model",
+        "--batches",
+        "1",
+        "--length",
+        "5",
+        "--repeats",
+        "2",
+        "--study",
+        folder / "contest",
+    )
+    assert done.code == 0, done.err
+    before = heads.load(folder / "contest/efficiency.parquet")
+    assert before["batch"].unique().tolist() == [1]
+    again = ["--batches", "2", "--length", "5", "--repeats", "2", "--study", folder / "contest"]
+    assert run("efficiency", folder / "model", *again).code == 0
+    assert heads.load(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [2]
+    options = ["--epochs", "2", "--output", folder / "trained"]
+    assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
+    done = run(
+        "dynamics",
+        folder / "trained",
+        folder / "dev.tsv",
+        "--held-out",
+        folder / "dev.tsv",
+        "--study",
+        folder / "contest",
+    )
+    assert done.code == 0, done.err
+    for name in ("contest", "efficiency", "dynamics", "settling"):
+        assert (folder / "contest" / f"{name}.png").is_file()
+
+
+def test_a_reverse_has_the_same_heads():
+    assert Reverse(Random()).order(setting()) == Random().order(setting())[::-1]
+
+
+WIDE = """
+from headroles.cli.console import show_table
+from helpers.prunings import wide
+show_table(wide(), "wide")
+"""
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_are_not_cut_at_the_width_of_the_terminal(width):
+    environment = ENVIRONMENT | {"COLUMNS": str(width), "PYTHONPATH": f"{HERE}:{HERE.parent}"}
+    done = subprocess.run([sys.executable, "-c", WIDE], env=environment, capture_output=True, text=True, check=True)
+    assert "…" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= width
+    table, printed = wide(), re.sub(r"[\s│┃]", "", done.stdout)
+    assert all(f"{n}.125[{n}.125,{n}.125]" in printed for n in range(6))
+    assert all(re.sub(r"\s", "", name) in printed for name in table if "." not in name)
+    assert done.stdout.count("b") >= 80
+
+
+def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
+    index = families.index(learnt())
+    gone = {"survival[a]": [0.0, *[1.0] * 7], "survival[a].open": [0.5] * 8, "survival[b]": [1.0, 0.0, *[1.0] * 6]}
+    path = heads.save(heads.table(gone, index, "s"), tmp_path / "t.parquet")
+    message = f"2 columns of heads that go in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
+    with pytest.raises(ValueError, match=whole(message)):
+        heads_of(str(path))
+    assert heads_of(f"{path}:survival[b]").tolist() == gone["survival[b]"]
+    one = heads.save(heads.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
+    assert heads_of(str(one)).tolist() == gone["survival[a]"]
+    with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has other values than 1 .*, such as 0.5; "):
+        hr.shrink(deepcopy(learnt()), heads.load(path)["survival[a].open"])
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_a_strength_that_closes_everything_is_said(caplog):
+    model = deepcopy(learnt())
+    table = prune(model, tokenizer(), films(48), hr.L0(strength=100.0, rate=1.0), tune=TUNE | {"epochs": 3})
+    assert table["survival[100]"].sum() == 0
+    assert caplog.messages == ["every gate is closed: lower the strength, or ask for a number of heads"]
+    hr.shrink(model, table["survival[100]"])
+    assert list(families.index(model)) == []
+    output = model(**tokenizer()("the film", return_tensors="pt"))
+    assert output.logits.isfinite().all()
+
+
+def test_a_number_of_heads_that_is_not_reached_is_said(caplog):
+    table = prune(deepcopy(learnt()), tokenizer(), films(48), hr.L0(rate=1e-4), keep=2, tune=TUNE)
+    assert table["survival[l0 2]"].sum() == 2
+    message = (
+        "2 heads were asked for, and 8 of 8 gates are expected to be open: the likeliest stay; more steps or a larger"
+    )
+    assert caplog.messages == [f"{message} rate of gates decide them"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_learning_of_gates(tmp_path):
+    model = deepcopy(learnt())
+    options = {"folder": tmp_path, "tune": TUNE | {"rate": 1e38, "epochs": 2}}
+    with pytest.raises(
+        ValueError, match=r"^the loss is (nan|inf) after \d+ steps; the checkpoints before are kept, try a "
+    ):
+        prune(model, tokenizer(), films(48), hr.L0(), keep=2, **options)
+    assert not hasattr(model, "head_gates")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.fixture
+def smaller(tmp_path):
+    """A folder with a model whose heads were cut out, and its record."""
+    hr.save(hr.shrink(deepcopy(learnt()), [("enc-self", 0, 1)]), tokenizer(), tmp_path / "smaller")
+    config = tmp_path / "smaller/config.json"
+    return config.parent, json.loads(config.read_text()), config
+
+
+def unloadable(folder, reason):
+    hint = "a local folder needs config.json, weights, tokenizer"
+    with pytest.raises(OSError, match=whole(f"could not load {str(folder)!r}: {reason} ({hint})")):
+        hr.load(folder)
+
+
+def test_a_record_that_does_not_fit_the_weights_is_no_model(smaller):
+    folder, told, config = smaller
+    told["headroles"]["sites"][0]["heads"] = [0, 2]
+    config.write_text(json.dumps(told))
+    unloadable(folder, "its record of heads is of weights of other sizes")
+    told["headroles"]["sites"][0] |= {"heads": [0, 2, 3], "name": "model.encoder.layers.0.self_attn"}
+    config.write_text(json.dumps(told))
+    other = "'model.encoder.layers.0.self_attn', which BertForSequenceClassification does not have"
+    unloadable(folder, f"its record of heads speaks of {other}")
+
+
+def test_a_full_disk_leaves_the_model_there_was(smaller):
+    folder, _, _ = smaller
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    model, tokens = hr.load(folder)
+    hr.shrink(model, [("enc-self", 1, 2)])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    message = rf"\Acould not write {re.escape(str(folder))}: .*; what was there before is unchanged\Z"
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10000, limits[1]))  # no file may be longer
+        with pytest.raises(OSError, match=message):
+            hr.save(model, tokens, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["smaller"]
+
+
+LEARNING = """
+import sys
+from pathlib import Path
+from helpers.trainings import films, tokenizer
+from helpers.prunings import learnt
+import headroles as hr  # noqa: E402
+from headroles import _distributed as processes
+from headroles.models import loading as models
+
+place = Path(sys.argv[1])
+tune = {"epochs": 2, "rate": 1e-3, "batch": 8}
+table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), keep=3, folder=place / "work", tune=tune)
+steps = hr.heads.load(place / "work/history.parquet")["step"].tolist()
+(place / str(processes.rank())).write_text(repr((steps, models.revision(learnt()), table.to_numpy().tolist())))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
+    script = tmp_path / "learning.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{LEARNING}")
+    done = ended(launched(script, tmp_path))
+    assert done.code == 0, done.err
+    told = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
+    assert told[0] == told[1]
+    assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
+    assert heads.load(tmp_path / "work/gates.parquet")["step"].max() == 12

@@ -1,0 +1,743 @@
+"""Every score of gradients goes through one suite, and equals plain loops of autograd and of closed heads."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import random
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import zoo
+from helpers.close import MANY, bound, close
+from helpers.letters import DETERMINISTIC, corpus, plain, same, tokens_of, total, writing
+from helpers.messages import whole
+from helpers.traces import _traces
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headroles as hr
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import batching as batches
+from headroles.models import heads as families
+from headroles.models import masking as gates
+from headroles.scores.base import known
+from headroles.scores.gradients.base import Gradient, Slopes, shares, slopes
+from headroles.scores.gradients.captum import methods
+from headroles.scores.objectives import held, objective
+from headroles.tables import frame as heads
+
+NAMES = ["marian", "bert", "gpt2", "llama-grouped"]
+RULES = ["cp", "attn", "voita", "gradient"]
+EFFECTS = ["IntegratedGradients", "FeatureAblation", "ShapleyValueSampling"]
+CONFORMING = [
+    *(hr.Relevance(rules=rules) for rules in RULES),
+    *(hr.Relevance(rules=rules, by="logit") for rules in RULES),
+    hr.Relevance(rules="voita", by="sum"),
+    *(hr.Importance(per=per) for per in ("example", "token", "batch")),
+    hr.Importance(norm="layer"),
+    *(hr.Attribution(method=method) for method in EFFECTS),
+]
+
+
+def winning():
+    """A new score, in fifteen lines."""
+
+    @dataclass(frozen=True)
+    class Winning(Gradient):
+        """Share of the steps at which more flows back to a head than to any other of its layer."""
+
+        def slopes(self, model, explain, batch):
+            return slopes(model, explain, batch, by_token=self.chosen(model).by_token)
+
+        def tally(self, slopes):
+            first = F.one_hot(slopes.gradients.abs().argmax(-1), slopes.gradients.shape[-1])
+            return {"won": (first * slopes.counted[..., None]).sum(1)}
+
+        def finish(self, sums):
+            return {"winning": sums["won"] / sums["steps"]}
+
+    return Winning
+
+
+@pytest.fixture
+def forgotten():
+    """A class of scores is known as long as it lives; one made in a test must not be known in the next."""
+    before = list(known())
+    yield
+    gc.collect()
+    assert list(known()) == before
+
+
+# --- the suite, on random slopes ------------------------------------------------------------------------------------
+
+
+@st.composite
+def felt(draw):
+    """Slopes of one site; some steps do not count and give nothing back, some that count give nothing either."""
+    shape = draw(st.tuples(*(st.integers(1, most) for most in (4, 5, 4))))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    counted = rng.random(shape[:2]) < 0.7
+    flows = counted & (rng.random(shape[:2]) < 0.8)
+    gradients = (
+        flows[..., None] * (rng.random(shape) < 0.9) * rng.normal(size=shape) * np.exp(2 * rng.normal(size=shape))
+    )
+    values = counted * rng.normal(size=shape[:2])
+    parts = gradients.astype(np.float32), values.astype(np.float32), counted  # as models have them
+    return Slopes("enc-self", *(torch.from_numpy(part) for part in parts))
+
+
+def some(slopes, rows):
+    """The slopes of some examples."""
+    return Slopes(slopes.kind, *(each[rows] for each in (slopes.gradients, slopes.values, slopes.counted)))
+
+
+def sums(score, slopes):
+    """What a score adds up of a batch, sentence by sentence: {name: [batch, ...]}."""
+    ground, tally = score.ground(slopes), score.tally(slopes)
+    assert not set(ground) & set(tally)
+    assert all(len(values) == len(slopes.counted) for values in (ground | tally).values())
+    return {name: values.double() for name, values in (ground | tally).items()}
+
+
+def finished(score, slopes):
+    return score.finish(total(sums(score, slopes)))
+
+
+def split(score, slopes):
+    """The sums of a batch are those of its parts; but per batch, as Michel et al.'s code does."""
+    if getattr(score, "per", None) == "batch":
+        return
+    rows = range(len(slopes.counted))
+    parts = [sums(score, some(slopes, [row])) for row in rows]
+    same(sums(score, slopes), {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+def order(score, slopes):
+    backwards = list(range(len(slopes.counted)))[::-1]
+    same(sums(score, some(slopes, backwards)), {name: each.flip(0) for name, each in sums(score, slopes).items()})
+
+
+def uncounted(score, slopes):
+    """Steps that do not count, such as those of padding, change nothing."""
+    wider = (F.pad(slopes.gradients, (0, 0, 0, 3)), F.pad(slopes.values, (0, 3)), F.pad(slopes.counted, (0, 3)))
+    same(sums(score, slopes), sums(score, Slopes(slopes.kind, *wider)))
+
+
+def leading_dimensions(score, slopes):
+    """Resamples are finished together as each by itself."""
+    weights = torch.from_numpy(np.random.default_rng(0).poisson(1.0, (2, 3, len(slopes.counted)))).double()
+    together = score.finish(total(sums(score, slopes), weights))
+    for i in np.ndindex(2, 3):
+        alone = score.finish(total(sums(score, slopes), weights[i]))
+        same({name: values[i] for name, values in together.items()}, alone)
+    assert all(values.shape == (2, 3, slopes.gradients.shape[-1]) for values in together.values())
+
+
+def purity(score, slopes):
+    """What flowed back is not changed, and read again is the same."""
+    before = [each.clone() for each in (slopes.gradients, slopes.values, slopes.counted)]
+    same(sums(score, slopes), sums(score, slopes))
+    after = slopes.gradients, slopes.values, slopes.counted
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def columns(score, slopes):
+    """Columns begin with the score's label, are the same whatever flows back, and are float64."""
+    found = finished(score, slopes)
+    assert list(found) == list(finished(score, some(slopes, [0])))
+    assert all(re.fullmatch(rf"{re.escape(score.label)}(\.\w+)?", name) for name in found)
+    assert not any(name.endswith((".low", ".high")) for name in found)
+    assert {values.dtype for values in found.values()} == {torch.float64}
+
+
+def sizes(score, slopes):
+    """A signed column is at most its size; by layer the sizes of the heads sum to the share of steps that flow."""
+    found = finished(score, slopes)
+    size = found.get(f"{score.label}.size")
+    if size is None or not slopes.counted.any():
+        return
+    assert (found[score.label].abs() <= size * (1 + 1e-9) + 1e-12).all()
+    if getattr(score, "by", None) == "layer":
+        flows = slopes.gradients.any(-1).sum() / slopes.counted.sum()
+        torch.testing.assert_close(size.sum(), flows.double())
+
+
+def nothing_only_where_nothing_was(score, slopes):
+    """NaN stands where no step counts, for all heads alike, and is nowhere else; nothing is infinite."""
+    for name, values in finished(score, slopes).items():
+        assert not values.isinf().any(), name
+        assert not values.isnan().any() or not slopes.counted.any(), name
+    never = score.finish({name: 0 * values for name, values in total(sums(score, slopes)).items()})
+    assert all(values.isnan().all() for values in never.values())
+
+
+SUITE = (split, order, uncounted, leading_dimensions, purity, columns, sizes, nothing_only_where_nothing_was)
+
+
+def conform(score, check):
+    """Run one check of the suite on a score, for many random slopes."""
+
+    @DETERMINISTIC
+    @given(felt())
+    def run(slopes):
+        check(score, slopes)
+
+    run()
+
+
+@pytest.mark.parametrize("check", SUITE, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("score", CONFORMING, ids=repr)
+def test_every_score_of_gradients_conforms(score, check):
+    conform(score, check)
+
+
+def test_every_score_of_gradients_is_among_them():
+    assert {type(score).name() for score in CONFORMING} == {
+        name for name, cls in known().items() if issubclass(cls, Gradient)
+    }
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_new_score_is_one_like_any_other():
+    new = winning()
+    for check in SUITE:
+        conform(new(), check)
+    assert known()["winning"] is new
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), ["winning", "importance"], resamples=20)
+    assert list(table) == [f"{name}{end}" for name in ("winning", "importance") for end in ("", ".low", ".high")]
+    np.testing.assert_allclose(table["winning"].groupby(level=["kind", "layer"]).sum(), 1)
+    assert "objective:Top()" in heads.signature(table, "winning").split("|")
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_score_of_some_kinds_is_of_their_heads_alone():
+    new = dataclass(frozen=True)(type("Winning", (winning(),), {"kinds": ("cross",)}))
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), new(), resamples=0)
+    there = table["winning"].dropna().index
+    assert set(there.get_level_values("kind")) == {"cross"}
+    assert len(there) == len(table.loc["cross"])
+
+
+# --- passes over a corpus -------------------------------------------------------------------------------------------
+
+
+def asked():
+    """Relevance by every rule set, and importance."""
+    return [*(hr.Relevance(rules=rules, steps="sum" if rules == "voita" else "all") for rules in RULES), "importance"]
+
+
+def measured(name, scores, given=None, **options):
+    """The scores of a model of the zoo on a few sentences, by default without resamples."""
+    options = {"resamples": 0} | options
+    return hr.score(zoo.tiny(name), tokens_of(name), given or corpus(8), scores, **options)
+
+
+@cache
+def scored(name, budget=4096):
+    return measured(name, asked(), resamples=20, budget=budget)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_is_the_same_for_every_budget(name):
+    pd.testing.assert_frame_equal(plain(scored(name, 20)), plain(scored(name)), rtol=0, atol=bound(1))
+    assert scored(name).notna().all(axis=None)
+
+
+def test_of_its_own_output_it_is_the_same_too():
+    model, given = writing("marian"), corpus(6, translated=False)
+    asked = ["relevance", "importance", hr.Attribution(method="FeatureAblation")]
+    small, large = (
+        hr.score(model, tokens_of("marian"), given, asked, resamples=0, budget=budget) for budget in (20, 4096)
+    )
+    pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
+    assert "decoder:greedy" in heads.signature(large, "importance").split("|")
+
+
+@pytest.mark.parametrize("method", ["IntegratedGradients", "FeatureAblation"])
+def test_attributions_are_the_same_for_every_budget(method):
+    small, large = (attributed("bert", corpus(6), method, budget=budget) for budget in (20, 4096))
+    np.testing.assert_allclose(small, large, rtol=0, atol=bound(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_the_corpus_does_not_matter(name):
+    sentences = list(corpus(8))
+    random.Random(0).shuffle(sentences)
+    other = measured(name, asked(), Corpus("letters", tuple(sentences)))
+    pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_the_sentences_that_steps_are_drawn_of_are_known_by_their_numbers(name):
+    drawn = hr.Relevance(steps=2)
+    one, again, small = (measured(name, drawn, budget=budget) for budget in (4096, 4096, 20))
+    pd.testing.assert_frame_equal(one, again, rtol=0, atol=0)
+    pd.testing.assert_frame_equal(one, small, rtol=0, atol=bound(1))
+    assert not np.allclose(one, measured(name, hr.Relevance()))
+    most = measured(name, hr.Relevance(steps=100))
+    pd.testing.assert_frame_equal(most, measured(name, hr.Relevance()), rtol=0, atol=bound(1))
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_scores_of_attention_and_of_gradients_stand_side_by_side(name):
+    together = measured(name, ["confidence", "relevance", "entropy", hr.Importance(per="token")], resamples=20)
+    for one in ("confidence", "relevance", "entropy", hr.Importance(per="token")):
+        alone = measured(name, one, resamples=20)
+        pd.testing.assert_frame_equal(together[list(alone)], alone, rtol=0, atol=bound(1))
+        assert all(heads.signature(together, column) == heads.signature(alone, column) for column in alone)
+    assert len(together.columns) == 15
+
+
+@pytest.mark.parametrize("rules", ["cp", "attn", "gradient"])
+@pytest.mark.parametrize("name", ["marian", "llama-grouped"])
+def test_one_pass_for_the_sum_gives_the_sum_of_the_steps(name, rules):
+    all_, sum_ = (measured(name, hr.Relevance(rules=rules, by="logit", steps=steps)) for steps in ("all", "sum"))
+    column = f"relevance[{rules} logit]"
+    np.testing.assert_allclose(sum_[column], all_[column], rtol=0, atol=bound(all_[column], operations=MANY))
+    assert (sum_[f"{column}.size"] < all_[f"{column}.size"] + 1e-6).all()
+
+
+@pytest.mark.parametrize("steps", ["all", "sum", 2])
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2"])
+def test_by_voita_the_heads_of_a_layer_take_no_more_than_there_is(name, steps):
+    table = measured(name, hr.Relevance(rules="voita", by="logit", steps=steps))
+    shares = table["relevance[voita logit]"]
+    assert shares.min() > -1e-6
+    assert shares.groupby(level=["kind", "layer"]).sum().max() < 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_plain_shares_of_voita_sum_to_one(name):
+    table = measured(name, hr.Relevance(rules="voita", by="sum", steps="sum"))
+    np.testing.assert_allclose(table["relevance[voita]"].groupby(level=["kind", "layer"]).sum(), 1, atol=bound(1))
+    np.testing.assert_allclose(table["relevance[voita]"], table["relevance[voita].size"], atol=bound(1))
+
+
+@pytest.mark.parametrize(
+    ("rules", "epsilon"), [("cp", 0.5), ("cp", 0.0), ("attn", 0.5), ("gradient", 0.0), ("voita", 0.0)]
+)
+def test_relevance_of_one_step_is_the_gradient_of_gates_under_rules(rules, epsilon):
+    model, two = zoo.tiny("gpt2"), Corpus("two", (Sentence("a b"),))
+    gate = torch.ones(1, len(families.index(model)), requires_grad=True)
+    with hr.ruled(model, rules, epsilon=epsilon), hr.gated(model, gate):
+        top = model(**tokens_of("gpt2")("a b", return_tensors="pt")).logits[0, 0].amax()
+    whole_of_it = torch.autograd.grad(top, gate)[0][0] / top.detach()
+    for steps in ("all", "sum"):
+        found = measured("gpt2", hr.Relevance(rules, epsilon=epsilon, by="logit", steps=steps), two)
+        close(found[f"relevance[{rules} logit]"], whole_of_it, operations=MANY)
+
+
+def test_what_epsilon_takes_is_said_to_be_left_over():
+    left = [
+        float(dict(field.partition(":")[::2] for field in heads.signature(found, list(found)[0]).split("|"))["residue"])
+        for found in (measured("gpt2", hr.Relevance(epsilon=epsilon)) for epsilon in (0.0, 0.5))
+    ]
+    assert abs(left[0]) < 1e-3 < abs(left[1])
+
+
+def test_plain_shares_are_signed():
+    found = Slopes("enc-self", torch.tensor([[[3.0, -1.0]]]), torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool))
+    assert shares(found, signed=True).tolist() == [[[1.5, -0.5]]]
+    assert shares(found, signed=False).tolist() == [[[0.75, -0.25]]]
+    by_sum = hr.Relevance(rules="voita", by="sum").tally(found)
+    assert [by_sum[name].tolist() for name in ("signed", "size")] == [[[1.5, -0.5]], [[1.5, 0.5]]]
+
+
+def test_steps_together_as_in_many_chunks():
+    one, other = (measured("marian", hr.Relevance(chunk=chunk)) for chunk in (1, 50))
+    pd.testing.assert_frame_equal(one, other, rtol=0, atol=bound(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_signature_says_what_was_explained_and_where_it_went(name):
+    fields = dict(field.partition(":")[::2] for field in heads.signature(scored(name), "relevance[cp]").split("|"))
+    assert fields["objective"] == "Top()"
+    shares = [float(fields[part]) for part in ("inputs", "biases", "residue")]
+    assert sum(shares) == pytest.approx(1, abs=2e-4)
+    assert shares[2] == pytest.approx(0, abs=1e-3)  # by cp nothing is lost
+    of_loss = heads.signature(scored(name), "importance").split("|")
+    assert "objective:Loss()" in of_loss
+    assert not [field for field in of_loss if field.startswith(("inputs:", "residue:"))]
+
+
+def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog):
+    model = zoo.tiny("bert")
+
+    def level(score):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "headroles.scores.gradients.relevance"):
+            hr.score(model, tokens_of("bert"), corpus(3), score, resamples=0)
+        (record,) = caplog.records
+        parts = ", ".join(rf"{part} (-?\d+\.\d) %" for part in ("inputs", "biases", "residue"))
+        said = re.fullmatch(rf"{re.escape(score.label)} of what is explained: {parts}", record.message)
+        assert sum(map(float, said.groups())) == pytest.approx(100, abs=0.2)
+        return record.levelno
+
+    assert level(hr.Relevance()) == logging.INFO
+    model.bert.encoder.layer[1].output.dense.register_forward_hook(lambda *given: torch.sin(9 * given[-1]))
+    for rules in ("cp", "cp-gate", "voita", "voita-exact"):
+        assert level(hr.Relevance(rules=rules)) == logging.WARNING
+    assert level(hr.Relevance(epsilon=0.1)) == level(hr.Relevance(rules="attn")) == logging.INFO
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["marian", "llama-grouped"])
+def test_the_model_is_left_as_it_was(name, training):
+    model = zoo.tiny(name).train(training)
+    next(model.base_model.children()).train(not training)  # each part has a mode of its own
+    next(model.parameters()).requires_grad_(False)
+    before = _traces(model)
+    given = [*asked(), hr.Attribution(method="FeatureAblation")]
+    found = hr.score(model, tokens_of(name), corpus(8), given, resamples=0)
+    assert _traces(model) == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+    pd.testing.assert_frame_equal(found[list(plain(scored(name)))], plain(scored(name)), rtol=0, atol=bound(1))
+    _outputs(model, math.nan)
+    with pytest.raises(ValueError, match="is not finite"):
+        hr.score(model, tokens_of(name), corpus(8), given)
+    assert _traces(model) == before
+
+
+def _outputs(model, value):
+    """The same number everywhere in the output projections of the heads."""
+    for site in families.sites(model):
+        site.out.weight.data.fill_(value)
+
+
+# --- importance -----------------------------------------------------------------------------------------------------
+
+
+def losses(model, tokenizer, sentence):
+    """The loss of each token of one sentence, by the plain definition: [step]."""
+    ids = tokenizer(sentence.text, return_tensors="pt")["input_ids"]
+    if model.config.is_encoder_decoder:
+        labels = tokenizer(sentence.target.text, return_tensors="pt")["input_ids"]
+        start = torch.tensor([[model.config.decoder_start_token_id]])
+        logits = model(input_ids=ids, decoder_input_ids=torch.cat([start, labels[:, :-1]], 1)).logits
+        return F.cross_entropy(logits[0], labels[0], reduction="none")
+    logits = model(input_ids=ids).logits[0]
+    if "MaskedLM" in type(model).__name__:
+        words = ids[0] >= zoo.FIRST_WORD
+        return F.cross_entropy(logits[words], ids[0, words], reduction="none")
+    return F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
+
+
+def by_hand(name, split, given=None):
+    """The mean of |d / d gate| of the parts that `split` makes of the losses of a sentence: [heads]."""
+    model, found = zoo.tiny(name), []
+    for sentence in given or corpus(5):
+        gate = torch.ones(len(families.index(model)), requires_grad=True)
+        with hr.gated(model, gate):
+            parts = split(losses(model, tokens_of(name), sentence))
+        found += [torch.autograd.grad(part, gate, retain_graph=True)[0].abs() for part in parts]
+    return torch.stack(found).mean(0).numpy()
+
+
+@pytest.mark.parametrize(("per", "split"), [("example", lambda losses: [losses.mean()]), ("token", list)])
+@pytest.mark.parametrize("name", NAMES)
+def test_importance_is_that_of_a_plain_loop(name, per, split):
+    table = measured(name, hr.Importance(per=per), corpus(5))
+    np.testing.assert_allclose(table["importance"], by_hand(name, split), rtol=1e-4, atol=1e-6)
+
+
+def test_importance_of_sentences_of_one_word_is_that_of_a_plain_loop():
+    table = measured("bert", "importance", SHORT)
+    np.testing.assert_allclose(table["importance"], by_hand("bert", list, SHORT), rtol=1e-4, atol=1e-6)
+
+
+def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
+    table = measured("marian", hr.Importance(per="batch"), corpus(5), resamples=20)
+    assert list(table) == ["importance"]
+    model = zoo.tiny("marian")
+    gate = torch.ones(len(table), requires_grad=True)
+    with hr.gated(model, gate):
+        mean = torch.stack([losses(model, tokens_of("marian"), one).mean() for one in corpus(5)]).mean()
+    np.testing.assert_allclose(table["importance"], torch.autograd.grad(mean, gate)[0].abs(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_layer_without_any_importance_has_none_by_layer():
+    nothing = Slopes("enc-self", torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
+    assert finished(hr.Importance(norm="layer"), nothing)["importance"].tolist() == [0, 0, 0, 0]
+
+
+def test_importance_by_layer_has_length_one_in_each():
+    table = measured("marian", hr.Importance(norm="layer"))
+    np.testing.assert_allclose((table["importance"] ** 2).groupby(level=["kind", "layer"]).sum(), 1)
+    bare = scored("marian")["importance"]
+    lengths = (bare**2).groupby(level=["kind", "layer"]).transform("sum") ** 0.5
+    np.testing.assert_allclose(table["importance"], bare / lengths, rtol=0, atol=bound(1))
+
+
+# --- attribution ----------------------------------------------------------------------------------------------------
+
+
+def body(name):
+    """A translator, or an encoder without its head, whose states are explained."""
+    return zoo.tiny(name) if name == "marian" else zoo.tiny(name).base_model
+
+
+def attributed(name, given, method, **options):
+    """The signed column of an attribution, of the heads."""
+    options = {"resamples": 0} | options
+    return hr.attribute(body(name), tokens_of(name), given, method=method, **options)[f"attribution[{method}]"]
+
+
+def effects(name, given, closings, fill="zero", of=None):
+    """The mean over sentences of what each closing of heads takes from what is explained of it."""
+    model = body(name)
+    encoded = batches.encode(given, tokens_of(name), model)
+    groups = list(batches.batches(encoded, model))
+    explain = objective(of, model).explain(model, lambda: groups)
+
+    def explained(batch, gate):
+        with torch.no_grad(), gates.gated(model, gate, fill=fill):
+            found = explain(model(**batch.inputs), batch)
+        return torch.where(found.counted, found.values, 0.0).sum(-1) / found.counted.sum(-1)
+
+    kept = [held(model, explain, batch) for batch in groups]
+    of = [torch.cat([explained(batch, gates.closed(model, closing)) for batch in kept]) for closing in ([], *closings)]
+    return np.array([float((of[0] - left).mean()) for left in of[1:]])
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_integrated_gradients_are_complete(name):
+    found = attributed(name, corpus(5), "IntegratedGradients", n_steps=64)
+    (whole_effect,) = effects(name, corpus(5), [list(found.index)])
+    assert found.sum() == pytest.approx(whole_effect, rel=0.01)
+
+
+@pytest.mark.parametrize("fill", ["zero", "uniform"])
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_feature_ablation_is_a_loop_that_closes_one_head_at_a_time(name, fill):
+    found = attributed(name, corpus(5), "FeatureAblation", fill=fill)
+    np.testing.assert_allclose(found, effects(name, corpus(5), [[head] for head in found.index], fill), atol=1e-5)
+    assert found.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_shapley_values_sum_to_the_effect_of_all(name, samples):
+    torch.manual_seed(0)
+    found = attributed(name, corpus(3), "ShapleyValueSampling", n_samples=samples)
+    (whole_effect,) = effects(name, corpus(3), [list(found.index)])
+    assert found.sum() == pytest.approx(whole_effect, abs=1e-4)
+
+
+def _slopes_at(place):
+    """The mean gradient of gates that are open so far, of what is explained of three sentences."""
+    model, given = body("bert"), corpus(3)
+    (batch,) = batches.batches(batches.encode(given, tokens_of("bert"), model), model)
+    gate = torch.full((3, len(families.index(model))), place, requires_grad=True)
+    explain = objective(None, model).explain(model, lambda: [batch])
+    with hr.gated(model, gate):
+        explain(model(**batch.inputs), batch).values.sum().backward()
+    return gate.grad.mean(0)
+
+
+def test_options_reach_the_method():
+    """Integrated by one step of Gauss and Legendre, a gradient is that at gates half open."""
+    found = attributed("bert", corpus(3), "IntegratedGradients", n_steps=1)
+    close(found, _slopes_at(0.5))
+
+
+def test_a_method_without_a_baseline_is_given_none():
+    close(attributed("bert", corpus(3), "InputXGradient"), _slopes_at(1.0))
+
+
+@pytest.mark.parametrize(("method", "samples"), [("GradientShap", 2), ("ShapleyValueSampling", 1)])
+def test_what_a_method_draws_follows_from_the_sentences_alone(method, samples):
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        found.append(attributed("bert", corpus(3), method, n_samples=samples))
+        drawn = torch.rand(1), np.random.rand()
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        assert drawn == (torch.rand(1), np.random.rand())  # as if nothing had been drawn between
+    assert found[0].tolist() == found[1].tolist()
+    assert len(set(np.round(found[0] / _slopes_at(1.0).numpy(), 6))) > 1  # it draws
+
+
+def test_deep_lift_says_how_far_it_applies():
+    table = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), method="DeepLift", resamples=0)
+    assert np.isfinite(table).all(axis=None)
+    fields = dict(field.partition(":")[::2] for field in heads.signature(table, "attribution[DeepLift]").split("|"))
+    assert float(fields["delta"]) > 0
+    exact = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), n_steps=64, resamples=0)
+    fields = dict(field.partition(":")[::2] for field in heads.signature(exact, list(exact)[0]).split("|"))
+    assert float(fields["delta"]) < 0.01
+
+
+def test_delta_is_what_is_missed_of_the_effects_of_closing_all():
+    effect, missed = [], []
+    for sentence in corpus(3):
+        alone = Corpus("alone", (sentence,))
+        found = attributed("marian", alone, "IntegratedGradients", objective="loss", n_steps=1)
+        effect.append(effects("marian", alone, [list(found.index)], of="loss")[0])
+        missed.append(abs(found.sum() - effect[-1]))
+    assert min(effect) < 0 < max(effect)
+    options = {"objective": "loss", "n_steps": 1, "resamples": 0}
+    table = hr.attribute(body("marian"), tokens_of("marian"), corpus(3), **options)
+    fields = dict(field.partition(":")[::2] for field in heads.signature(table, list(table)[0]).split("|"))
+    assert float(fields["delta"]) == pytest.approx(sum(missed) / np.abs(effect).sum(), abs=1e-4)
+
+
+def test_attribute_is_score_with_an_attribution():
+    asked = hr.Attribution(method="FeatureAblation", fill="uniform", options=(("perturbations_per_eval", 3),))
+    table = measured("bert", asked, corpus(5), resamples=20, budget=1024)
+    options = {"method": "FeatureAblation", "fill": "uniform", "perturbations_per_eval": 3, "resamples": 20}
+    other = hr.attribute(zoo.tiny("bert"), tokens_of("bert"), corpus(5), **options)
+    pd.testing.assert_frame_equal(table, other, rtol=0, atol=0)
+    name = "attribution[FeatureAblation]"
+    assert list(table) == [f"{column}{end}" for column in (name, f"{name}.size") for end in ("", ".low", ".high")]
+    assert heads.signature(table, name) == heads.signature(other, name)
+
+
+# --- what cannot be measured ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hr.Relevance("magic"), f"unknown rules 'magic'; known: {', '.join(hr.lrp.RULES)}"),
+        (lambda: hr.Relevance(by="heads"), "relevance is normalised by 'layer', 'logit' or 'sum'; got 'heads'"),
+        *(
+            (
+                lambda rules=rules: hr.Relevance(rules=rules, by="sum"),
+                f"rules {rules!r} give relevance of both signs, whose plain sum may be near 0; use by='layer', which "
+                "divides by the sum of |R|",
+            )
+            for rules in ("cp", "attn", "gradient")
+        ),
+        *(
+            (
+                lambda steps=steps: hr.Relevance(steps=steps),
+                f"steps are 'all', 'sum' or how many to draw from each sentence; got {steps!r}",
+            )
+            for steps in ("first", 0, -1, True, 1.5)
+        ),
+        (
+            lambda: hr.Importance(per="word"),
+            "importance is per 'example', 'token' or 'batch', its norm 'layer' or None; got per='word', norm=None",
+        ),
+        (
+            lambda: hr.Importance(norm="model"),
+            "importance is per 'example', 'token' or 'batch', its norm 'layer' or None; got per='example', "
+            "norm='model'",
+        ),
+        (
+            lambda: hr.Attribution(method="Magic"),
+            f"captum has no method 'Magic' for inputs; known: {', '.join(methods())}",
+        ),
+    ],
+)
+def test_options_that_are_none(make, message):
+    with pytest.raises(ValueError, match=whole(message)):
+        make()
+
+
+def test_the_methods_of_captum_are_those_made_of_a_function_alone():
+    assert {"IntegratedGradients", "ShapleyValueSampling", "FeatureAblation", "DeepLift", "GradientShap"} <= {
+        *methods()
+    }
+    assert not {"LRP", "LayerConductance", "GuidedGradCam"} & {*methods()}
+    assert hr.Attribution().label == "attribution[IntegratedGradients]"
+
+
+@pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_heads_without_a_part_in_the_objective(name, score):
+    model = zoo.tiny(name)
+    _outputs(model, 0.0)
+    message = (
+        f"every gradient of {score.label} is zero: no head of {type(model).__name__} has a part in objective "
+        f"{score.chosen(model).name!r}; choose another"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(model, tokens_of(name), corpus(4), score)
+
+
+@pytest.mark.parametrize("score", [hr.Relevance(), hr.Importance(), hr.Attribution(method="FeatureAblation")])
+def test_weights_that_are_no_numbers(score):
+    model = zoo.tiny("bert")
+    _outputs(model, math.nan)
+    longest = max(range(4), key=lambda i: (len(tokens_of("bert")(corpus(4)[i].text)["input_ids"]), -i)) + 1
+    message = (
+        f"{score.label} is not finite on sentence {longest} of the corpus; look for NaN or infinite weights in "
+        f"BertForMaskedLM: 1,024 of 1,024 in bert.encoder.layer.0.attention.output.dense.weight; or load it in float32"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(model, tokens_of("bert"), corpus(4), score)
+
+
+@pytest.mark.parametrize("score", ["relevance", "importance"])
+def test_the_sentence_whose_gradients_are_no_numbers_is_named(score):
+    model = zoo.tiny("bert")
+    words = model.bert.embeddings.word_embeddings
+    words.weight = torch.nn.Parameter(words.weight.clone())  # not those by which tokens are predicted
+    words.weight.data[tokens_of("bert")("d")["input_ids"][1]] = math.nan
+    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a b", "c d a", "b a c"))))
+    with pytest.raises(ValueError, match=r"is not finite on sentence 3 of the corpus"):
+        hr.score(model, tokens_of("bert"), given, score)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_one_gradient_that_is_no_number_is_enough():
+    class Broken(winning()):
+        def slopes(self, model, explain, batch):
+            found = super().slopes(model, explain, batch)
+            found.gradients[batch.numbers.index(1), 0, 0] = math.inf
+            return found
+
+    with pytest.raises(ValueError, match=r"^broken is not finite on sentence 2 of the corpus; look for NaN"):
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), Broken())
+
+
+def test_one_step_of_each_sentence_may_be_asked_for():
+    assert measured("gpt2", hr.Relevance("cp", steps=1)).notna().all(axis=None)
+    assert hr.Relevance("attn").rules == "attn"  # by its place
+
+
+SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: nothing comes next
+
+
+@pytest.mark.parametrize("score", ["relevance", "importance", hr.Attribution(method="FeatureAblation")])
+def test_a_decoder_has_nothing_to_explain_of_single_tokens(score):
+    message = "nothing to explain: every step of the corpus is padding or comes after the end token"
+    with pytest.raises(ValueError, match=whole(message)):
+        measured("gpt2", score, SHORT)
+
+
+OF_NOTHING = {
+    "asked": asked(),
+    "top": hr.Importance(objective="top"),
+    "captum": hr.Attribution(method="FeatureAblation"),
+}
+
+
+@pytest.mark.parametrize("scores", OF_NOTHING)
+def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
+    mixed = Corpus("mixed", (*SHORT, *corpus(3)))
+    alone, together, without = (
+        measured("gpt2", OF_NOTHING[scores], given, budget=budget)
+        for given, budget in ((mixed, 1), (mixed, 4096), (corpus(3), 4096))
+    )
+    pd.testing.assert_frame_equal(alone, together, rtol=0, atol=bound(1))
+    pd.testing.assert_frame_equal(without, together, rtol=0, atol=bound(1))
+
+
+def test_a_model_of_one_layer_has_scores():
+    few = zoo.tiny("bert")
+    few.config.num_hidden_layers = 1
+    scores = [*asked(), "confidence", "position"]
+    found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), scores, resamples=0)
+    assert (len(found), found.notna().all(axis=None)) == (4, True)

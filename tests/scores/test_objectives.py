@@ -1,0 +1,359 @@
+"""What is explained equals plain formulas on single sentences, of every objective and each kind of model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import zoo
+from helpers.close import bound
+from helpers.letters import corpus, tokens_of, writing
+from helpers.messages import whole
+from helpers.objectives import ALL, FORMULAS, alone, classifier, in_one, labelled, output
+
+import headroles as hr
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import heads as families
+from headroles.models import masking as gates
+from headroles.scores.objectives import (
+    OBJECTIVES,
+    Agreement,
+    ClassLogit,
+    Loss,
+    Reference,
+    Similarity,
+    Top,
+    held,
+    objective,
+)
+
+VOCABULARIES = ["marian", "t5", "bert", "gpt2", "llama-grouped"]
+
+
+def explaining(model, objective, groups):
+    return objective.explain(model, lambda: groups)
+
+
+def explained(model, objective, batch):
+    """What an objective explains of the only batch of a corpus."""
+    return explaining(model, objective, [batch])(output(model, batch), batch)
+
+
+def by_sentence(found, batch):
+    """The values that count: sentence number -> [step]."""
+    rows = zip(batch.numbers, found.values, found.counted, strict=True)
+    return {number: values[counted] for number, values, counted in rows}
+
+
+def same(found, expected):
+    """Two dicts of tensors, to the precision of a padded batch."""
+    assert sorted(found) == sorted(expected)
+    for number, values in expected.items():
+        torch.testing.assert_close(found[number], values, rtol=0, atol=bound(values))
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMULAS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_each_token_has_the_value_of_the_plain_formula(name, kind):
+    model = zoo.tiny(name)
+    (batch,) = in_one(model, name, corpus(8))
+    expected = {i: FORMULAS[kind](*alone(model, name, one)) for i, one in enumerate(corpus(8))}
+    assert len({len(values) for values in expected.values()}) > 2  # some are padded
+    same(by_sentence(explained(model, kind(), batch), batch), expected)
+
+
+@pytest.mark.parametrize("kind", FORMULAS, ids=lambda kind: kind.name)
+def test_small_batches_say_the_same(kind):
+    model = zoo.tiny("marian")
+    one, many = (in_one(model, "marian", corpus(8), budget) for budget in (ALL, 20))
+    assert len(many) > 2
+    explain = explaining(model, kind(), many)
+    found = [by_sentence(explain(output(model, batch), batch), batch) for batch in many]
+    same({i: values for part in found for i, values in part.items()}, by_sentence(explained(model, kind(), *one), *one))
+
+
+def test_padding_is_never_the_largest():
+    model = zoo.tiny("marian")
+    model.final_logits_bias[0, zoo.PAD] = 50.0
+    (batch,) = in_one(model, "marian", corpus(4))
+    assert (output(model, batch).logits.argmax(-1) == zoo.PAD).all()
+    found = explained(model, Top(), batch)
+    assert not (found.chosen == zoo.PAD).any()
+    expected = {i: FORMULAS[Top](*alone(model, "marian", one)) for i, one in enumerate(corpus(4))}
+    same(by_sentence(found, batch), expected)
+
+
+def own():
+    """A translator that says how long its output may be, and ends some of it before, with what it is to translate."""
+    model = writing("marian")
+    model.final_logits_bias[0, zoo.EOS] = 1.5
+    return model, corpus(12, translated=False)
+
+
+@torch.no_grad()
+def written(model, sentence):
+    """What the model writes for one sentence by itself, to its end token, and the logits it wrote it by."""
+    ids = tokens_of("marian")(sentence.text, return_tensors="pt")["input_ids"]
+    out = model.generate(input_ids=ids, num_beams=1, do_sample=False)[0]
+    return out[1:], model(input_ids=ids, decoder_input_ids=out[None, :-1]).logits[0]
+
+
+@pytest.mark.parametrize("kind", [Top, Reference])
+def test_of_its_own_output_the_tokens_are_explained_that_were_written(kind):
+    model, given = own()
+    (batch,) = in_one(model, "marian", given)
+    expected, forced = {}, 0
+    for i, sentence in enumerate(given):
+        tokens, logits = written(model, sentence)
+        expected[i] = logits[range(len(tokens)), tokens]
+        forced += int((logits.argmax(-1) != tokens).sum())
+    assert batch.own
+    assert forced  # the last token that fits is the end, whatever its logit
+    assert len({len(values) for values in expected.values()}) > 1
+    same(by_sentence(explained(model, kind(), batch), batch), expected)
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_neither_padding_nor_what_comes_after_the_end_counts(name):
+    model = zoo.tiny(name)
+    (batch,) = in_one(model, name, corpus(8))
+    for kind in FORMULAS:
+        found = explained(model, kind(), batch)
+        side = batch.target or batch.source
+        assert found.values.shape == found.counted.shape == side.ids.shape
+        assert not (found.counted & ~side.present).any()
+        assert found.values[found.counted].isfinite().all()
+    model, given = own()
+    (batch,) = in_one(model, "marian", given)
+    lengths = {i: len(written(model, one)[0]) for i, one in enumerate(given)}
+    counted = explained(model, Top(), batch).counted.sum(-1).tolist()
+    assert dict(zip(batch.numbers, counted, strict=True)) == lengths
+
+
+# --- classes and states ---------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def logits_of(model, sentence):
+    return model(**tokens_of("bert")(sentence.text, return_tensors="pt")).logits[0]
+
+
+@pytest.mark.parametrize(
+    ("objective", "formula"),
+    [
+        (ClassLogit(), lambda logits, _: logits.max()),
+        (ClassLogit(of="label"), lambda logits, label: logits[label]),
+        (Loss(), lambda logits, label: F.cross_entropy(logits, torch.tensor(label))),
+        (Agreement(), lambda _, __: torch.tensor(1.0)),
+    ],
+    ids=["class", "label", "loss", "agreement"],
+)
+def test_each_sentence_has_the_value_of_the_plain_formula(objective, formula):
+    numbers = [2, 0, 1, 2, 0, 1]
+    (batch,) = in_one(classifier(), "bert", labelled())
+    pairs = enumerate(zip(labelled(), numbers, strict=True))
+    expected = {i: formula(logits_of(classifier(), one), label)[None] for i, (one, label) in pairs}
+    found = explained(classifier(), objective, batch)
+    assert found.values.shape == (6, 1)
+    same(by_sentence(found, batch), expected)
+
+
+@torch.no_grad()
+def mean_states(model, given):
+    """The mean state of each sentence by itself: [sentence, width]."""
+    read = (model(**tokens_of("bert")(one.text, return_tensors="pt")) for one in given)
+    return torch.stack([out.last_hidden_state[0].mean(0) for out in read])
+
+
+def test_the_nearest_sentence_is_looked_for_in_the_whole_corpus():
+    model = zoo.tiny("bert").base_model
+    states = mean_states(model, corpus(8))
+    cosines = F.cosine_similarity(states[:, None], states[None], dim=-1).fill_diagonal_(-1)
+    units = F.normalize(states, dim=-1)
+    expected = {i: (states[i] @ units[cosines[i].argmax()])[None] for i in range(8)}
+    for budget in (ALL, 20):
+        groups = in_one(model, "bert", corpus(8), budget)
+        explain = explaining(model, Similarity(), groups)
+        found = [by_sentence(explain(output(model, batch), batch), batch) for batch in groups]
+        same({i: values for part in found for i, values in part.items()}, expected)
+
+
+def test_states_agree_by_their_cosine():
+    model = zoo.tiny("bert").base_model
+    (batch,) = in_one(model, "bert", corpus(6))
+    explain = explaining(model, Agreement(), [batch])
+    torch.testing.assert_close(explain(output(model, batch), batch).values, torch.ones(6, 1))
+    intact = mean_states(model, corpus(6))
+    with hr.gated(model, gates.closed(model, [("enc-self", 0, 1)])):
+        found = explain(output(model, batch), batch)
+        closed = mean_states(model, corpus(6))
+    expected = F.cosine_similarity(closed, intact, dim=-1)
+    assert (expected < 1 - 1e-4).all()
+    same(by_sentence(found, batch), {i: expected[i : i + 1] for i in range(6)})
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2"])
+def test_choices_agree_where_they_are_the_same(name):
+    model = zoo.tiny(name)
+    groups = in_one(model, name, corpus(8), 20)
+    explain = explaining(model, Agreement(), groups)
+    head = tuple(families.index(model)[-1])
+    total = 0.0
+    for batch in groups:
+        intact = output(model, batch).logits.argmax(-1)
+        with hr.gated(model, gates.closed(model, [head])):
+            now = output(model, batch)
+        found = explain(now, batch)
+        assert torch.equal(found.values, (now.logits.argmax(-1) == intact).float())
+        total += found.values[found.counted].mean() / len(groups)
+    assert 0.05 < total < 1
+
+
+# --- what is held when heads are touched ----------------------------------------------------------------------------
+
+
+def all_closed(model):
+    return gates.closed(model, families.index(model))
+
+
+@pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "classifier"])
+def test_what_the_intact_model_chose_is_held(name):
+    model, given = (classifier(), labelled()) if name == "classifier" else (zoo.tiny(name), corpus(6))
+    (batch,) = in_one(model, name if name in VOCABULARIES else "bert", given)
+    explain = objective(None, model).explain(model, lambda: [batch])
+    intact = explain(output(model, batch), batch)
+    kept = held(model, explain, batch)
+    assert (kept.numbers, kept.inputs) == (batch.numbers, batch.inputs)
+    again = explain(output(model, kept), kept)
+    assert torch.equal(again.counted, intact.counted)
+    assert torch.equal(again.values[again.counted], intact.values[intact.counted])
+    with hr.gated(model, all_closed(model)):
+        now = output(model, kept)
+    logits = now.logits if intact.values.shape[1] > 1 else now.logits[:, None]
+    expected = logits.gather(-1, intact.chosen[..., None])[..., 0]
+    found = explain(now, kept)
+    assert torch.equal(found.values[found.counted], expected[intact.counted])
+    assert not torch.equal(explain(now, batch).values[intact.counted], found.values[found.counted])
+
+
+@pytest.mark.parametrize("kind", [Reference, Loss])
+def test_what_is_given_is_held_as_it_is(kind):
+    model = zoo.tiny("marian")
+    (batch,) = in_one(model, "marian", corpus(4))
+    assert held(model, explaining(model, kind(), [batch]), batch) is batch
+
+
+# --- rows of a batch ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [[2], [3, 0, 1], [1, 1, 0, 1]])
+@pytest.mark.parametrize("name", ["marian", "gpt2", "own"])
+def test_rows_of_a_batch_may_be_taken_in_any_order_and_often(name, rows):
+    model, given = (zoo.tiny(name), corpus(5)) if name != "own" else own()
+    (batch,) = in_one(model, name, given)
+    taken = batch.take(torch.tensor(rows))
+    assert taken.numbers == tuple(batch.numbers[row] for row in rows)
+    assert taken.own == batch.own == (name == "own")
+    assert set(taken.inputs) == set(batch.inputs)
+    pairs = [(taken.inputs[key], value) for key, value in batch.inputs.items()]
+    pairs += [] if name == "gpt2" else [(taken.labels, batch.labels)]
+    for side, from_ in ((taken.source, batch.source), (taken.target, batch.target)):
+        assert (side is None) == (from_ is None)
+        if from_ is not None:
+            assert side.sentences == tuple(from_.sentences[row] for row in rows)
+            pairs += [(getattr(side, part), getattr(from_, part)) for part in ("ids", "present", "real", "words")]
+    assert all(torch.equal(one, value[rows]) for one, value in pairs)
+
+
+@pytest.mark.parametrize("kind", [*FORMULAS, Similarity], ids=lambda kind: kind.name)
+def test_rows_have_the_values_they_have_in_the_batch(kind):
+    model = zoo.tiny("bert") if kind is not Similarity else zoo.tiny("bert").base_model
+    (batch,) = in_one(model, "bert", corpus(5))
+    explain = explaining(model, kind(), [batch])
+    rows = torch.tensor([4, 2, 2, 0])
+    taken = batch.take(rows)
+    found, all_ = explain(output(model, taken), taken), explain(output(model, batch), batch)
+    torch.testing.assert_close(found.values, all_.values[rows], rtol=0, atol=bound(all_.values[rows]))
+    assert torch.equal(found.counted, all_.counted[rows])
+
+
+# --- names and errors -----------------------------------------------------------------------------------------------
+
+
+def test_each_kind_of_model_has_an_objective_of_its_own():
+    for name in VOCABULARIES:
+        assert objective(None, zoo.tiny(name)) == Top()
+    assert objective(None, zoo.tiny("bert").base_model) == Similarity()
+    assert objective(None, classifier()) == ClassLogit()
+
+
+def test_an_objective_is_known_by_its_name():
+    assert {*OBJECTIVES} == {"top", "reference", "class", "similarity", "loss", "agreement"}
+    for name, cls in OBJECTIVES.items():
+        assert objective(name, zoo.tiny("bert")) == cls()
+        assert cls.name == name
+    given = ClassLogit(of="label")
+    assert objective(given, classifier()) is given
+    message = "unknown objective 'magic'; known: top, reference, class, similarity, loss, agreement"
+    with pytest.raises(ValueError, match=whole(message)):
+        objective("magic", zoo.tiny("bert"))
+
+
+def refused(model, name, given, objective, message):
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(model, tokens_of(name), given, hr.Relevance(objective=objective), resamples=0)
+
+
+@pytest.mark.parametrize("name", ["top", "reference"])
+def test_a_vocabulary_is_needed(name):
+    start = f"objective {name!r} is a logit over a vocabulary, and "
+    end = ", or load the model with its head"
+    states = f"{start}BertModel puts out none; use 'similarity'{end}"
+    refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, states)
+    classes = f"{start}BertForSequenceClassification puts out none; use 'class'{end}"
+    refused(classifier(), "bert", labelled(), name, classes)
+
+
+@pytest.mark.parametrize("name", ["class", "loss"])
+def test_classes_are_needed(name):
+    message = (
+        f"objective {name!r} needs a model that classifies or predicts tokens; BertModel puts out states only: use "
+        f"'similarity', or load the model with its head"
+    )
+    refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, message)
+
+
+def test_a_model_with_a_vocabulary_is_not_said_to_put_out_states():
+    with pytest.raises(ValueError, match="^objective 'class' needs a classifier") as error:
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), hr.Relevance(objective="class"), resamples=0)
+    assert "states only" not in str(error.value)
+
+
+def test_one_sentence_is_near_to_none():
+    message = "objective 'similarity' compares the sentences of a corpus, and this one has a single"
+    refused(zoo.tiny("bert").base_model, "bert", corpus(1), "similarity", message)
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_states_are_needed(name):
+    model = zoo.tiny(name)
+    message = f"objective 'similarity' needs states, and {type(model).__name__} puts out logits; use its body"
+    refused(model, name, corpus(3), "similarity", message)
+
+
+@pytest.mark.parametrize("label", ["often", None, "3"])
+@pytest.mark.parametrize("given", [ClassLogit(of="label"), Loss()], ids=repr)
+def test_labels_are_needed(label, given):
+    known = "no, maybe, yes, 0, 1, 2"
+    message = f"label {label!r} is none of the classes of BertForSequenceClassification: {known}"
+    refused(classifier(), "bert", Corpus("labels", (Sentence("a b", label=label),)), given, message)
+
+
+@pytest.mark.parametrize("score", [hr.Relevance, hr.Importance])
+def test_choices_have_no_gradient(score):
+    message = "no gradient reaches the gates: what is explained does not depend on any head; choose another objective"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(3), score(objective="agreement"), resamples=0)

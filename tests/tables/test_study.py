@@ -1,0 +1,286 @@
+"""A study computes each table once, and again when what it follows from is another; what is finished stays."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from helpers import planted
+
+from headroles.data.corpus import Corpus, Sentence
+from headroles.experiments import score_study as survey
+from headroles.plots import gallery as pictures
+from headroles.tables import frame as heads
+from headroles.tables.study import Study
+
+INDEX = heads.index({("enc-self", 0): 4})
+OPTIONS = {"resamples": 20, "scores": ["confidence", "position", "syntax", "rarity"]}
+
+
+def whole(message):
+    return f"^{re.escape(message)}$"
+
+
+def table(value):
+    return heads.table({"a": [float(value)] * 4}, INDEX, f"value:{value}")
+
+
+class Counted:
+    """A computation that counts how often it was made."""
+
+    def __init__(self, value):
+        self.value, self.times = value, 0
+
+    def __call__(self):
+        self.times += 1
+        return table(self.value)
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study(tmp_path / "study")
+
+
+def test_a_table_is_computed_once(study, caplog):
+    caplog.set_level(logging.INFO, logger="headroles.tables.study")
+    compute = Counted(1)
+    first = study.keep("heads", "recipe", compute)
+    second = study.keep("heads", "recipe", compute)
+    again = Study(study.folder).keep("heads", "recipe", compute)  # another process would see the same
+    assert compute.times == 1
+    for one in (second, again):
+        pd.testing.assert_frame_equal(one, first)
+        assert one.attrs == first.attrs
+    assert caplog.messages == 2 * [f"heads: kept from {study.path('heads')}"]
+
+
+def test_another_recipe_is_computed_anew_and_said(study, caplog):
+    study.keep("heads", "one", Counted(1))
+    other = Counted(2)
+    assert study.keep("heads", "two", other)["a"].tolist() == [2.0] * 4
+    assert other.times == 1
+    assert study.load("heads").attrs == {"signatures": {"a": "value:2"}, "recipe": "two"}
+    message = f"{study.path('heads')} was made by other options: computed anew"
+    assert caplog.messages == [message]
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_table_saved_without_a_recipe_is_computed_anew(study):
+    heads.save(table(1), study.path("heads"))
+    assert study.keep("heads", "recipe", Counted(2))["a"].tolist() == [2.0] * 4
+
+
+def test_each_table_has_its_own_recipe(study):
+    compute = Counted(1)
+    for name in ("heads", "roles"):
+        study.keep(name, name, compute)
+        study.keep(name, name, compute)
+    assert compute.times == 2
+    assert study.names() == ["heads", "roles"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ValueError])
+def test_what_is_finished_stays_whatever_happens_to_the_next(error, study):
+    def fail():
+        raise error
+
+    study.keep("heads", "one", Counted(1))
+    for name in ("heads", "roles"):
+        with pytest.raises(error):
+            study.keep(name, "two", fail)
+    assert os.listdir(study.folder) == ["heads.parquet"]
+    assert study.load("heads").attrs["recipe"] == "one"
+    unused = Counted(3)
+    assert study.keep("heads", "one", unused)["a"].tolist() == [1.0] * 4
+    assert unused.times == 0
+
+
+def test_a_damaged_table_is_an_error_and_is_not_written_over(study):
+    study.keep("heads", "recipe", Counted(1))
+    study.path("heads").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=f"^{re.escape(str(study.path('heads')))} is not a table of headroles: "):
+        study.keep("heads", "recipe", Counted(2))
+    assert study.path("heads").read_bytes() == b"damaged"
+
+
+def test_no_folder_is_made_before_there_is_a_table(study):
+    assert not study.folder.exists()
+    assert study.names() == []
+    assert not study.has("heads")
+    study.keep("heads", "recipe", Counted(1))
+    assert study.has("heads")
+    assert study.path("heads") == study.folder / "heads.parquet"
+
+
+def test_drafts_and_pictures_are_no_tables(study):
+    study.keep("heads", "recipe", Counted(1))
+    for name in (".roles.parquet.123", "heads.png", "notes.txt"):
+        (study.folder / name).touch()
+    assert study.names() == ["heads"]
+
+
+def test_a_file_is_no_study(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.touch()
+    with pytest.raises(NotADirectoryError, match=whole(f"{path} is a file; a study is a folder of tables")):
+        Study(path)
+
+
+def test_a_table_that_is_not_there(study):
+    with pytest.raises(FileNotFoundError, match=whole(f"no table 'roles' in {study.folder}; there are: none")):
+        study.load("roles")
+    for name in ("heads", "a"):
+        study.keep(name, "recipe", Counted(1))
+    with pytest.raises(FileNotFoundError, match=whole(f"no table 'roles' in {study.folder}; there are: a, heads")):
+        study.load("roles")
+
+
+# --- survey ---------------------------------------------------------------------------------------------------------
+
+
+def corpus(size=40):
+    return planted.corpus()[:size]
+
+
+class Watching:
+    """How often the planted model is called, and when the files of a study were last written."""
+
+    def __init__(self, study):
+        self.study, self.calls = study, 0
+
+    def __enter__(self):
+        self.hook = planted.model().register_forward_hook(self)
+        return self
+
+    def __call__(self, *_):
+        self.calls += 1
+
+    def __exit__(self, *_):
+        self.hook.remove()
+
+    def measure(self, corpus, **options):
+        """Measure, and say how many calls of the model that took."""
+        before = self.calls
+        survey.measure(self.study, planted.model(), planted.tokenizer(), corpus, **OPTIONS | options)
+        return self.calls - before
+
+    def written(self):
+        return {name: self.study.path(name).stat().st_mtime_ns for name in self.study.names()}
+
+
+def test_a_model_is_measured_once(study):
+    with Watching(study) as watching:
+        assert watching.measure(corpus()) > 0
+        written = watching.written()
+        assert sorted(written) == ["heads", "offsets"]
+        assert watching.measure(corpus()) == 0
+        assert watching.measure(corpus(), budget=64) == 0  # how it is read is no part of the recipe
+        assert watching.measure(Corpus("renamed", corpus().sentences)) == 0
+        assert watching.written() == written
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 1}, {"resamples": 21}, {"scores": ["confidence"]}, {"scores": None}, {"reference": planted.corpus()}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_model_is_measured_anew_with_other_options(change, study):
+    with Watching(study) as watching:
+        watching.measure(corpus())
+        written = watching.written()
+        assert watching.measure(corpus(), **change) > 0
+        assert watching.measure(corpus(), **change) == 0
+        now = watching.written()
+    assert now["heads"] > written["heads"]
+    assert now["offsets"] == written["offsets"]  # these follow from the corpus alone
+
+
+def test_a_model_is_measured_anew_with_another_corpus_or_other_weights(study):
+    with Watching(Study(study.folder, overwrite=True)) as watching:
+        watching.measure(corpus())
+        written = watching.written()
+        assert watching.measure(corpus(30)) > 0
+        now = watching.written()
+        assert all(now[name] > written[name] for name in now)
+        bias = planted.model().encoder.layer[0].attention.self.query.bias
+        try:
+            bias.data[0] = 1.0
+            assert watching.measure(corpus(30)) > 0
+        finally:
+            bias.data[0] = 0.0
+
+
+def test_measuring_gives_the_table_of_scores(study):
+    import headroles as hr
+
+    measured = survey.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS)
+    scored = hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS)
+    pd.testing.assert_frame_equal(measured, scored)
+    assert measured.attrs["signatures"] == scored.attrs["signatures"]
+    pd.testing.assert_frame_equal(study.load("heads"), scored)
+    pd.testing.assert_frame_equal(study.load("offsets"), hr.corpus.offsets(corpus()))
+
+
+def test_a_corpus_without_trees_has_no_offsets(study):
+    bare = Corpus("bare", tuple(Sentence(sentence.text) for sentence in corpus()))
+    survey.measure(study, planted.model(), planted.tokenizer(), bare, ["confidence"], resamples=0)
+    assert study.names() == ["heads"]
+
+
+def test_roles_are_told_and_saved(study):
+    reference = planted.corpus()  # has words outside the 500 most frequent
+    survey.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
+    told = survey.tell(study)
+    pd.testing.assert_frame_equal(study.load("roles"), told)
+    expected = {head for head, names in planted.PLANTED.items() if "rare" in names}
+    assert set(told.index[told["rare"]]) == expected
+    strict = survey.tell(study, thresholds={"positional": 1.1})
+    assert not strict["positional[-1]"].any()
+    pd.testing.assert_frame_equal(study.load("roles"), strict)
+
+
+def test_the_figures_are_the_files_it_says(study):
+    reference = planted.corpus()  # has words outside the 500 most frequent
+    survey.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
+    survey.tell(study)
+    before = os.listdir(study.folder)
+    files = survey.draw(study)
+    names = ["heatmap-confidence", "heatmap-position-best", "heatmap-rarity", "dependency-enc-self", "roles-enc-self",
+             "offsets"]  # fmt: skip
+    assert files == [study.folder / f"{name}.png" for name in names]
+    assert sorted(os.listdir(study.folder)) == sorted([*before, *(file.name for file in files)])
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+    assert plt.get_fignums() == []
+
+
+def test_what_a_study_has_is_drawn(study):
+    heads.save(heads.table({"entropy": [1.0, 2, 3, 4]}, INDEX, "s"), study.path("heads"))
+    assert [file.name for file in survey.draw(study)] == ["heatmap-entropy.png"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
+    from headroles.plots import attention_map as plots
+
+    path = tmp_path / f"a{suffix}"
+    assert pictures.save(plots.heatmap(table(1)["a"]), path) == path
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"%PDF-", b"<?xml")
+    assert os.listdir(tmp_path) == [path.name]
+    assert plt.get_fignums() == []
+
+
+def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
+    message = f"no tables in {study.folder}; make them with headroles score"
+    with pytest.raises(FileNotFoundError, match=whole(message)):
+        survey.draw(study)
+    message = f"no score table in {study.folder}; make it with headroles score"
+    with pytest.raises(FileNotFoundError, match=whole(message)):
+        survey.tell(study)

@@ -1,0 +1,116 @@
+"""House rules that ruff cannot check: layers, sizes of packages, public names, headers, nothing runs what it reads."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headroles
+
+ROOT = Path(headroles.__file__).parent
+TREES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf8")) for path in sorted(ROOT.rglob("*.py"))}
+PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
+HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
+
+
+def test_the_contracts_of_the_layers_are_kept():
+    """Imports point down, there are no circles, and torch stops at a line: the contracts of pyproject.toml."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"], cwd=ROOT.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_module_is_held_by_a_contract():
+    contracts = (ROOT.parent / "pyproject.toml").read_text(encoding="utf8")
+    layers = re.findall(r"headroles\.(\w+)", contracts.split("layers = [")[1].split("]")[0])
+    assert sorted(layers) == sorted({path.parts[0].removesuffix(".py") for path in TREES} - {"__init__", "__main__"})
+
+
+def test_importing_the_package_or_what_knows_no_torch_loads_nothing_heavy():
+    modules = [
+        ".".join(("headroles", *path.with_suffix("").parts)).removesuffix(".__init__")
+        for path in TREES
+        if path.parts[0] in ("tables", "data", "analysis", "plots")
+    ]
+    code = f"import sys, headroles; [__import__(name) for name in {modules}]; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {name.partition(".")[0] for name in done.stdout.split()} & HEAVY
+
+
+def test_a_package_has_at_most_a_dozen_modules():
+    sizes = {package: [path for path in package.glob("*.py") if path.name != "__init__.py"] for package in PACKAGES}
+    assert {package.name: len(modules) for package, modules in sizes.items() if len(modules) > 12} == {}
+    assert len(sizes[ROOT]) <= 4
+    assert len([package for package in PACKAGES if package.parent == ROOT]) == 12
+
+
+def test_every_file_says_in_one_sentence_what_it_is():
+    for path, tree in TREES.items():
+        first, *more = (ast.get_docstring(tree) or "").splitlines()
+        assert re.fullmatch(r"[A-Z`].*[.?:]", first), path
+        assert not re.search(r"[.?] [A-Z]", first), path
+        assert not more or not more[0], path
+
+
+def test_no_function_is_long():
+    """At most 60 lines of code, without docstring, comments and blank lines."""
+    assert {name: lines for name, lines in _lengths() if lines > 60} == {}
+
+
+def _lengths():
+    for path, tree in TREES.items():
+        lines = (ROOT / path).read_text(encoding="utf8").splitlines()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                first = node.body[0]
+                documented = ast.get_docstring(node) is not None
+                docstring = range(first.lineno, (first.end_lineno or 0) + 1) if documented else range(0)
+                own = [lines[i - 1].strip() for i in range(node.lineno, node.end_lineno + 1) if i not in docstring]
+                yield f"{path}:{node.name}", sum(bool(line) and not line.startswith("#") for line in own)
+
+
+def test_nothing_that_is_read_can_run():
+    """No pickles and no code of a checkpoint: weights are safetensors, tables and arrays are plain numbers."""
+    pickles = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+    runs = {"eval", "exec", "compile", "__import__", "torch.load", "pd.read_pickle", "np.loads"}
+    safe = {"trust_remote_code": "False", "allow_pickle": "False", "weights_only": "True", "shell": "False"}
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                assert not {name.partition(".")[0] for name in names} & pickles, path
+            elif isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in runs, (path, node.lineno)
+                given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                assert all(given.get(name, value) == value for name, value in safe.items()), (path, node.lineno)
+                assert ast.unparse(node.func) != "np.load" or "allow_pickle" in given, (path, node.lineno)
+
+
+@pytest.mark.parametrize("name", headroles.__all__)
+def test_every_public_name_is_there_and_no_module_shadows_it(name):
+    assert getattr(headroles, name) is not None
+    assert not list(ROOT.glob(f"{name}.py")), "a module of this name would shadow it"
+
+
+def test_a_name_that_is_not_public_is_refused():
+    with pytest.raises(AttributeError, match="nonsense"):
+        headroles.nonsense  # noqa: B018
+
+
+def test_lists_of_public_names_are_complete():
+    """`__all__`, where a module has one, names what is there and nothing hidden."""
+    for path in TREES:
+        if path.name == "__main__.py":  # which runs when it is imported
+            continue
+        name = ".".join(("headroles", *path.with_suffix("").parts)).removesuffix(".__init__")
+        loaded = importlib.import_module(name)
+        for public in getattr(loaded, "__all__", ()):
+            assert hasattr(loaded, public), (name, public)
+            assert not public.startswith("_")

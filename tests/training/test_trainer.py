@@ -1,0 +1,680 @@
+"""What is trained learns, is kept and goes on after it was killed; what is evaluated equals a plain loop."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import sacrebleu
+import torch
+import transformers
+from helpers import zoo
+from helpers.close import bound, close
+from helpers.commands import ENVIRONMENT, run
+from helpers.letters import corpus as letters
+from helpers.letters import tokens_of, writing
+from helpers.messages import line, whole
+from helpers.trainings import (
+    DRY,
+    contents,
+    films,
+    same_weights,
+    tokenizer,
+    translator,
+    untrained,
+)
+
+import headroles as hr
+from headroles.ablation.evaluation import evaluate
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import batching as batches
+from headroles.scores.accumulator import counting
+from headroles.scores.labels import LABELLED
+from headroles.tables import frame as heads
+from headroles.training.trainer import classifier, train
+
+
+@cache
+def pairs(size=24):
+    """Two of these sentences each, labelled by whether they say the same."""
+    both = zip(films(size), films(size, 1), strict=True)
+    rows = [replace(one, second=two.text, label="pos" if one.label == two.label else "neg") for one, two in both]
+    return Corpus("pairs", tuple(rows))
+
+
+def given(name):
+    """A model that has not learnt, its tokenizer, a corpus to learn and one to be measured on."""
+    if name == "translator":
+        return translator(), tokens_of("marian"), letters(160), letters(172)[160:]
+    return untrained(), tokenizer(), films(200), films(40, 1)
+
+
+SMALL = {"epochs": 4, "batch": 8, "rate": 5e-3}
+METRICS = {"classifier": ["loss", "accuracy"], "translator": ["loss"]}
+
+
+def learn(name, folder, *, training=False):
+    """Train for some epochs: the model and the table."""
+    model, tokens, text, held_out = given(name)
+    model.train(training)
+    return model, train(model, tokens, text, folder, held_out=held_out, metrics=METRICS[name], **SMALL)
+
+
+def small(folder, **options):
+    """The table of a single epoch on few sentences."""
+    what = {"model": untrained(), "tokenizer": tokenizer(), "corpus": films(8), "epochs": 1}
+    return train(folder=folder, **what | options)
+
+
+def same(one, other):
+    """Two tables, and what is written on them."""
+    pd.testing.assert_frame_equal(one, other, rtol=bound(1), atol=0)
+    assert one.attrs == other.attrs
+
+
+# --- learning -------------------------------------------------------------------------------------------------------
+
+
+def test_a_classifier_learns_what_tells_the_label(tmp_path):
+    model, tokens, text, held_out = given("classifier")
+    before = evaluate(model, tokens, held_out, ["accuracy"])
+    table = train(model, tokens, text, tmp_path, held_out=held_out, metrics=["accuracy"], **SMALL)
+    assert list(table) == [
+        "epoch", "step", "loss", "held_out accuracy", "held_out accuracy.low", "held_out accuracy.high"
+    ]  # fmt: skip
+    assert table[["epoch", "step"]].to_numpy().tolist() == [[1, 25], [2, 50], [3, 75], [4, 100]]
+    assert before.loc["accuracy", "value"] < 0.7
+    assert table["held_out accuracy"].iloc[-1] == 1
+    assert table["loss"].iloc[-1] < 0.1 < table["loss"].iloc[0]
+    assert not model.training
+    after = evaluate(model, tokens, held_out, ["accuracy"])
+    assert table.iloc[-1, 3:].tolist() == after.loc["accuracy"].tolist()
+
+
+def test_a_translator_learns_and_its_folder_is_a_model(tmp_path):
+    model, tokens, text = translator(dropout=0.0), tokens_of("marian"), letters(12)
+    table = train(model, tokens, text, tmp_path, held_out=text, epochs=20, batch=4, rate=1e-2)
+    assert list(table) == ["epoch", "step", "loss", "held_out loss", "held_out loss.low", "held_out loss.high"]
+    assert (table[["loss", "held_out loss"]].iloc[-1] < table[["loss", "held_out loss"]].iloc[0] / 2).all()
+    assert not model.training
+    again, own = hr.load(tmp_path)
+    (batch,) = batches.batches(batches.encode(text, own, again), again)
+    (expected,) = batches.batches(batches.encode(text, tokens, model), model)
+    with torch.no_grad():
+        assert torch.equal(again(**batch.inputs).logits, model(**expected.inputs).logits)
+
+
+LEARNT = {
+    "sentences": lambda: (untrained(**DRY, initializer_range=0.3), tokenizer(), films(24)),
+    "pairs": lambda: (untrained(**DRY, initializer_range=0.3), tokenizer(), pairs()),
+    "translations": lambda: (translator(dropout=0.0), tokens_of("marian"), letters(12)),
+}
+
+
+@pytest.mark.parametrize("what", LEARNT)
+def test_what_is_learnt_from_is_what_is_measured(what, tmp_path):
+    """Without dropout and at a rate of 0 the loss of a step is that of the model on its batch."""
+    model, tokens, text = LEARNT[what]()
+    expected = evaluate(model, tokens, text, ["loss"]).loc["loss", "value"]
+    table = train(model, tokens, text, tmp_path, epochs=1, batch=len(text), rate=0.0)
+    assert list(table) == ["epoch", "step", "loss"]
+    assert table["loss"].tolist() == pytest.approx([expected], rel=bound(1))
+
+
+def test_measuring_changes_nothing_of_what_is_learnt(tmp_path):
+    options = {"corpus": films(40), "epochs": 2, "batch": 8, "rate": 5e-3}
+    one, two = untrained(), untrained()
+    alone = small(tmp_path / "one", model=one, **options)
+    watched = small(tmp_path / "two", model=two, held_out=films(40, 1), **options)
+    same_weights(one, two)
+    assert alone["loss"].tolist() == watched["loss"].tolist()
+
+
+def test_columns_say_what_they_are_of(tmp_path):
+    table = small(tmp_path, held_out=films(9, 1), metrics=["accuracy", "f1"], seed=3, batch=4, warmup_steps=1)
+    fields = {"model:BertForSequenceClassification", "corpus:films", f"text:{films(8).hash}"}
+    fields |= {f"held_out:{films(9, 1).hash}", "metrics:Accuracy(),F1()", "epochs:1", "batch:4", "rate:2e-05", "seed:3"}
+    for column in table:
+        assert fields <= set(heads.signature(table, column).split("|"))
+    expected = ["held_out accuracy", "held_out accuracy.low", "held_out accuracy.high"]
+    expected += [column.replace("accuracy", "f1") for column in expected]
+    assert list(table)[3:] == expected
+
+
+# --- going on -------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import sys
+from training.test_trainer import learn
+learn(sys.argv[1], sys.argv[2])
+"""
+
+
+def finished(folder):
+    """The checkpoints that are whole, the last one last."""
+    found = []
+    for path in folder.glob("checkpoint-*/trainer_state.json"):
+        try:
+            found.append((json.loads(path.read_text())["global_step"], path.parent))
+        except ValueError:  # it is being written
+            continue
+    return [path for _, path in sorted(found)]
+
+
+def killed(name, folder):
+    """Train in a process of its own, killed once it has a checkpoint."""
+    command = [sys.executable, "-c", KILLED, name, str(folder)]
+    process = subprocess.Popen(command, env=ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[1])})
+    while not finished(folder):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """Training that was not stopped: its folder, the model and the table."""
+    made = {}
+
+    def ran(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            made[name] = folder, *learn(name, folder)
+        return made[name]
+
+    return ran
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["classifier", "translator"])
+def test_training_that_was_killed_goes_on_as_if_it_had_not_been(name, tmp_path, whole_run):
+    _, expected, history = whole_run(name)
+    killed(name, tmp_path)
+    kept = finished(tmp_path)
+    assert 0 < len(kept) < SMALL["epochs"]
+    assert not (tmp_path / "history.parquet").exists()
+    before = contents(kept[-1])
+    model, table = learn(name, tmp_path)
+    assert contents(kept[-1]) == before
+    same_weights(model, expected, 1e-6)
+    same(table, history)
+    same_weights(hr.load(tmp_path)[0], model)
+
+
+def unwritten(path):
+    path.unlink()
+
+
+def half_written(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def written(_):
+    pass
+
+
+@pytest.mark.parametrize("cut", [unwritten, half_written, empty, written])
+def test_what_was_cut_off_at_the_last_checkpoint_is_made_again(cut, tmp_path, whole_run):
+    folder, expected, history = whole_run("classifier")
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "history.parquet").unlink()
+    cut(finished(tmp_path)[-1] / "trainer_state.json")
+    assert len(finished(tmp_path)) == SMALL["epochs"] - (cut is not written)
+    model, table = learn("classifier", tmp_path)
+    same_weights(model, expected, 1e-6)
+    same(table, history)
+
+
+class Interrupt(transformers.TrainerCallback):
+    """Breaks training off after a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **_):  # noqa: ARG002
+        if state.global_step == self.step:
+            raise KeyError("stopped")
+
+
+@pytest.mark.parametrize("step", [3, 5, 7])  # the last checkpoint: within the first epoch, at its end, in the second
+def test_the_log_of_training_resumed_within_an_epoch_is_that_of_the_whole(step, tmp_path):
+    """Epochs have four steps, of which every second leaves a checkpoint; with dropout."""
+    options = {"corpus": films(32), "epochs": 3, "batch": 8, "rate": 1e-2, "held_out": films(8, 1)}
+    options |= {"save_strategy": "steps", "save_steps": 2}
+    expected = small(tmp_path / "whole", **options)
+    with pytest.raises(KeyError, match="stopped"):
+        small(tmp_path / "parts", callbacks=[Interrupt(step)], **options)
+    assert finished(tmp_path / "parts")[-1].name == f"checkpoint-{step - 1}"
+    found = small(tmp_path / "parts", **options)
+    assert found[["epoch", "step"]].to_numpy().tolist() == [[1, 4], [2, 8], [3, 12]]
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-6, atol=0)
+
+
+LIMITED = """
+import resource, sys
+from training.test_trainer import films, small
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))  # as on a full disk, no file can grow longer
+try:
+    small(sys.argv[1], epochs=1, batch=4)
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("limit", [100, 10000])
+def test_training_on_a_full_disk_says_so_in_a_sentence(limit, tmp_path):
+    """The recipe cannot be written, or a checkpoint; once there is room the same call goes on."""
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "new"), str(limit)]
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{Path(__file__).parents[1]}:{Path(__file__).parents[2]}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    file = re.escape(str(tmp_path / "new")) + ("/recipe.txt" if limit == 100 else "/checkpoint-2")
+    assert re.fullmatch(rf"could not write {file}: [^\n]*File too large[^\n]*\n", done.stdout), done.stdout
+    assert len(small(tmp_path / "new", epochs=1, batch=4)) == 1
+
+
+# --- what is finished -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["classifier", "translator"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_finished_folder_is_not_trained_again(name, training, whole_run):
+    folder, expected, history = whole_run(name)
+    before = contents(folder)
+    model, table = learn(name, folder, training=training)
+    pd.testing.assert_frame_equal(table, history, check_exact=True)
+    assert table.attrs == history.attrs
+    same_weights(model, expected)
+    changed = {name for name, what in contents(folder).items() if before.get(name) != what}
+    assert changed <= {"recipe.txt"}  # which is noted once more
+    assert not model.training  # as it is after training
+
+
+ELSE = {  # what differs
+    "model": {"model": untrained(1)},
+    "tokenizer": {"tokenizer": tokenizer("more")},
+    "corpus": {"corpus": films(8, 2)},
+    "held_out": {"held_out": films(9, 1)},
+    "metrics": {"metrics": ["accuracy"]},
+    "epochs": {"epochs": 2},
+    "batch": {"batch": 4},
+    "rate": {"rate": 1e-3},
+    "seed": {"seed": 1},
+    "options": {"warmup_steps": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """A folder of finished training."""
+    folder = tmp_path_factory.mktemp("taken")
+    small(folder, held_out=films(8, 1))
+    return folder
+
+
+@pytest.mark.parametrize("what", ELSE)
+def test_a_folder_is_of_one_training(what, taken):
+    before = contents(taken)
+    message = f"{taken} holds training of another model, corpus or options; give another folder"
+    with pytest.raises(ValueError, match=whole(message)):
+        small(taken, **{"held_out": films(8, 1)} | ELSE[what])
+    assert contents(taken) == before
+
+
+def labelled(*labels):
+    return Corpus("given", tuple(Sentence("the film", label=label) for label in labels))
+
+
+# --- what cannot be trained -----------------------------------------------------------------------------------------
+
+NEITHER = (
+    " is neither a classifier nor an encoder-decoder that writes; headroles.classifier(name, corpus) loads it "
+    "with a new head for the labels of a corpus"
+)
+LABEL = " is none of the classes of BertForSequenceClassification: neg, pos, 0, 1"
+UNTRAINABLE = [
+    (lambda: transformers.BertModel(untrained().config), films(8), f"BertModel{NEITHER}"),
+    (lambda: zoo.tiny("gpt2"), films(8), f"GPT2LMHeadModel{NEITHER}"),
+    (translator, films(8), "corpus 'films' lacks translations to learn; give a target, or a classifier"),
+    (untrained, Corpus("odd", (Sentence("good", label="fair"),)), f"label 'fair'{LABEL}"),
+    (untrained, letters(8), f"corpus 'letters' has no labels; {LABELLED}"),
+    (untrained, labelled("neg", None, "pos"), f"corpus 'given' has no label for 1 of its 3 sentences; {LABELLED}"),
+    (untrained, Corpus("none", ()), "corpus 'none' is empty"),
+]
+
+
+@pytest.mark.parametrize(("model", "text", "message"), UNTRAINABLE, ids=[row[2][:20] for row in UNTRAINABLE])
+def test_what_cannot_be_trained(model, text, message, tmp_path):
+    with pytest.raises(ValueError, match=whole(message)):
+        small(tmp_path / "new", model=model(), corpus=text)
+    assert not (tmp_path / "new").exists()
+
+
+FAULTS = {
+    "a metric it cannot have": (
+        {"metrics": ["bleu"]},
+        ValueError,
+        "metric 'bleu' needs a translation model; BertForSequenceClassification writes none",
+    ),
+    "an option there is not": (
+        {"warmupsteps": 1},
+        TypeError,
+        "TrainingArguments.__init__() got an unexpected keyword argument 'warmupsteps'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_what_was_refused_is_put_right_in_the_same_folder(what, tmp_path):
+    options, kind, message = FAULTS[what]
+    with pytest.raises(kind, match=whole(message)):
+        small(tmp_path, held_out=films(8, 1), **options)
+    assert len(small(tmp_path, held_out=films(8, 1))) == 1
+
+
+# --- a new head -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """The body of a classifier as a checkpoint."""
+    folder = tmp_path_factory.mktemp("models") / "base"
+    untrained().bert.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_classes_are_the_labels_of_the_corpus_in_order(base):
+    model, tokens = classifier(base, labelled("no", "maybe", "no", "yes", "a"))
+    assert model.config.id2label == {0: "a", 1: "maybe", 2: "no", 3: "yes"}
+    assert model.config.label2id == {"a": 0, "maybe": 1, "no": 2, "yes": 3}
+    assert model.classifier.out_features == 4
+    assert not model.training
+    assert type(model) is transformers.BertForSequenceClassification
+    assert tokens.get_vocab() == tokenizer().get_vocab()
+    torch.testing.assert_close(model.bert.state_dict(), untrained().bert.state_dict())
+
+
+def test_a_new_head_is_the_same_at_each_load(base):
+    found = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        before = torch.random.get_rng_state()
+        found.append(classifier(base, films(8))[0])
+        assert torch.equal(torch.random.get_rng_state(), before)
+    same_weights(*found)
+    assert found[0].classifier.weight.std() > 0
+
+
+NUMBERS = "some are numbers, others words; expected the names of classes, or their numbers"
+UNFIT = [
+    ((None, None), f"corpus 'given' has no labels; {LABELLED}"),
+    (("yes", None, "no"), f"corpus 'given' has no label for 1 of its 3 sentences; {LABELLED}"),
+    (("yes", "", "no"), f"corpus 'given' has no label for 1 of its 3 sentences; {LABELLED}"),
+    (("yes", "yes"), "the labels of corpus 'given' are 'yes'; a classifier needs at least two"),
+    (("pos", "neg", "2.5"), f"the labels of corpus 'given' are '2.5', 'neg', 'pos': {NUMBERS}"),
+    (("0", "1", "neg"), f"the labels of corpus 'given' are '0', '1', 'neg': {NUMBERS}"),
+    (("1", "2.5", "3"), "the labels of corpus 'given' are '1', '2.5', '3': '2.5' is a value on a scale; expected "
+     "classes, by name or whole number"),
+    (("pos", "Pos", "neg"), "the labels of corpus 'given' are 'Pos', 'neg', 'pos': some differ only in case; write "
+     "each class in one way"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("labels", "message"), UNFIT)
+def test_labels_that_are_not_classes_make_no_classifier(labels, message, base):
+    with pytest.raises(ValueError, match=whole(message)):
+        classifier(base, labelled(*labels))
+
+
+# --- sentence pairs -------------------------------------------------------------------------------------------------
+
+
+def in_batches(text, tokens, **options):
+    encoded = batches.encode(text, tokens, untrained(), **options)
+    return list(batches.batches(encoded, untrained(), budget=100))
+
+
+def tokenised(tokens, text, numbers):
+    """What a tokenizer makes of some sentences of a corpus."""
+    seconds = [text[number].second for number in numbers]
+    both = {"text_pair": seconds} if all(seconds) else {}
+    return tokens([text[number].text for number in numbers], **both, padding=True, return_tensors="pt")
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_pairs_are_read_as_the_tokenizer_has_them(words):
+    spans = tuple(replace(one, spans=((0, one.text.index(" ")),)) for one in pairs())
+    found = in_batches(Corpus("pairs", spans), tokenizer(), words=words)
+    assert len(found) > 3
+    for batch in found:
+        expected = tokenised(tokenizer(), pairs(), batch.numbers)
+        assert batch.inputs.keys() == expected.keys()
+        assert expected["token_type_ids"].any(1).all()
+        assert all(torch.equal(batch.inputs[name], value) for name, value in expected.items())
+        assert ((batch.source.words == 0).sum(1) == int(words)).all()
+
+
+def test_examples_that_are_taken_keep_their_types():
+    batch = in_batches(pairs(), tokenizer())[0]
+    taken = batch.take(torch.tensor([2, 0, 0]))
+    expected = tokenised(tokenizer(), pairs(), batch.numbers)["token_type_ids"]
+    assert torch.equal(taken.inputs["token_type_ids"], expected[[2, 0, 0]])
+
+
+def test_single_sentences_and_tokenizers_without_types_have_none():
+    assert not any("token_type_ids" in batch.inputs for batch in in_batches(films(8), tokenizer()))
+    without = transformers.BertTokenizer(
+        vocab=tokenizer().get_vocab(), model_input_names=["input_ids", "attention_mask"]
+    )
+    for batch in in_batches(pairs(), without):
+        expected = tokenised(without, pairs(), batch.numbers)
+        assert batch.inputs.keys() == expected.keys() == {"input_ids", "attention_mask"}
+        assert torch.equal(batch.inputs["input_ids"], expected["input_ids"])
+
+
+@torch.no_grad()
+def test_logits_of_pairs_are_those_of_each_alone():
+    model = untrained(initializer_range=0.3)
+    for batch in in_batches(pairs(), tokenizer()):
+        alone = [model(**tokenised(tokenizer(), pairs(), [number])).logits[0] for number in batch.numbers]
+        close(model(**batch.inputs).logits, torch.stack(alone))
+        untyped = {name: value for name, value in batch.inputs.items() if name != "token_type_ids"}
+        assert not torch.allclose(model(**untyped).logits, torch.stack(alone), atol=1e-2)
+
+
+# --- evaluation -----------------------------------------------------------------------------------------------------
+
+
+@cache
+@torch.no_grad()
+def looped(name):
+    """Of each sentence: its loss, how many tokens or labels that is the mean of, and whether the choice is right."""
+    model, tokens, text = measured(name)
+    rows = []
+    for number, one in enumerate(text):
+        inputs = {"input_ids": tokens(one.text, return_tensors="pt")["input_ids"]}
+        if name == "translations":
+            labels = tokens(one.target.text, return_tensors="pt")["input_ids"]
+        else:
+            inputs, labels = tokenised(tokens, text, [number]), torch.tensor([model.config.label2id[one.label]])
+        found = model(**inputs, labels=labels)
+        right = found.logits.argmax(-1)[0] == labels[0] if labels.ndim == 1 else False
+        rows.append((float(found.loss), labels.numel(), float(right)))
+    return np.array(rows).T
+
+
+def measured(name):
+    if name == "translations":
+        return writing("marian"), tokens_of("marian"), letters(12)
+    return untrained(2, initializer_range=0.3), tokenizer(), films(40, 1) if name == "sentences" else pairs()
+
+
+KINDS = {"sentences": ["accuracy", "loss"], "pairs": ["loss", "accuracy"], "translations": ["loss"]}
+
+
+@pytest.mark.parametrize("budget", [60, 4096])
+@pytest.mark.parametrize("name", KINDS)
+def test_values_and_intervals_are_those_of_a_plain_loop(name, budget):
+    losses, counts, right = looped(name)
+    table = evaluate(*measured(name), KINDS[name], budget=budget, resamples=200, seed=3)
+    assert list(table.index) == KINDS[name]
+    assert (table.index.name, list(table)) == ("metric", ["value", "low", "high"])
+    weights = counting(range(len(losses)), 200, 3).numpy()
+    sums = {"loss": (losses * counts, counts), "accuracy": (right, np.ones(len(right)))}
+    for metric, row in table.iterrows():
+        one, many = sums[metric]
+        draws = weights @ one / (weights @ many)
+        expected = [draws[0], *np.quantile(draws[1:], [0.025, 0.975])]
+        close(row, expected)
+        assert 0 < row["low"] < row["value"] < row["high"]
+
+
+def test_what_is_written_is_worth_what_sacrebleu_says():
+    model, tokens, text = measured("translations")
+    hypotheses = []
+    for one in text:
+        inputs = tokens(one.text, return_tensors="pt", return_token_type_ids=False)
+        ids = model.generate(**inputs, num_beams=1, do_sample=False)
+        hypotheses += tokens.batch_decode(ids, skip_special_tokens=True)
+    references = [[one.target.text for one in text]]
+    expected = [score(hypotheses, references).score for score in (sacrebleu.corpus_chrf, sacrebleu.corpus_bleu)]
+    table = evaluate(model, tokens, text, ["chrf", "bleu"], resamples=50)
+    assert table["value"].tolist() == pytest.approx(expected, abs=1e-9)
+    assert expected[0] > 0
+    assert (table["low"] <= table["value"]).all()
+    assert (table["value"] <= table["high"]).all()
+
+
+CHOOSING = ["accuracy", "f1", "matthews", "loss", "perplexity", "agreement", "class"]
+
+
+def test_rows_are_named_after_the_metrics_and_lie_within_their_intervals():
+    table = evaluate(*measured("sentences"), CHOOSING)
+    assert list(table.index) == CHOOSING
+    assert (table["low"] <= table["value"]).all()
+    assert (table["value"] <= table["high"]).all()
+    fields = {"corpus:films", f"text:{films(40, 1).hash}", "resamples:1000", "seed:0"}
+    for column in table:
+        assert fields <= set(heads.signature(table, column).split("|"))
+
+
+def test_without_resamples_there_are_no_intervals():
+    asked = *measured("sentences"), ["loss", "accuracy"]
+    found = evaluate(*asked, resamples=0)
+    assert found[["low", "high"]].isna().all(axis=None)
+    assert found["value"].tolist() == evaluate(*asked)["value"].tolist()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_is_without_dropout_and_leaves_the_model_as_it_was(training):
+    model, tokens, text = measured("sentences")
+    expected = evaluate(model, tokens, text, ["loss"])
+    model.train(training)
+    pd.testing.assert_frame_equal(evaluate(model, tokens, text, ["loss"]), expected)
+    assert all(module.training == training for module in model.modules())
+
+
+KNOWN = "loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, top, reference, class, similarity"
+REFUSED = [
+    ("sentences", "bleu", films(4), "metric 'bleu' needs a translation model; BertForSequenceClassification writes "
+     "none"),
+    ("translations", "accuracy", letters(4), "metric 'accuracy' is for classifiers; MarianMTModel has no classes"),
+    ("translations", "chrf", letters(4, translated=False), "metric 'chrf' needs references, and corpus 'letters' lacks "
+     "some"),
+    ("sentences", "accuracy", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
+    ("sentences", "f1", letters(4), f"corpus 'letters' has no labels; {LABELLED}"),
+    ("sentences", "rouge", films(4), f"unknown metric 'rouge'; known: {KNOWN}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "metric", "text", "message"), REFUSED)
+def test_metrics_that_are_not_to_be_had(name, metric, text, message):
+    model, tokens, _ = measured(name)
+    with pytest.raises(ValueError, match=whole(message)):
+        evaluate(model, tokens, text, ["loss", metric] if metric not in ("accuracy", "f1") else [metric])
+
+
+def test_a_model_whose_weights_are_no_numbers():
+    model, tokens, text = measured("sentences")
+    model.classifier.bias.data[0] = torch.nan
+    message = (
+        "loss of the intact model is not finite on the sentences 1 to 40 of the corpus; look for NaN or infinite "
+        f"weights in {type(model).__name__}: 1 of {model.classifier.bias.numel()} in classifier.bias; finished "
+        "batches are kept"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        evaluate(model, tokens, text, ["loss"])
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def table_of(text, path):
+    path.write_text("".join(["sentence\tlabel\n", *(f"{one.text}\t{one.label}\n" for one in text)]))
+    return path
+
+
+def test_the_command_trains_a_classifier(base, tmp_path):
+    text, held_out = table_of(films(200), tmp_path / "films.tsv"), table_of(films(40, 1), tmp_path / "held.tsv")
+    flags = {"held-out": held_out, "metrics": "accuracy, loss", "epochs": 3, "batch": 8, "rate": 5e-3, "warmup": 2}
+    flags |= {"seed": 3, "limit": 80}
+    parts = [part for name, value in flags.items() for part in (f"--{name}", value)]
+    command = ["train", base, text, "--output", tmp_path / "new", *parts]
+    done = run(*command)
+    assert (done.code, done.err) == (0, "")
+    history = heads.load(tmp_path / "new" / "history.parquet")
+    assert history["step"].tolist() == [10, 20, 30]
+    assert "trained on 80 examples" in done.out
+    for name in ("loss", "held_out accuracy", "held_out loss"):
+        assert name in done.out
+        assert all(f"{value:.3f}" in done.out for value in history[name])
+    assert done.out.endswith(f"written: {tmp_path / 'new'}\n")
+    model, tokens = hr.load(tmp_path / "new")
+    assert type(model) is transformers.BertForSequenceClassification
+    assert model.config.id2label == {0: "neg", 1: "pos"}
+    again = evaluate(model, tokens, hr.read(held_out), ["accuracy", "loss"], seed=3)
+    assert history.iloc[-1, 3:].tolist() == again.to_numpy().ravel().tolist()
+    recipe = history.attrs["recipe"].split("|")
+    assert {"metrics:Accuracy(),Loss()", "batch:8", "rate:0.005", "seed:3", "options:warmup_steps=2"} <= set(recipe)
+    assert run(*command) == done
+
+
+def test_the_command_trains_a_translator(tmp_path):
+    translator().save_pretrained(tmp_path / "model")
+    tokens_of("marian").save_pretrained(tmp_path / "model")
+    texts = {"source.txt": [one.text for one in letters(8)], "target.txt": [one.target.text for one in letters(8)]}
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("\n".join(lines))
+    paths = [tmp_path / name for name in texts]
+    held_out = ["--held-out", paths[0], "--held-out-target", paths[1]]
+    done = run("train", tmp_path / "model", *paths, "--output", tmp_path / "new", "--epochs", 2, *held_out)
+    assert (done.code, done.err) == (0, "")
+    model, tokens = hr.load(tmp_path / "new")
+    found = heads.load(tmp_path / "new" / "history.parquet")["held_out loss"]
+    assert len(found) == 2
+    assert found.iloc[-1] == evaluate(model, tokens, hr.read(*paths), ["loss"]).loc["loss", "value"]
+
+
+def test_the_command_without_labels_says_so(base, tmp_path):
+    path = tmp_path / "plain.txt"
+    path.write_text("a good film\na bad film\n")
+    done = run("train", base, path, "--output", tmp_path / "new")
+    assert done == line(f"corpus 'plain' has no labels; {LABELLED}")
+    assert not (tmp_path / "new").exists()
