@@ -6,7 +6,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track as rich_track
 
-from headroles import _distributed as processes
+from headroles import _distributed
 
 T = TypeVar("T")
 
@@ -14,5 +14,5 @@ T = TypeVar("T")
 def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
     """Yield `items`, showing `what` and how many of `total` are done; None: nobody knows how many there are."""
     console = Console(stderr=True)
-    shown = (console.is_terminal or console.is_jupyter) and processes.first()
+    shown = (console.is_terminal or console.is_jupyter) and _distributed.first()
     yield from rich_track(items, what, total=total, console=console, disable=not shown, transient=True)

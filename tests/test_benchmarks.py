@@ -53,7 +53,7 @@ def test_padding_is_left_out_of_the_statistics_in_plain_torch(model):
         "ragged", tuple(hr.Sentence(one, target=hr.Sentence(one[:5]) if seq2seq else None) for one in texts)
     )
     of = setting.Setting(model, setting.tokenizer(60), corpus)
-    assert not of.batches[0].source.present.all()
+    assert not of.batches[0].source.attention_mask.all()
     assert peers.difference(attention.transformers(of)(), attention.ours(of)()) < 1e-5
 
 

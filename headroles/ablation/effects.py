@@ -13,7 +13,7 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.early_stopping import staged
-from headroles.ablation.example_stats import Closed, Sweep
+from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.runner import Fill
@@ -21,14 +21,14 @@ from headroles.ablation.significance import best, effects
 from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.models.masking import Head
 from headroles.scores.accumulator import rounded
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
-Plan = Literal["single", "rest", "layer", "kind"]
-PLANS: tuple[Plan, ...] = get_args(Plan)
+Unit = Literal["single", "rest", "layer", "kind"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 KEPT = 1000  # resamples that ride in a table: more are for p, of which many tests need small ones
 
 
@@ -38,12 +38,12 @@ def ablate(
     corpus: Corpus,
     *,
     metric: str | Metric = "loss",
-    plan: Plan = "single",
-    fill: Fill = "zero",
+    unit: Unit = "single",
+    replacement: Fill = "zero",
     early: bool = False,
-    budget: int = 4096,
-    together: int = 8,
-    resamples: int = 1000,
+    max_tokens: int = 4096,
+    heads_per_batch: int = 8,
+    n_resamples: int = 1000,
     seed: int = 0,
     folder: str | Path | None = None,
 ) -> pd.DataFrame:
@@ -62,10 +62,18 @@ def ablate(
     after Benjamini and Hochberg. `early` runs a head only until it is clear whether p is below 0.01 (`stopping.staged`
     has the risks); `c.examples` then says on how many examples. How it is run: `sweep`.
     """
-    index = families.index(model)
-    run = _sweeping(model, tokenizer, corpus, the_metric(metric), plan, fill, early, seed)
+    index = families.head_index(model)
+    run = _sweeping(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, seed)
     place = None if folder is None else Path(folder)
-    return _told(run(budget=budget, together=together, folder=place), index, plan, fill, early, resamples, seed)
+    return _told(
+        run(max_tokens=max_tokens, heads_per_batch=heads_per_batch, folder=place),
+        index,
+        unit,
+        replacement,
+        early,
+        n_resamples,
+        seed,
+    )
 
 
 def ablate_sets(
@@ -75,8 +83,8 @@ def ablate_sets(
     sets: Mapping[str, Iterable[Head]],
     *,
     metric: str | Metric = "loss",
-    fill: Fill = "zero",
-    resamples: int = 1000,
+    replacement: Fill = "zero",
+    n_resamples: int = 1000,
     seed: int = 0,
     **options: Any,
 ) -> pd.DataFrame:
@@ -89,14 +97,14 @@ def ablate_sets(
         raise ValueError("nothing to close: give at least one set of heads")
     closed = {name: frozenset(tuple(head) for head in given) for name, given in sets.items()}
     variants = list(dict.fromkeys(closed.values()))
-    found = sweep(model, tokenizer, corpus, variants, chosen, fill=fill, seed=seed, **options)
-    effect = effects(found, resamples=resamples, seed=seed)
+    found = sweep(model, tokenizer, corpus, variants, chosen, replacement=replacement, seed=seed, **options)
+    effect = effects(found, n_resamples=n_resamples, seed=seed)
     rows = [variants.index(each) for each in closed.values()]
     columns = {f"ablation[{chosen.name}]{end}": values[rows] for end, values in effect.columns.items()}
     table = pd.DataFrame(columns, index=pd.Index(list(closed), name="set")).drop(
         columns=f"ablation[{chosen.name}].examples"
     )
-    text = f"{found.signature}|{heads.sign(intact=f'{effect.intact:.6g}', resamples=resamples, seed=seed)}"
+    text = f"{found.signature}|{frame.sign(intact=f'{effect.intact:.6g}', resamples=n_resamples, seed=seed)}"
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
 
@@ -108,10 +116,10 @@ def closed_in(
     corpus: Corpus,
     *,
     metric: str = "loss",
-    plan: Plan = "single",
-    fill: Fill = "zero",
+    unit: Unit = "single",
+    replacement: Fill = "zero",
     early: bool = False,
-    resamples: int = 1000,
+    n_resamples: int = 1000,
     seed: int = 0,
     **options: Any,
 ) -> pd.DataFrame:
@@ -121,33 +129,33 @@ def closed_in(
     and for the plan "rest" `best-METRIC-FILL` and `best-METRIC-FILL-halves` (`significance.best`). A run that was
     stopped goes on after its last finished batch. `options` are those of `ablate`.
     """
-    name = f"{metric}-{plan}-{fill}{'-early' if early else ''}"
-    index, chosen = families.index(model), the_metric(metric)
-    recipe = heads.sign(
-        weights=models.revision(model),
-        configuration=models.configuration(model, tokenizer),
+    name = f"{metric}-{unit}-{replacement}{'-early' if early else ''}"
+    index, chosen = families.head_index(model), the_metric(metric)
+    recipe = frame.sign(
+        weights=loading.revision(model),
+        configuration=loading.configuration(model, tokenizer),
         text=corpus.hash,
         metric=chosen,
-        seed=seed if early or fill == "other" else None,
+        seed=seed if early or replacement == "other" else None,
         headroles=version("headroles"),
     )
 
     @cache  # several artefacts ask for it in one run
-    def found() -> Sweep:
-        run = _sweeping(model, tokenizer, corpus, chosen, plan, fill, early, seed)
+    def found() -> ExampleStats:
+        run = _sweeping(model, tokenizer, corpus, chosen, unit, replacement, early, seed)
         asked: dict[str, Any] = {"folder": study.work / ".sweeps"} | options
         kept = study.keep(f"examples-{name}", recipe, lambda: run(**asked).table())
-        return Sweep.of(kept, chosen)
+        return ExampleStats.of(kept, chosen)
 
     def keep(name: str, tell: Any) -> pd.DataFrame:
-        return study.keep(name, f"{recipe}|resamples:{resamples}|seed:{seed}", tell)
+        return study.keep(name, f"{recipe}|resamples:{n_resamples}|seed:{seed}", tell)
 
-    if plan == "rest" and not early:
-        kept: dict[str, Any] = {"resamples": resamples, "seed": seed}
-        keep(f"best-{metric}-{fill}", lambda: best(found(), index, **kept))
+    if unit == "rest" and not early:
+        kept: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+        keep(f"best-{metric}-{replacement}", lambda: best(found(), index, **kept))
         if len(found().numbers) > 1:
-            keep(f"best-{metric}-{fill}-halves", lambda: best(found(), index, halves=True, **kept))
-    return keep(f"ablation-{name}", lambda: _told(found(), index, plan, fill, early, resamples, seed))
+            keep(f"best-{metric}-{replacement}-halves", lambda: best(found(), index, halves=True, **kept))
+    return keep(f"ablation-{name}", lambda: _told(found(), index, unit, replacement, early, n_resamples, seed))
 
 
 def _sweeping(
@@ -155,43 +163,49 @@ def _sweeping(
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     metric: Metric,
-    plan: Plan,
-    fill: Fill,
+    unit: Unit,
+    replacement: Fill,
     early: bool,
     seed: int,
 ) -> Any:
     """What runs a plan, once told the options of `sweep`."""
-    if plan not in PLANS:
-        raise ValueError(f"unknown plan {plan!r}; known: {', '.join(PLANS)}")
-    index = families.index(model)
-    variants = list(dict.fromkeys(_closed(tuple(head), list(index), plan) for head in index))
+    if unit not in UNITS:
+        raise ValueError(f"unknown plan {unit!r}; known: {', '.join(UNITS)}")
+    index = families.head_index(model)
+    variants = list(dict.fromkeys(_closed(tuple(head), list(index), unit) for head in index))
 
-    def run(**options: Any) -> Sweep:
-        given: dict[str, Any] = {"fill": fill, "seed": seed, **options}
+    def run(**options: Any) -> ExampleStats:
+        given: dict[str, Any] = {"replacement": replacement, "seed": seed, **options}
         run = staged if early else sweep
         return run(model, tokenizer, corpus, variants, metric, **given)
 
     return run
 
 
-def _told(found: Sweep, index: Any, plan: Plan, fill: Fill, early: bool, resamples: int, seed: int) -> pd.DataFrame:
+def _told(
+    found: ExampleStats, index: Any, unit: Unit, replacement: Fill, early: bool, n_resamples: int, seed: int
+) -> pd.DataFrame:
     """The table of effects of a sweep."""
-    how = [*([] if plan == "single" else [plan]), *([] if fill == "zero" else [fill]), *(["early"] if early else [])]
+    how = [
+        *([] if unit == "single" else [unit]),
+        *([] if replacement == "zero" else [replacement]),
+        *(["early"] if early else []),
+    ]
     name = f"ablation[{' '.join([found.metric.name, *how])}]"
-    effect = effects(found, resamples=resamples, seed=seed)
+    effect = effects(found, n_resamples=n_resamples, seed=seed)
     variants = list(found.closed)
-    rows = np.array([variants.index(_closed(tuple(head), list(index), plan)) for head in index])
+    rows = np.array([variants.index(_closed(tuple(head), list(index), unit)) for head in index])
     kept = {end: values for end, values in effect.columns.items() if early or end != ".examples"}
     columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
-    fields = {"intact": f"{effect.intact:.6g}", "plan": plan} | ({"early": early} if early else {})
-    text = f"{found.signature}|{heads.sign(**fields, resamples=resamples, seed=seed)}"
-    draws = {name: rounded(effect.draws[rows, :KEPT])} if resamples else None
-    return heads.table(columns, index, text, draws=draws)
+    fields = {"intact": f"{effect.intact:.6g}", "plan": unit} | ({"early": early} if early else {})
+    text = f"{found.signature}|{frame.sign(**fields, resamples=n_resamples, seed=seed)}"
+    draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None
+    return frame.table(columns, index, text, draws=draws)
 
 
-def _closed(head: Head, index: list[Head], plan: Plan) -> Closed:
+def _closed(head: Head, index: list[Head], unit: Unit) -> HeadSet:
     """The heads that a plan closes for a head."""
-    if plan == "single":
+    if unit == "single":
         return frozenset([head])
-    same = (each for each in index if each[0] == head[0] and (plan == "kind" or each[1] == head[1]))
-    return frozenset(each for each in same if plan != "rest" or each != head)
+    same = (each for each in index if each[0] == head[0] and (unit == "kind" or each[1] == head[1]))
+    return frozenset(each for each in same if unit != "rest" or each != head)

@@ -14,11 +14,11 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
 from headroles.ablation.resample import Instead
-from headroles.models import heads as families
+from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import Fill, gated
+from headroles.models.masking import Fill, mask_heads
 from headroles.models.sites import Site
 from headroles.tables.frame import Kind
 
@@ -36,16 +36,19 @@ class Replay:
     """
 
     def __init__(
-        self, model: PreTrainedModel, batch: Batch, fill: Fill | Mapping[tuple[Kind, int], Tensor] | Instead = "zero"
+        self,
+        model: PreTrainedModel,
+        batch: Batch,
+        replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Instead = "zero",
     ) -> None:
-        self.model, self.batch, self.fill = model, batch, fill
+        self.model, self.batch, self.replacement = model, batch, replacement
         self.layers = layers(model)
         self.kept: dict[nn.Module, Any] = {}  # what layers and maps gave
         self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # from when to when each of them ran
         self.readers: set[nn.Module] = set()  # the maps of the encoder's states
         self.states: Tensor | None = None
         self.shell: type[ModelOutput] = BaseModelOutput  # what the encoder gives them in
-        self.outs = {site.out for site in families.sites(model)}
+        self.outs = {site.out for site in heads.attention_sites(model)}
         self.time = self.encoded = 0
         with torch.inference_mode(), ExitStack() as stack:
             stack.enter_context(exclusive(model))
@@ -57,7 +60,7 @@ class Replay:
             if encoder is not None:
                 stack.callback(encoder.register_forward_hook(self._keep_states).remove)
             self.output = model(**batch.inputs, **without_cache(model))
-        sites = families.sites(model)
+        sites = heads.attention_sites(model)
         self.starts = [self._start(site) for site in sites for _ in range(site.heads)]
         self.looked = self.encoded  # when the decoder first looks at the states; if that is not known, at once
         if len(self.readers) >= sum(site.kind == "cross" for site in sites) > 0:
@@ -171,8 +174,8 @@ class Replay:
 def layers(model: PreTrainedModel) -> list[nn.Module]:
     """The layers of all stacks, where they can be handed back: a module each, batch first; none where not."""
     found: list[nn.Module] = []
-    for site in families.sites(model):
-        layer = families.layer_of(model, site)
+    for site in heads.attention_sites(model):
+        layer = heads.layer_of(model, site)
         if layer is None or site.turn or (site.outside and site.outside.time_major):
             return []
         if layer not in found:
@@ -188,9 +191,9 @@ def _is_map(module: nn.Module) -> bool:
 
 @contextmanager
 def _gates(replay: Replay, gates: Tensor, size: int) -> Iterator[None]:
-    own = replay.fill
-    fill = partial(own, variants=len(gates)) if isinstance(own, Instead) else own
-    with gated(replay.model, gates.repeat_interleave(size, 0), fill=fill):
+    own = replay.replacement
+    replacement = partial(own, variants=len(gates)) if isinstance(own, Instead) else own
+    with mask_heads(replay.model, gates.repeat_interleave(size, 0), replacement=replacement):
         yield
 
 

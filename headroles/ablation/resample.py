@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.models import batching as batches
-from headroles.models import heads as families
+from headroles.models import batching, heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch, Encoded
 from headroles.models.dummy_inputs import without_cache
@@ -59,13 +58,15 @@ class Others:
 
     def of(self, batch: Batch) -> Instead:
         """For the examples of a batch."""
-        other = batches.made([self.partner[number] for number in batch.numbers], self.encoded, self.model)
+        other = batching.made([self.partner[number] for number in batch.numbers], self.encoded, self.model)
         outputs: dict[tuple[Kind, int], Tensor] = {}
         with torch.no_grad(), ExitStack() as stack:
             stack.enter_context(exclusive(self.model))
-            read_heads(stack, self.model, families.sites(self.model), lambda site, z: outputs.update({site.key: z}))
+            read_heads(
+                stack, self.model, heads.attention_sites(self.model), lambda site, z: outputs.update({site.key: z})
+            )
             self.model(**other.inputs, **without_cache(self.model))
-        return Instead(outputs, {kind: other.queries(kind).present for kind in KINDS})
+        return Instead(outputs, {kind: other.queries(kind).attention_mask for kind in KINDS})
 
 
 class Instead:

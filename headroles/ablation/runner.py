@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.ablation.example_stats import Closed
+from headroles.ablation.example_stats import HeadSet
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import Metric, Read, Written
 from headroles.ablation.resample import Others
-from headroles.models import dummy_inputs as finite
-from headroles.models import heads as families
-from headroles.models import masking as gates
+from headroles.models import dummy_inputs, heads, masking
 from headroles.models.batching import ONE, Batch
 
 Fill = Literal["zero", "mean", "other", "uniform", "rescale"]
@@ -36,14 +34,14 @@ class Runner:
         longest: int,
         read: Read,
         metric: Metric,
-        variants: list[Closed],
+        variants: list[HeadSet],
         filling: Any,
-        fill: Fill,
-        together: int,
+        replacement: Fill,
+        heads_per_batch: int,
     ) -> None:
         self.model, self.longest, self.read, self.metric, self.filling = model, longest, read, metric, filling
-        self.gates = torch.stack([_gates(model, closed, fill) for closed in variants]) if variants else None
-        self.variants, self.together = variants, together
+        self.gates = torch.stack([_gates(model, closed, replacement) for closed in variants]) if variants else None
+        self.variants, self.heads_per_batch = variants, heads_per_batch
 
     def run(self, batch: Batch, part: tuple[int, int] = (0, 1)) -> Array:
         """The statistics of one batch: [1 + variant, example, statistic].
@@ -77,14 +75,14 @@ class Runner:
         """Some variants at a time, with their statistics [variant, example, statistic]."""
         assert self.gates is not None
         while rows:
-            chunk = rows[: self.together]
+            chunk = rows[: self.heads_per_batch]
             try:
                 values = self._some(replay, self.gates[chunk])
             except (torch.OutOfMemoryError, MemoryError) as error:
-                if self.together == 1:
+                if self.heads_per_batch == 1:
                     raise
-                self.together //= 2
-                log.warning("out of memory (%s): %d variants at a time from here on", error, self.together)
+                self.heads_per_batch //= 2
+                log.warning("out of memory (%s): %d variants at a time from here on", error, self.heads_per_batch)
                 continue
             yield chunk, values.reshape(len(chunk), len(replay.batch.numbers), -1)
             rows = rows[len(chunk) :]
@@ -96,7 +94,7 @@ class Runner:
 
     def _intact(self, replay: Replay) -> Array:
         if isinstance(self.metric, Written):
-            ones = torch.ones(1, len(families.index(self.model)), device=self.model.device)
+            ones = torch.ones(1, len(heads.head_index(self.model)), device=self.model.device)
             return self.read(*replay.write(ones, **self._writing()))
         return self.read(replay.output, replay.batch)
 
@@ -110,25 +108,25 @@ class Runner:
             options["use_cache"] = False  # then a layer has all tokens before it, each beside that of the other example
         return options
 
-    def _check(self, values: Array, variants: Sequence[Closed | None], batch: Batch) -> None:
+    def _check(self, values: Array, variants: Sequence[HeadSet | None], batch: Batch) -> None:
         """Raises ValueError where what was measured, [variant, example, statistic], is not finite; None is intact."""
         for own, closed in zip(values, variants, strict=True):
             if not np.isfinite(own).all():
                 who = "the intact model" if closed is None else f"the model without {sorted(closed)}"
                 raise ValueError(
                     f"{self.metric.name} of {who} is not finite on the sentences {min(batch.numbers) + 1} to "
-                    f"{max(batch.numbers) + 1} of the corpus; {finite.advice(self.model)}; finished "
+                    f"{max(batch.numbers) + 1} of the corpus; {dummy_inputs.advice(self.model)}; finished "
                     f"batches are kept"
                 )
 
 
-def _gates(model: PreTrainedModel, closed: Closed, fill: Fill) -> Tensor:
+def _gates(model: PreTrainedModel, closed: HeadSet, replacement: Fill) -> Tensor:
     """The gates of a variant, [heads]; "rescale" opens what is left of a layer wider, so that it keeps its size."""
-    found = gates.closed(model, closed)
-    if fill != "rescale":
+    found = masking.head_mask(model, closed)
+    if replacement != "rescale":
         return found
     start = 0
-    for site in families.sites(model):
+    for site in heads.attention_sites(model):
         own = found[start : start + site.heads]
         start += site.heads
         if own.any():

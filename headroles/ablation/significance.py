@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
-from headroles.ablation.example_stats import Sweep
+from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.analysis.intervals import least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
@@ -26,13 +26,13 @@ class Effects:
         self.intact, self.columns, self.draws = intact, dict(columns), draws
 
 
-def effects(found: Sweep, *, resamples: int = 1000, seed: int = 0) -> Effects:
+def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> Effects:
     """The effects of a sweep's variants with their statistics, each on the examples it was run on.
 
     Suffixes: none for metric(closed) - metric(intact), `.low` and `.high` for its 95 % interval over paired Poisson
     bootstrap resamples of the examples, `.p` two-sided, `.holm`, `.bh`, and `.examples`, on how many.
     """
-    weights = counting(found.numbers, resamples, seed).numpy()  # [1 + resamples, example]
+    weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
     run = np.stack([np.isfinite(each).all(-1) for each in found.closed.values()])  # [variant, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
@@ -41,13 +41,13 @@ def effects(found: Sweep, *, resamples: int = 1000, seed: int = 0) -> Effects:
             base = intact if rows.all() else found.metric.value(weights[:, rows] @ found.intact[rows])
             values.append(found.metric.value(weights[:, rows] @ closed[rows]) - base)
     value = np.stack(values)
-    low, high = bounds(value[:, 1:]) if resamples else np.full((2, len(value)), np.nan)
+    low, high = bounds(value[:, 1:]) if n_resamples else np.full((2, len(value)), np.nan)
     p = p_values(found, value[:, 1:])
     columns = {"": value[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
     return Effects(float(intact[0]), columns | {".examples": run.sum(1)}, value[:, 1:])
 
 
-def p_values(found: Sweep, draws: Array) -> Array:
+def p_values(found: ExampleStats, draws: Array) -> Array:
     """p of every variant, two-sided: a paired t-test where the metric is a mean, otherwise the paired bootstrap.
 
     Never below what a test by the signs of so many examples could reach: two examples say little, however alike.
@@ -65,7 +65,9 @@ def is_mean(metric: Metric) -> bool:
     return type(metric).value is Mean.value
 
 
-def best(found: Sweep, index: pd.MultiIndex, *, halves: bool = False, resamples: int = 1000, seed: int = 0) -> Any:
+def best(
+    found: ExampleStats, index: pd.MultiIndex, *, halves: bool = False, n_resamples: int = 1000, seed: int = 0
+) -> Any:
     """The head of each layer that is best to keep alone (Michel et al. 2019, Tables 2, 3, 5): a row per layer.
 
     `found` is a sweep of the plan "rest" of the heads of `index`. Columns: `head`, and `effect`, the
@@ -81,11 +83,11 @@ def best(found: Sweep, index: pd.MultiIndex, *, halves: bool = False, resamples:
     rests = [frozenset(one for one in heads if one[:2] == head[:2] and one != head) for head in heads]
     variants = [list(found.closed).index(rest) for rest in rests]
 
-    def of(part: npt.NDArray[np.int64], resamples: int) -> dict[str, Array]:
-        told = effects(found.take(np.sort(part)), resamples=resamples, seed=seed).columns
+    def of(part: npt.NDArray[np.int64], n_resamples: int) -> dict[str, Array]:
+        told = effects(found.take(np.sort(part)), n_resamples=n_resamples, seed=seed).columns
         return {end: values[variants] for end, values in told.items()}
 
-    told = of(rows[half:], resamples)
+    told = of(rows[half:], n_resamples)
     seen = of(rows[:half], 0)[""] if halves else told[""]
     places = pd.Series(seen * found.metric.better, index=index)
     kept = places.groupby(level=["kind", "layer"], sort=False).idxmax().tolist()
@@ -97,7 +99,7 @@ def best(found: Sweep, index: pd.MultiIndex, *, halves: bool = False, resamples:
     columns |= {"effect.holm": holm(p), "effect.bh": benjamini_hochberg(p)}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
     table = pd.DataFrame(columns, index=names)
-    text = f"{found.signature}|plan:rest|halves:{halves}|resamples:{resamples}|seed:{seed}"
+    text = f"{found.signature}|plan:rest|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
 

@@ -16,19 +16,16 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import _distributed as processes
+from headroles import _distributed
 from headroles._progress import track
-from headroles.ablation.example_stats import Closed, Sweep
+from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.resample import Others
 from headroles.ablation.runner import Array, Fill, Runner
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks as seam
-from headroles.models import batching as batches
-from headroles.models import loading as models
-from headroles.models import masking as gates
+from headroles.models import attention_hooks, batching, loading, masking
 from headroles.models.batching import LONGEST, Batch, Encoded
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.files import BLANK, MARK, is_sealed, seal
 
 FILLS: tuple[Fill, ...] = ("zero", "mean", "other", "uniform", "rescale")
@@ -38,16 +35,16 @@ def sweep(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    variants: list[Closed],
+    variants: list[HeadSet],
     metric: Metric,
     *,
-    fill: Fill = "zero",
-    budget: int = 4096,
-    together: int = 8,
+    replacement: Fill = "zero",
+    max_tokens: int = 4096,
+    heads_per_batch: int = 8,
     rows: Sequence[int] | None = None,
     folder: Path | None = None,
     seed: int = 0,
-) -> Sweep:
+) -> ExampleStats:
     """Measure every variant on every example: exactly, and without computing what closing its heads cannot change.
 
     Layers below the first closed head are handed back, so is the encoder where its heads are open, and `together`
@@ -60,52 +57,56 @@ def sweep(
     statistics.
     Raises ValueError for an unknown head or fill, and where the metric is not to be had or not finite.
     """
-    if fill not in FILLS:
-        raise ValueError(f"unknown fill {fill!r}; known: {', '.join(FILLS)}")
-    if together < 1 or budget < 1:
-        raise ValueError(f"expected a budget and a number of variants together of at least 1; got {budget}, {together}")
-    gates.closed(model, {head for closed in variants for head in closed})
-    encoded = batches.encode(corpus, tokenizer, model, words=False)
-    one = max(1, budget // together)
-    with seam.evaluating(model):
+    if replacement not in FILLS:
+        raise ValueError(f"unknown fill {replacement!r}; known: {', '.join(FILLS)}")
+    if heads_per_batch < 1 or max_tokens < 1:
+        raise ValueError(
+            f"expected a budget and a number of variants together of at least 1; got {max_tokens}, {heads_per_batch}"
+        )
+    masking.head_mask(model, {head for closed in variants for head in closed})
+    encoded = batching.encode(corpus, tokenizer, model, words=False)
+    one = max(1, max_tokens // heads_per_batch)
+    with attention_hooks.evaluating(model):
         chosen = encoded if rows is None else encoded.take(rows)
-        groups = list(batches.batches(chosen, model, budget=one))
+        groups = list(batching.batches(chosen, model, max_tokens=one))
 
         @cache
         def every() -> list[Batch]:
-            return groups if rows is None else list(batches.batches(encoded, model, budget=one))
+            return groups if rows is None else list(batching.batches(encoded, model, max_tokens=one))
 
         read = metric.reader(model, tokenizer, corpus, every)
-        longest = min(models.positions(tokenizer, model), LONGEST)
-        filling = Others(model, encoded, seed) if fill == "other" else _filling(model, every, fill)
-        runner = Runner(model, longest, read, metric, variants, filling, fill, together)
-        how = f"{fill} {seed}" if fill == "other" else fill
+        longest = min(loading.positions(tokenizer, model), LONGEST)
+        filling = Others(model, encoded, seed) if replacement == "other" else _filling(model, every, replacement)
+        runner = Runner(model, longest, read, metric, variants, filling, replacement, heads_per_batch)
+        how = f"{replacement} {seed}" if replacement == "other" else replacement
         name = _name(model, encoded, corpus, variants, metric, how, one, rows)
-        shares = -(-processes.count() // len(groups))  # where batches are few, processes share their variants too
+        shares = -(-_distributed.count() // len(groups))  # where batches are few, processes share their variants too
 
         def part(_: int, item: tuple[int, int]) -> Array:
             own = name if shares == 1 else f"{name}-{item[1]}of{shares}"
             return _kept(folder, f"{own}-{item[0]}", lambda: runner.run(groups[item[0]], (item[1], shares)))
 
         items = list(product(range(len(groups)), range(shares)))
-        parts = processes.spread(items, part, lambda own: track(own, "closing heads", total=len(own)))
+        parts = _distributed.spread(items, part, lambda own: track(own, "closing heads", total=len(own)))
     found = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
     numbers = [number for batch in groups for number in batch.numbers]
-    text = _signed(model, corpus, encoded, metric, fill) + (f"|partners:{seed}" if fill == "other" else "")
-    return Sweep(found[0], dict(zip(variants, found[1:], strict=True)), numbers, encoded.too_long, metric, text)
+    text = _signed(model, corpus, encoded, metric, replacement) + (
+        f"|partners:{seed}" if replacement == "other" else ""
+    )
+    return ExampleStats(found[0], dict(zip(variants, found[1:], strict=True)), numbers, encoded.too_long, metric, text)
 
 
-def _signed(model: PreTrainedModel, corpus: Corpus, encoded: Encoded, metric: Metric, fill: Fill) -> str:
+def _signed(model: PreTrainedModel, corpus: Corpus, encoded: Encoded, metric: Metric, replacement: Fill) -> str:
     """What the statistics of a sweep are of."""
-    return heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
+    return frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
         corpus=corpus.name,
         text=corpus.hash,
         examples=len(encoded.numbers),
         too_long=encoded.too_long,
         metric=metric,
-        fill=fill,
+        fill=replacement,
         headroles=version("headroles"),
     )
 
@@ -128,7 +129,7 @@ def _kept(folder: Path | None, name: str, run: Callable[[], Array]) -> Array:
     found = run()
     content = io.BytesIO()
     np.save(content, found, allow_pickle=False)
-    with heads.replacing(path) as draft:
+    with frame.replacing(path) as draft:
         draft.write_bytes(seal(content.getvalue() + MARK + BLANK))
     return found
 
@@ -148,26 +149,33 @@ def _read(path: Path) -> Array:
 
 
 def _filling(
-    model: PreTrainedModel, groups: Callable[[], list[Batch]], fill: Fill
-) -> gates.Fill | Mapping[Any, Tensor]:
-    if fill == "mean":
-        return gates.mean(model, groups())
-    return "zero" if fill == "rescale" else fill
+    model: PreTrainedModel, groups: Callable[[], list[Batch]], replacement: Fill
+) -> masking.Fill | Mapping[Any, Tensor]:
+    if replacement == "mean":
+        return masking.mean(model, groups())
+    return "zero" if replacement == "rescale" else replacement
 
 
 def _name(
     model: PreTrainedModel,
     encoded: Encoded,
     corpus: Corpus,
-    variants: list[Closed],
+    variants: list[HeadSet],
     metric: Metric,
-    fill: str,
-    budget: int,
+    replacement: str,
+    max_tokens: int,
     rows: Sequence[int] | None,
 ) -> str:
     """What the files of a sweep are called: it follows from all that its numbers do."""
     config: Any = model.config
-    recipe: list[Any] = [models.revision(model), config.to_json_string(), corpus.hash, repr(metric), fill, budget]
+    recipe: list[Any] = [
+        loading.revision(model),
+        config.to_json_string(),
+        corpus.hash,
+        repr(metric),
+        replacement,
+        max_tokens,
+    ]
     recipe += [[one.ids for one in side] for side in (encoded.source, encoded.target or [])]
     if rows is not None:
         recipe.append(list(rows))

@@ -10,11 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from headroles.analysis import intervals
-from headroles.analysis import role_rules as role
+from headroles.analysis import intervals, role_rules
 from headroles.analysis.multiple_testing import corrected
 from headroles.analysis.resampling import ENDS, Array, Bools, Whole, relation, spearman, strata
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
@@ -46,8 +45,8 @@ def relate(
     by: By = "family",
     names: Sequence[str] | None = None,
     kinds: Sequence[Kind] | None = None,
-    resamples: int = 1000,
-    permutations: int = 9999,
+    n_resamples: int = 1000,
+    n_permutations: int = 9999,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Whether heads with a role differ in an outcome from those without: a row for each role and outcome.
@@ -88,14 +87,14 @@ def relate(
     layers = strata(roles.index)
     rows = [
         {"role": name, "outcome": column, "matters": matters(column)}
-        | _relation(held, margin, values(outcomes, column).to_numpy(float), layers, resamples, permutations, seed)
+        | _relation(held, margin, values(outcomes, column).to_numpy(float), layers, n_resamples, n_permutations, seed)
         for name, held, margin in _with_any(list(_roles(roles, by)))
         for column in chosen
     ]
     table = corrected(pd.DataFrame(rows))
-    options = heads.sign(relate=by, resamples=resamples, permutations=permutations, seed=seed)
-    of = {"roles": heads.sources(roles, role.names(roles)), "outcomes": heads.sources(outcomes, chosen)}
-    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{options}|{heads.holding(**of)}")
+    options = frame.sign(relate=by, resamples=n_resamples, permutations=n_permutations, seed=seed)
+    of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
+    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{options}|{frame.holding(**of)}")
     return table
 
 
@@ -137,10 +136,10 @@ def matters(outcome: str) -> str:
     family, _, details = outcome.partition("[")
     if family != "ablation":
         return "higher" if family.partition(".")[0] in OUTCOMES else "unknown"
-    metric, *plan = details.partition("]")[0].split(" ")
+    metric, *unit = details.partition("]")[0].split(" ")
     if metric not in (*LOWER, *HIGHER):
         return "unknown"
-    return "higher" if (metric in LOWER) != ("rest" in plan) else "lower"
+    return "higher" if (metric in LOWER) != ("rest" in unit) else "lower"
 
 
 def measured(name: str, table: pd.DataFrame) -> bool:
@@ -153,7 +152,7 @@ def _roles(told: pd.DataFrame, by: By) -> Iterator[tuple[str, Bools, Array]]:
     """Each role: its name, which heads have it, how far each is above its threshold (NaN: the role is not for it)."""
     if by not in ("family", "variant"):
         raise ValueError(f"by={by!r}; expected 'family' or 'variant'")
-    groups = role.families(told)
+    groups = role_rules.families(told)
     if by == "variant":
         groups = {name: [name] for members in groups.values() for name in members}
     if missing := [name for members in groups.values() for name in members if f"{name}.margin" not in told]:
@@ -165,7 +164,7 @@ def _roles(told: pd.DataFrame, by: By) -> Iterator[tuple[str, Bools, Array]]:
 
 def _with_any(found: list[tuple[str, Bools, Array]]) -> list[tuple[str, Bools, Array]]:
     """The roles, and all of those that are special as one, where heads have more than one of them."""
-    special = [one for one in found if one[0].partition("[")[0] in role.SPECIAL]
+    special = [one for one in found if one[0].partition("[")[0] in role_rules.SPECIAL]
     if sum(held.any() for _, held, _ in special) < 2:
         return found
     held = np.any([one for _, one, _ in special], axis=0)
@@ -173,7 +172,7 @@ def _with_any(found: list[tuple[str, Bools, Array]]) -> list[tuple[str, Bools, A
 
 
 def _relation(
-    held: Bools, margin: Array, y: Array, layers: Whole, resamples: int, permutations: int, seed: int
+    held: Bools, margin: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
 ) -> dict[str, Any]:
     """One row: the numbers of a role and an outcome, NaN where `note` says why."""
     known, known_margin = np.isfinite(margin) & np.isfinite(y), np.isfinite(margin).any()
@@ -195,29 +194,29 @@ def _relation(
     columns = [f"{name}{end}" for name in NUMBERS for end in ENDS]
     if note:
         row |= dict.fromkeys([*columns, "p"], np.nan) | {"note": note}
-        return row if note == CONSTANT or len(y) < 3 else row | _ranks(margin, y, resamples)
-    row |= relation(held, margin, y, layers, resamples, permutations, seed)
+        return row if note == CONSTANT or len(y) < 3 else row | _ranks(margin, y, n_resamples)
+    row |= relation(held, margin, y, layers, n_resamples, n_permutations, seed)
     alone, filled = 1 in (row["with"], row["without"]), bool(np.isnan(row["within"]))
     lacking = {
         ALONE: alone,
         FILLED: filled,
-        FEW_WAYS: not alone and not filled and intervals.needed(permutations) > 0 and np.isnan(row["within.low"]),
-        NO_SPREAD: not alone and intervals.needed(resamples) > 0 and np.isnan(row["difference.low"]),
+        FEW_WAYS: not alone and not filled and intervals.needed(n_permutations) > 0 and np.isnan(row["within.low"]),
+        NO_SPREAD: not alone and intervals.needed(n_resamples) > 0 and np.isnan(row["difference.low"]),
     }
     return row | {"note": "; ".join(text for text, lacks in lacking.items() if lacks)}
 
 
-def _ranks(margin: Array, y: Array, resamples: int) -> dict[str, float]:
+def _ranks(margin: Array, y: Array, n_resamples: int) -> dict[str, float]:
     """`spearman` where all heads are on one side of the threshold."""
     found = float(spearman(margin[None], y[None])[0])
-    ends = intervals.rank_correlation(found, len(y)) if resamples else intervals.NONE
+    ends = intervals.rank_correlation(found, len(y)) if n_resamples else intervals.NONE
     return dict(zip(("spearman", "spearman.low", "spearman.high"), (found, *ends), strict=True))
 
 
 def _warn_of_other_weights(roles: pd.DataFrame, outcomes: pd.DataFrame) -> None:
     found: dict[str, str] = {**roles.attrs.get("signatures", {}), **outcomes.attrs.get("signatures", {})}
     weights = {
-        one for name in (*roles, *outcomes) if (one := dict(heads.fields(found.get(str(name), ""))).get("weights"))
+        one for name in (*roles, *outcomes) if (one := dict(frame.fields(found.get(str(name), ""))).get("weights"))
     }
     if len(weights) > 1:
         log.warning(

@@ -12,10 +12,10 @@ import pandas as pd
 from scipy import optimize, stats
 from scipy.special import expit
 
-from headroles.analysis import role_rules as role
+from headroles.analysis import role_rules
 from headroles.analysis.association import outcomes_of, values
 from headroles.analysis.resampling import strata
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 Array = npt.NDArray[np.floating[Any]]
 LIMIT = stats.chi2.ppf(0.95, 1) / 2  # by how much the likelihood falls at the ends of a 95 % profile interval
@@ -25,7 +25,7 @@ FOLLOWS = "follows from the layer or from other roles: cannot be told apart"
 FAR = 30.0  # log odds beyond which an end of an interval is not looked for
 
 
-def odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequence[str] | None = None) -> pd.DataFrame:
+def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequence[str] | None = None) -> pd.DataFrame:
     """What a role adds to the odds of survival of heads of one layer: a row for each 0/1 outcome and role.
 
     The model is log odds = roles (of `hr.roles`, variants joined) + a term for every layer of every kind, so that
@@ -49,8 +49,8 @@ def odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequence[str] | 
         y = values(table, name).dropna()
         rows += [{"outcome": name} | row for row in _model(*_mixed(_terms(roles.loc[y.index]), y))]
     found = pd.DataFrame(rows)
-    of = {"roles": heads.sources(roles, role.names(roles)), "outcomes": heads.sources(outcomes, chosen)}
-    text = f"{heads.sign(odds='Firth', terms='roles,layers')}|{heads.holding(**of)}"
+    of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
+    text = f"{frame.sign(odds='Firth', terms='roles,layers')}|{frame.holding(**of)}"
     found.attrs["signatures"] = dict.fromkeys(found.columns, text)
     return found
 
@@ -78,7 +78,7 @@ def firth(x: Array, y: Array, *, fixed: int | None = None, at: float = 0.0) -> t
 
 def _terms(roles: pd.DataFrame) -> pd.DataFrame:
     """A column per role: the heads that have it."""
-    columns = {name: roles[members].any(axis=1).astype(float) for name, members in role.families(roles).items()}
+    columns = {name: roles[members].any(axis=1).astype(float) for name, members in role_rules.families(roles).items()}
     return pd.DataFrame(columns, index=roles.index)
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from headroles.analysis.multiple_testing import holm
 from headroles.analysis.resampling import Array, Whole, centred_ranks, strata
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 PREDICTORS = ("positional", "syntactic")
 COVARIATES = ("confidence", "sink")
@@ -34,8 +34,8 @@ def graded_roles(scores: pd.DataFrame) -> pd.DataFrame:
         "confidence": scores["confidence"],
         "sink": scores[["sink[special]", "sink[first]"]].max(axis=1),
     }
-    signature = heads.sources(scores, [str(scores.columns[0])])
-    return heads.table(columns, heads.rows(scores), f"graded_roles|{signature}")
+    signature = frame.sources(scores, [str(scores.columns[0])])
+    return frame.table(columns, frame.rows(scores), f"graded_roles|{signature}")
 
 
 def pooled_survival(
@@ -44,7 +44,7 @@ def pooled_survival(
     *,
     predictors: Sequence[str] = PREDICTORS,
     covariates: Sequence[str] = COVARIATES,
-    permutations: int = 9999,
+    n_permutations: int = 9999,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Compute whether `predictors` rank the heads that survive, over trained models: a random-effects meta-analysis.
@@ -78,11 +78,16 @@ def pooled_survival(
     for outcome in outcomes:
         for predictor in predictors:
             each = [_residuals(table, predictor, outcome, covariates) for table in models.values()]
-            rows.append({"outcome": outcome, "predictor": predictor} | _pooled(each, permutations, seed))
+            rows.append({"outcome": outcome, "predictor": predictor} | _pooled(each, n_permutations, seed))
     table = pd.DataFrame(rows)
     table["holm"] = holm(table["p"].to_numpy(float))
-    given = {"models": ",".join(models), "covariates": ",".join(covariates), "permutations": permutations, "seed": seed}
-    table.attrs["signatures"] = dict.fromkeys(table.columns, heads.sign(pooled="random effects", **given))
+    given = {
+        "models": ",".join(models),
+        "covariates": ",".join(covariates),
+        "permutations": n_permutations,
+        "seed": seed,
+    }
+    table.attrs["signatures"] = dict.fromkeys(table.columns, frame.sign(pooled="random effects", **given))
     return table
 
 
@@ -103,7 +108,7 @@ def _residuals(
     return x, y, layers, len(kept) - len(np.unique(layers)) - len(covariates) - 2
 
 
-def _pooled(each: Sequence[tuple[Array, Array, Whole, int]], permutations: int, seed: int) -> dict[str, float]:
+def _pooled(each: Sequence[tuple[Array, Array, Whole, int]], n_permutations: int, seed: int) -> dict[str, float]:
     """The numbers of one row."""
     usable = [(x, y, layers, freedom) for x, y, layers, freedom in each if freedom > 0 and x.any() and y.any()]
     if len(usable) < 2:
@@ -113,9 +118,9 @@ def _pooled(each: Sequence[tuple[Array, Array, Whole, int]], permutations: int, 
     variance = 1 / np.array([freedom for *_, freedom in usable])
     mean, low, high, p, share = random_effects(z, variance)
     random = np.random.default_rng(seed)
-    dealt = np.zeros(permutations)
+    dealt = np.zeros(n_permutations)
     for x, y, layers, _ in usable:
-        dealt += _z(x, _shuffled(y, layers, permutations, random)) / len(usable)
+        dealt += _z(x, _shuffled(y, layers, n_permutations, random)) / len(usable)
     extreme = np.abs(dealt) >= abs(z.mean()) * (1 - 1e-12)
     return {
         "models": len(usable),
@@ -123,7 +128,7 @@ def _pooled(each: Sequence[tuple[Array, Array, Whole, int]], permutations: int, 
         "p": p,
         "agree": float((np.sign(z) == np.sign(mean)).mean()),
         "i2": share,
-        "p.within": float((1 + extreme.sum()) / (1 + permutations)),
+        "p.within": float((1 + extreme.sum()) / (1 + n_permutations)),
     }
 
 
@@ -147,10 +152,10 @@ def _z(x: Array, y: Array) -> Array:
     return np.asarray(np.arctanh(np.clip(r, -0.999, 0.999)))
 
 
-def _shuffled(y: Array, layers: Whole, permutations: int, random: np.random.Generator) -> Array:
+def _shuffled(y: Array, layers: Whole, n_permutations: int, random: np.random.Generator) -> Array:
     """y permuted within layers: [permutation, heads]."""
-    made = np.empty((permutations, len(y)))
+    made = np.empty((n_permutations, len(y)))
     for layer in np.unique(layers):
         here = np.flatnonzero(layers == layer)
-        made[:, here] = y[here][random.random((permutations, len(here))).argsort(1)]
+        made[:, here] = y[here][random.random((n_permutations, len(here))).argsort(1)]
     return made

@@ -13,19 +13,19 @@ from headroles.analysis.association import finite, measured, outcomes_of, values
 from headroles.analysis.intervals import NONE, p_value, rank_correlation
 from headroles.analysis.multiple_testing import corrected
 from headroles.analysis.resampling import Array, Whole, auc, binary, centred_ranks, dealt, spearman, strata
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 PREDICTORS = ("confidence", "position", "rarity", "entropy", "distance", "importance", "relevance", "attribution")
 
 
-def predictors(
+def predict_outcome(
     scores: pd.DataFrame,
     outcomes: pd.DataFrame,
     *,
     names: Sequence[str] | None = None,
     of: Sequence[str] | None = None,
-    resamples: int = 1000,
-    permutations: int = 9999,
+    n_resamples: int = 1000,
+    n_permutations: int = 9999,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Which score tells best which heads survive, or matter: a row per outcome and score, the best of each first.
@@ -52,14 +52,14 @@ def predictors(
     for outcome, name in product(chosen, asked):
         x, y = finite(scores[name]).to_numpy(float), values(outcomes, outcome)[scores.index].to_numpy(float)
         both = np.isfinite(x) & np.isfinite(y)
-        found = _prediction(x[both], y[both], layers[both], resamples, permutations, seed)
+        found = _prediction(x[both], y[both], layers[both], n_resamples, n_permutations, seed)
         rows.append({"outcome": outcome, "score": name} | found)
     table = corrected(pd.DataFrame(rows))
     place = table["outcome"].map({name: place for place, name in enumerate(chosen)})
     table = table.iloc[np.lexsort((-table["spearman"].abs().fillna(-1), place))].reset_index(drop=True)
-    told_of = {"scores": heads.sources(scores, asked), "outcomes": heads.sources(outcomes, chosen)}
-    text = heads.sign(predictors=",".join(chosen), resamples=resamples, permutations=permutations, seed=seed)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{text}|{heads.holding(**told_of)}")
+    told_of = {"scores": frame.sources(scores, asked), "outcomes": frame.sources(outcomes, chosen)}
+    text = frame.sign(predictors=",".join(chosen), resamples=n_resamples, permutations=n_permutations, seed=seed)
+    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{text}|{frame.holding(**told_of)}")
     return table
 
 
@@ -73,7 +73,7 @@ def predicts(name: str) -> bool:
     return family in PREDICTORS and (family != "position" or name == "position[best]")
 
 
-def _prediction(x: Array, y: Array, layers: Whole, resamples: int, permutations: int, seed: int) -> dict[str, Any]:
+def _prediction(x: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int) -> dict[str, Any]:
     """One row of `predictors`."""
     names = ["spearman", "spearman.low", "spearman.high", "auc", "auc.low", "auc.high", "within", "p"]
     if len(x) < 3 or not np.ptp(x) or not np.ptp(y):
@@ -82,15 +82,15 @@ def _prediction(x: Array, y: Array, layers: Whole, resamples: int, permutations:
     rank = float(spearman(x[None], y[None])[0])
     area, ends = np.nan, NONE
     if binary(y):
-        area, ends = auc(y == 1, x, dealt(y == 1, np.zeros_like(layers), resamples, seed))
-    numbers = (rank, *(rank_correlation(rank, len(x)) if resamples else NONE), area, *ends)
+        area, ends = auc(y == 1, x, dealt(y == 1, np.zeros_like(layers), n_resamples, seed))
+    numbers = (rank, *(rank_correlation(rank, len(x)) if n_resamples else NONE), area, *ends)
     row: dict[str, Any] = {"heads": len(x), **dict(zip(names, numbers, strict=False))}
     a, b = (centred_ranks(values, layers) for values in (x, y))
     if not a.any() or not b.any():
         return row | {"within": np.nan, "p": 1.0, "note": "alike within each layer"}
     row["within"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
-    random, others = np.random.default_rng(seed), np.zeros(permutations)
+    random, others = np.random.default_rng(seed), np.zeros(n_permutations)
     for layer in np.unique(layers):
         here = layers == layer
-        others += b[here][random.random((permutations, int(here.sum()))).argsort(1)] @ a[here]
+        others += b[here][random.random((n_permutations, int(here.sum()))).argsort(1)] @ a[here]
     return row | {"p": p_value(others, float(a @ b)), "note": ""}

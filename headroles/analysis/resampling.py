@@ -25,28 +25,28 @@ def strata(index: pd.Index[Any]) -> Whole:
 
 
 def relation(
-    held: Bools, margin: Array, y: Array, layers: Whole, resamples: int, permutations: int, seed: int
+    held: Bools, margin: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
 ) -> dict[str, float]:
     """The numbers of a role and an outcome, each with `.low` and `.high`, and p of `within`; NaN where there is none.
 
     Intervals over all heads come from `resamples` ways to deal the role out anew among them, that of `within` from the
     `permutations` ways, within layers, that its p counts.
     """
-    together = np.zeros_like(layers)
-    dealings = dealt(held, together, resamples, seed)
-    difference, span, _ = _difference(held, y, together, dealings)
+    heads_per_batch = np.zeros_like(layers)
+    dealings = dealt(held, heads_per_batch, n_resamples, seed)
+    difference, span, _ = _difference(held, y, heads_per_batch, dealings)
     area, ends = auc(held, y, dealings)
-    if binary(y) and resamples:  # the area is half of the difference, and half
+    if binary(y) and n_resamples:  # the area is half of the difference, and half
         ends = (1 + span[0]) / 2, (1 + span[1]) / 2
     rank = float(spearman(margin[None], y[None])[0])
-    within, inside, p = _within(held, y, layers, permutations, seed)
+    within, inside, p = _within(held, y, layers, n_permutations, seed)
     found = {
         "difference": (difference, span),
         "median": (float(np.median(y[held]) - np.median(y[~held])), _median(held, y, dealings)),
         "auc": (area, ends),
         "rank_biserial": (2 * area - 1, (2 * ends[0] - 1, 2 * ends[1] - 1)),
         "point_biserial": (float(pearson(held[None].astype(float), y[None])[0]), _correlations(held, y, span)),
-        "spearman": (rank, rank_correlation(rank, len(y)) if resamples else NONE),
+        "spearman": (rank, rank_correlation(rank, len(y)) if n_resamples else NONE),
         "within": (within, inside),
     }
     if 1 in (held.sum(), (~held).sum()):
@@ -86,14 +86,14 @@ def auc(held: Bools, y: Array, dealings: Bools) -> tuple[float, Ends]:
     return float(found), intervals.auc(float(found), ours, rest, areas) if known else NONE
 
 
-def _within(held: Bools, y: Array, layers: Whole, permutations: int, seed: int) -> tuple[float, Ends, float]:
+def _within(held: Bools, y: Array, layers: Whole, n_permutations: int, seed: int) -> tuple[float, Ends, float]:
     """The mean difference of heads with the role from those without in their layer, its interval and its p.
 
     NaN where no layer has both, and then p is 1.
     """
     if not _weights(held, layers).any():
         return np.nan, NONE, 1.0
-    within, ends, others = _difference(held, y, layers, dealt(held, layers, permutations, seed))
+    within, ends, others = _difference(held, y, layers, dealt(held, layers, n_permutations, seed))
     return within, ends, p_value(others, within)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from headroles.analysis import role_rules as role
-from headroles.tables import frame as heads
+from headroles.analysis import role_rules
+from headroles.tables import frame
 
 
-def drift(before: pd.DataFrame, after: pd.DataFrame | Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
+def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
     """What became of each role after pruning (Voita et al. 2019, section 6.3 and Fig. 8): a row per role.
 
     `before` and `after` are tables of `hr.roles`, the second of what is left, heads by their old numbers; several,
@@ -21,7 +21,7 @@ def drift(before: pd.DataFrame, after: pd.DataFrame | Mapping[Any, pd.DataFrame]
     above 0. Variants of a role are one. Raises ValueError where heads are left that were not there before.
     """
     if isinstance(after, Mapping):
-        parts = [drift(before, one).assign(heads=size) for size, one in after.items()]
+        parts = [role_changes(before, one).assign(heads=size) for size, one in after.items()]
         if not parts:
             raise ValueError("nothing to compare with: give at least one table of roles after pruning")
         return _signed(pd.concat(parts, ignore_index=True), before)
@@ -40,11 +40,11 @@ def drift(before: pd.DataFrame, after: pd.DataFrame | Mapping[Any, pd.DataFrame]
 
 
 def _holders(told: pd.DataFrame) -> dict[str, set[Any]]:
-    return {name: set(told.index[told[members].any(axis=1)]) for name, members in role.families(told).items()}
+    return {name: set(told.index[told[members].any(axis=1)]) for name, members in role_rules.families(told).items()}
 
 
 def _signed(table: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     texts = list(before.attrs.get("signatures", {}).values())
-    text = heads.holding(drift="of", roles=texts[0] if texts else "unsigned")
+    text = frame.holding(drift="of", roles=texts[0] if texts else "unsigned")
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table

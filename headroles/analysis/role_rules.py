@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 Values = npt.NDArray[np.floating[Any]]
 ROUNDING = 1e-9  # so that .594 over a baseline of .494 is .10
@@ -77,17 +77,17 @@ def roles(
             new: dict[str, Any] = {variant: _held(table, role, column), f"{variant}.value": table[column]}
             new[f"{variant}.margin"] = _margin(table, role, column)
             new[f"{variant}.stability"] = _stability(table, role, column)
-            signatures |= dict.fromkeys(new, f"{heads.signature(table, column)}|role:{role}")
+            signatures |= dict.fromkeys(new, f"{frame.provenance(table, column)}|role:{role}")
             columns |= new
     if not columns:
         raise ValueError(
             f"no role can be told from the columns {', '.join(table.columns)}; "
             f"roles rest on: {', '.join(role.column for role in chosen)}"
         )
-    return heads.table(columns, heads.rows(table), signatures)
+    return frame.table(columns, frame.rows(table), signatures)
 
 
-def tellable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
+def assignable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
     """Whether any role rests on a column of the table."""
     return any(True for role in roles for _ in role.variants(table.columns))
 
@@ -122,14 +122,14 @@ def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[fl
 def held(roles: pd.DataFrame) -> pd.DataFrame:
     """The roles that heads have, a row for each, heads as in the table: kind, layer, head, role, value, stability."""
     rows = [
-        {**dict(zip(heads.LEVELS, head, strict=True)), "role": name}
+        {**dict(zip(frame.LEVELS, head, strict=True)), "role": name}
         | {part: roles.loc[head, f"{name}.{part}"] for part in ("value", "stability")}
         for name in names(roles)
         for head in roles.index[roles[name].to_numpy(dtype=bool)]
     ]
-    found = pd.DataFrame(rows, columns=[*heads.LEVELS, "role", "value", "stability"])
+    found = pd.DataFrame(rows, columns=[*frame.LEVELS, "role", "value", "stability"])
     order = {head: place for place, head in enumerate(roles.index)}
-    places = [order[head] for head in found[heads.LEVELS].itertuples(index=False, name=None)]
+    places = [order[head] for head in found[frame.LEVELS].itertuples(index=False, name=None)]
     return found.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 
@@ -169,11 +169,11 @@ def _held(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_]
 
 def _stability(table: pd.DataFrame, role: Role, column: str) -> Values:
     """The share of resamples in which heads have the role; NaN for heads it is not for."""
-    resampled = heads.resamples(table)
+    resampled = frame.resamples(table)
     unknown = table[column].isna().to_numpy()
     if resampled is None or column not in resampled.draws:
         return np.full(len(table), np.nan)
-    index = heads.rows(table)
+    index = frame.rows(table)
     baseline = resampled.of(column + role.over, index) if role.over else 0.0
     share = role.holds(resampled.of(column, index), baseline, rounding=COARSE).mean(1)
     return np.where(unknown, np.nan, share)

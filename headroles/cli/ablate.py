@@ -20,7 +20,7 @@ Overwrite = Annotated[
 ]
 Replace = Annotated[bool, typer.Option("--overwrite", help="Replace a file of another model or program.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)]
-Resamples = Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)]
+Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples of sentences.", min=0)]
 Metric = Annotated[str, typer.Option(help="Metric: loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")]
 Fill = Annotated[
     Literal["zero", "mean", "other", "uniform", "rescale"], typer.Option(help="What a closed head puts out.")
@@ -46,7 +46,7 @@ def compare(
     study: Folder = Path("study"),
     rules: Annotated[str, typer.Option(help="Rule sets, separated by commas.")] = "cp,attn,voita,gradient",
     limit: Limit = None,
-    resamples: Resamples = 1000,
+    n_resamples: Resamples = 1000,
     overwrite: Overwrite = False,
     device: Devices = None,
 ) -> None:
@@ -60,7 +60,7 @@ def compare(
     second = first if held_out is None else read(held_out, held_out_target, limit=limit)
     loaded, tokenizer = opened(model, device)
     chosen: Any = [name.strip() for name in rules.split(",")]
-    found, areas = run(folder, loaded, tokenizer, first, second, rules=chosen, resamples=resamples)
+    found, areas = run(folder, loaded, tokenizer, first, second, rules=chosen, n_resamples=n_resamples)
     show_table(found, "rank correlation with closing one head alone, over all heads and within layers")
     show_table(areas, "mean height of the curve when the least relevant heads are closed together")
     list_figures(draw(folder), study)
@@ -72,46 +72,46 @@ def ablate(
     target: Target = None,
     study: Folder = Path("study"),
     metric: Metric = "loss",
-    plan: Annotated[
+    unit: Annotated[
         Literal["single", "rest", "layer", "kind"],
         typer.Option(help="Close each head, all but each of a layer, whole layers, or whole kinds."),
     ] = "single",
-    fill: Fill = "zero",
+    replacement: Fill = "zero",
     early: Annotated[
         bool, typer.Option("--early", help="Run a head only until it is clear whether its p is below 0.01.")
     ] = False,
     limit: Limit = None,
-    resamples: Resamples = 1000,
-    budget: Annotated[int, typer.Option(help="Tokens that go through the model at once.", min=1)] = 4096,
-    together: Annotated[int, typer.Option(help="Variants that go through the model at once.", min=1)] = 8,
+    n_resamples: Resamples = 1000,
+    max_tokens: Annotated[int, typer.Option(help="Tokens that go through the model at once.", min=1)] = 4096,
+    heads_per_batch: Annotated[int, typer.Option(help="Variants that go through the model at once.", min=1)] = 8,
     overwrite: Overwrite = False,
-    tower: Tower = None,
+    submodel: Tower = None,
     device: Devices = None,
     dtype: Dtype = None,
 ) -> None:
     """Close every head of a model and measure what changes, with intervals and corrected tests."""
     from headroles.ablation.effects import closed_in
     from headroles.ablation.evaluation import worth
-    from headroles.ablation.example_stats import Sweep
+    from headroles.ablation.example_stats import ExampleStats
     from headroles.ablation.metrics import metric as the_metric
     from headroles.data.readers import read
     from headroles.experiments.score_study import draw
 
     folder = study_of(study, overwrite=overwrite)
     sentences = read(corpus, target, limit=limit)
-    loaded, tokenizer = opened(model, device, tower=tower, dtype=dtype)
-    options: dict[str, Any] = {"metric": metric, "plan": plan, "fill": fill, "early": early}
-    options |= {"resamples": resamples, "budget": budget, "together": together}
+    loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
+    options: dict[str, Any] = {"metric": metric, "unit": unit, "replacement": replacement, "early": early}
+    options |= {"n_resamples": n_resamples, "max_tokens": max_tokens, "heads_per_batch": heads_per_batch}
     table = closed_in(folder, loaded, tokenizer, sentences, **options)
-    kept = folder.load(f"examples-{metric}-{plan}-{fill}{'-early' if early else ''}")
-    show_effects(table, worth(Sweep.of(kept, the_metric(metric)), resamples=resamples), metric)
-    for name in (f"best-{metric}-{fill}", f"best-{metric}-{fill}-halves"):
-        if plan == "rest" and not early and folder.has(name):
+    kept = folder.load(f"examples-{metric}-{unit}-{replacement}{'-early' if early else ''}")
+    show_effects(table, worth(ExampleStats.of(kept, the_metric(metric)), n_resamples=n_resamples), metric)
+    for name in (f"best-{metric}-{replacement}", f"best-{metric}-{replacement}-halves"):
+        if unit == "rest" and not early and folder.has(name):
             show_best(folder.load(name), "chosen on one half, measured on the other" if "halves" in name else "")
     list_figures(draw(folder), study)
 
 
-def curve(
+def ablation_curve(
     model: Model,
     corpus: Annotated[Path, typer.Argument(help="Corpus on which the heads are closed together.")],
     target: Target = None,
@@ -134,9 +134,9 @@ def curve(
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many random orders beside them.", min=0)] = 5,
     steps: Annotated[int, typer.Option(help="In how many steps all are closed.", min=1)] = 10,
-    fill: Fill = "zero",
+    replacement: Fill = "zero",
     limit: Limit = None,
-    resamples: Resamples = 1000,
+    n_resamples: Resamples = 1000,
     overwrite: Overwrite = False,
     device: Devices = None,
     dtype: Dtype = None,
@@ -156,7 +156,13 @@ def curve(
             raise ValueError("--again and --kind each do not go together; ask for one kind at a time")
         scored = read(again, again_target, limit=limit)
         listed["importance, again"] = order_again(loaded, tokenizer, scored, kind=kind, steps=steps)
-    options: dict[str, Any] = {"metric": metric, "kind": kind, "steps": steps, "fill": fill, "resamples": resamples}
+    options: dict[str, Any] = {
+        "metric": metric,
+        "kind": kind,
+        "steps": steps,
+        "replacement": replacement,
+        "n_resamples": n_resamples,
+    }
     _, found = curves_in(folder, loaded, tokenizer, sentences, listed, **options)
     show_table(found, "mean height of the curve")
     list_figures(draw(folder), study)
@@ -170,26 +176,25 @@ def agreement(
     overwrite: Replace = False,
 ) -> None:
     """Compare the effects of closing the same heads on two corpora: Pearson's and Spearman's correlation, a scatter."""
-    from headroles.plots import effects as outcomes
-    from headroles.plots import gallery as pictures
+    from headroles.plots import effects, gallery
     from headroles.tables import files
-    from headroles.tables.frame import fields, save, signature
+    from headroles.tables.frame import fields, provenance, save_table
     from headroles.tables.study import Study
 
     one, two = (Study(folder).scores().filter(regex=f"^{re.escape(column)}") for folder in (study, other))
     for folder, table in ((study, one), (other, two)):
         if column not in table:
             raise ValueError(f"no column {column!r} in {folder}; make it with headroles ablate")
-    found = outcomes.correlations(one[column], two[column])
-    signatures = [signature(each, column) for each in (one, two)]
+    found = effects.correlations(one[column], two[column])
+    signatures = [provenance(each, column) for each in (one, two)]
     found.attrs["signatures"] = dict.fromkeys(found, " AND ".join(signatures))
     first, second = (dict(fields(text))["corpus"] for text in signatures)
     of = " and ".join(f"{dict(fields(text)).get('weights')} on {dict(fields(text)).get('text')}" for text in signatures)
     files.check_ours(output, of, overwrite=overwrite)
-    axes = outcomes.agreement(one, two, names=(first.partition("+")[0], second.partition("+")[0]))
+    axes = effects.agreement(one, two, names=(first.partition("+")[0], second.partition("+")[0]))
     show_table(found, f"{column} on {first} and on {second}")
-    save(found, output.with_suffix(".parquet"))
-    pictures.save(axes, output, of=of)
+    save_table(found, output.with_suffix(".parquet"))
+    gallery.save(axes, output, of=of)
     say(f"written: {output} and its table")
 
 
@@ -204,12 +209,12 @@ def relate(
     overwrite: Overwrite = False,
 ) -> None:
     """Relate the roles of heads to what happens when they are closed or pruned, within layers."""
-    from headroles.experiments.relate_study import meet
+    from headroles.experiments.relate_study import relate_study
     from headroles.experiments.score_study import draw
 
     folder = study_of(study, overwrite=overwrite)
     words = None if only is None else [word.strip() for word in only.split(",")]
-    show_relations(meet(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), only=words, seed=seed))
+    show_relations(relate_study(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), only=words, seed=seed))
     list_figures(draw(folder), study)
 
 
@@ -236,16 +241,16 @@ def train(
     """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
     from headroles.data.readers import read
     from headroles.models.loading import load, untrained
-    from headroles.pruning.removal import shrink
-    from headroles.training.trainer import classifier
+    from headroles.pruning.removal import remove_heads
+    from headroles.training.trainer import load_classifier
     from headroles.training.trainer import train as run
 
     sentences = read(corpus, target).sample(limit)
     measured = None if held_out is None else read(held_out, held_out_target)
-    loaded, tokenizer = load(model) if target is not None else classifier(model, sentences)
+    loaded, tokenizer = load(model) if target is not None else load_classifier(model, sentences)
     loaded = untrained(loaded, seed=seed) if from_scratch else loaded
     if without is not None:
-        shrink(loaded, heads_of(without))
+        remove_heads(loaded, heads_of(without))
     asked = [name.strip() for name in metrics.split(",")]
     options: dict[str, Any] = {"held_out": measured, "metrics": asked, "epochs": epochs, "batch": batch}
     options |= {"label_smoothing_factor": smoothing} if smoothing else {}

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 
-def opened(model: str, device: str | None, *, tower: Any = None, dtype: str | None = None) -> tuple[Any, Any]:
+def opened(model: str, device: str | None, *, submodel: Any = None, dtype: str | None = None) -> tuple[Any, Any]:
     """The model that a command names, where it is asked for, and its tokenizer; "auto": over all devices there are."""
     from headroles.models.loading import load, place
 
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     if device == "auto":
-        return load(model, tower=tower, device_map="auto", **options)
-    loaded, tokenizer = load(model, tower=tower, **options)
+        return load(model, submodel=submodel, device_map="auto", **options)
+    loaded, tokenizer = load(model, submodel=submodel, **options)
     return place(loaded, device), tokenizer
 
 
@@ -53,12 +53,12 @@ def heads_of(text: str) -> Any:
 
     Raises ValueError for another form, and for a FILE with several columns of which none is named.
     """
-    from headroles.tables.frame import load
+    from headroles.tables.frame import load_table
 
     file, mark, column = text.partition(".parquet")
     if not mark:
         return [head_of(one) for one in text.split(",")]
-    table = load(f"{file}{mark}")
+    table = load_table(f"{file}{mark}")
     columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
     name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
@@ -80,13 +80,13 @@ def pairs_of(text: str) -> Any:
 
 def strategy_named(name: str, gate_rate: float | None, freeze: Any, told: Path | None) -> Any:
     """The strategy of a name, gates with their options, roles from a table of scores."""
-    from headroles.pruning.l0 import L0, Exactly
-    from headroles.pruning.rankings import Roles
-    from headroles.tables.frame import load
+    from headroles.pruning.l0 import L0, SubsetSelection
+    from headroles.pruning.rankings import ByRoles
+    from headroles.tables.frame import load_table
 
     if name in ("l0", "exactly"):
-        return (L0 if name == "l0" else Exactly)(rate=gate_rate, freeze=freeze)
-    return Roles(load(told)) if name == "roles" and told is not None else name
+        return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
+    return ByRoles(load_table(told)) if name == "roles" and told is not None else name
 
 
 def numbers(text: str) -> list[float]:

@@ -15,48 +15,46 @@ from headroles.cli.console import say, show_answers
 Tower = Annotated[str | None, typer.Option(help="Only this tower of a model of text, pictures or sound, as text.")]
 
 
-def conform(
+def check_model(
     model: Annotated[str | None, typer.Argument(help="Hub id or local folder of a Hugging Face model.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="Instead: a config.json, of which a miniature with random weights is made.")
     ] = None,
-    tower: Tower = None,
+    submodel: Tower = None,
 ) -> None:
     """Put every law of headroles to a model: what works with it, and why not where it does not."""
-    from headroles.models import loading as models
-    from headroles.models import submodels as towers
-    from headroles.testing import conform as run
-    from headroles.testing.tiny_models import miniature
+    from headroles.models import loading, submodels
+    from headroles.testing import check_model as run
+    from headroles.testing.tiny_models import tiny_model
 
     if (model is None) == (config is None):
         raise ValueError("give either a model or --config CONFIG.json, of which a miniature is made")
     if config is None:
-        asked = models.alone(str(model), tower=tower)
+        asked = loading.alone(str(model), submodel=submodel)
     else:
-        made = miniature(models.configured(config))
-        asked = made if tower is None else towers.tower(made, tower)
+        made = tiny_model(loading.configured(config))
+        asked = made if submodel is None else submodels.submodel(made, submodel)
     with _quietly():
         answers = run(asked)
     show_answers(answers, f"{type(asked).__name__}: which laws hold")
 
 
-def families(
+def architectures(
     output: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("families"),
     only: Annotated[str | None, typer.Option(help="Only these architectures; commas between.")] = None,
     readme: Annotated[Path | None, typer.Option(help="A README: the table is written between its marks.")] = None,
 ) -> None:
     """Put every law to a miniature of every architecture of the zoo, in a few minutes, and write the table of them."""
-    from headroles.tables import frame as heads
-    from headroles.testing import architecture_table as table
-    from headroles.testing import architectures as zoo
+    from headroles.tables import frame
+    from headroles.testing import architecture_table, architectures
 
     with _quietly():
-        found = zoo.architectures(None if only is None else [one.strip() for one in only.split(",")])
+        found = architectures.architectures(None if only is None else [one.strip() for one in only.split(",")])
     output.mkdir(parents=True, exist_ok=True)
-    heads.save(found, output / "families.parquet")
-    (output / "families.md").write_text(table.written(found) + "\n", encoding="utf-8")
+    frame.save_table(found, output / "families.parquet")
+    (output / "families.md").write_text(architecture_table.written(found) + "\n", encoding="utf-8")
     if readme is not None:
-        table.into(readme, found)
+        architecture_table.into(readme, found)
     answers = found["holds"].value_counts()
     counted = ", ".join(f"{answers.get(one, 0)} {one}" for one in ("yes", "no", "refused", "not asked"))
     say(f"{found.index.get_level_values('name').nunique()} architectures, laws that hold: {counted}; written: {output}")

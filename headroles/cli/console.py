@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headroles import _distributed as processes
+from headroles import _distributed
 
 WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # columns of counts
 
@@ -162,7 +162,7 @@ def _number(interval: dict[str, float]) -> str:
 
 def _console(**options: Any) -> Console:
     """What prints; of several processes only the first does."""
-    return Console(quiet=not processes.first(), **options)
+    return Console(quiet=not _distributed.first(), **options)
 
 
 def _cell(row: Any, name: str) -> str:

@@ -10,13 +10,24 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headroles import _distributed as processes
-from headroles.cli.ablate import Devices, Dtype, Overwrite, Replace, ablate, agreement, compare, curve, relate, train
+from headroles import _distributed
+from headroles.cli.ablate import (
+    Devices,
+    Dtype,
+    Overwrite,
+    Replace,
+    ablate,
+    ablation_curve,
+    agreement,
+    compare,
+    relate,
+    train,
+)
 from headroles.cli.arguments import assignment, head_of, opened, scores_of, study_of
-from headroles.cli.check import Tower, conform, families
+from headroles.cli.check import Tower, architectures, check_model
 from headroles.cli.console import list_figures, say, show_roles
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
-from headroles.cli.prune import compensation, contest, dynamics, efficiency, prune, shrink
+from headroles.cli.prune import compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,31 +72,31 @@ def score(
     reference: Annotated[
         Path | None, typer.Option(help="Corpus to count token frequencies in; by default itself.")
     ] = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of sentences.", min=0)] = 1000,
+    n_resamples: Annotated[int, typer.Option("--resamples", help="Bootstrap resamples of sentences.", min=0)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
-    budget: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
+    max_tokens: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
     overwrite: Overwrite = False,
-    tower: Tower = None,
+    submodel: Tower = None,
     device: Devices = None,
     dtype: Dtype = None,
 ) -> None:
     """Score every attention head of a model on a corpus, tell the roles and draw the figures."""
-    from headroles.analysis.role_rules import tellable
+    from headroles.analysis.role_rules import assignable
     from headroles.data.readers import read
-    from headroles.data.streaming import Stream
+    from headroles.data.streaming import StreamingCorpus
     from headroles.experiments.score_study import balances, draw, measure, tell
 
     folder = study_of(study, overwrite=overwrite)
-    sentences = Stream(corpus, target, limit=limit) if stream else read(corpus, target, limit=limit)
+    sentences = StreamingCorpus(corpus, target, limit=limit) if stream else read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
-    loaded, tokenizer = opened(model, device, tower=tower, dtype=dtype)
+    loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
     asked = None if scores is None else scores_of(scores, rules)
-    options: dict[str, Any] = {"resamples": resamples, "seed": seed, "budget": budget, "reference": counted}
+    options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed, "max_tokens": max_tokens, "reference": counted}
     measure(folder, loaded, tokenizer, sentences, asked, **options)
     for name, shares in balances(folder).items():
         parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
         say(f"relevance by {name}, of what is explained: {parts}")
-    if tellable(folder.load("heads")):
+    if assignable(folder.load("heads")):
         show_roles(tell(folder))
     list_figures(draw(folder), study)
 
@@ -122,28 +133,27 @@ def attention(
     head: Annotated[str, typer.Argument(help="The head, as kind:layer:head, such as enc-self:0:2.")],
     output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("attention.png"),
     overwrite: Replace = False,
-    tower: Tower = None,
+    submodel: Tower = None,
 ) -> None:
     """Draw the attention of one head on one sentence."""
-    from headroles import scores
-    from headroles.models import loading as models
-    from headroles.plots import attention_map as plots
-    from headroles.plots import gallery as pictures
+    from headroles import plots, scores
+    from headroles.models import loading
+    from headroles.plots import gallery
     from headroles.tables import files
 
     asked = head_of(head)
     files.check_writable(output.parent, "folder")
-    loaded, tokenizer = models.load(model, tower=tower)
-    of = models.revision(loaded)
+    loaded, tokenizer = loading.load(model, submodel=submodel)
+    of = loading.revision(loaded)
     files.check_ours(output, of, overwrite=overwrite)
-    axes = plots.attention(scores.attention(loaded, tokenizer, sentence, asked))
+    axes = plots.attention(scores.attention_matrix(loaded, tokenizer, sentence, asked))
     axes.set_title(head)
-    pictures.save(axes, output, of=of)
+    gallery.save(axes, output, of=of)
     say(f"written: {output}")
 
 
 @app.command()
-def attend(
+def attention_examples(
     model: Model,
     corpus: Annotated[Path, typer.Argument(help="Corpus of example sentences: CoNLL-U or text; .gz too.")],
     target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
@@ -154,7 +164,7 @@ def attend(
 ) -> None:
     """Keep the attention of every head on a few example sentences, for the report."""
     from headroles.data.readers import read
-    from headroles.scores.examples import attend as run
+    from headroles.scores.examples import attention_examples as run
 
     folder = study_of(study, overwrite=overwrite)
     sentences = read(corpus, target, limit=limit)
@@ -192,8 +202,21 @@ def demo(
     list_figures(files, folder)
 
 
-REST = (compare, ablate, curve, agreement, relate, train, prune, contest, shrink, efficiency, compensation, dynamics)
-for command in (*REST, prepare, replicate, specialise, conform, families):
+REST = (
+    compare,
+    ablate,
+    ablation_curve,
+    agreement,
+    relate,
+    train,
+    prune,
+    compare_pruning,
+    remove_heads,
+    efficiency,
+    weight_change,
+    dynamics,
+)
+for command in (*REST, prepare, replicate, specialise, check_model, architectures):
     app.command()(command)
 app.command()(reproduce)
 
@@ -203,7 +226,7 @@ def main() -> None:
 
     HEADROLES_TRACEBACK=1 shows where an error comes from.
     """
-    told = logging.WARNING if processes.first() else logging.ERROR  # what several processes see is said once
+    told = logging.WARNING if _distributed.first() else logging.ERROR  # what several processes see is said once
     logging.basicConfig(level=told, format="headroles: %(message)s")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -212,7 +235,7 @@ def main() -> None:
     except SystemExit as end:  # typer makes a Ctrl-C an exit without a word
         sys.exit(_fail("interrupted; finished tables are kept", 130) if end.code == 130 else end.code)
     except MemoryError:
-        sys.exit(_fail("not enough memory; fewer tokens at once (--budget, --batch), or sentences, need less", 2))
+        sys.exit(_fail("not enough memory; fewer tokens at once (--max-tokens, --batch), or sentences, need less", 2))
     except RecursionError as error:
         sys.exit(_fail(f"what was given is nested too deeply: {error}", 2))
     except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:

@@ -71,11 +71,11 @@ def _workshop(place: Path, model: str, data: Any, limit: int | None, device: str
     from headroles.experiments.papers.workflow import Workshop
     from headroles.models.loading import load
     from headroles.models.loading import place as put
-    from headroles.training.trainer import classifier
+    from headroles.training.trainer import load_classifier
 
     corpora = material(data, limit=limit)
     labelled = corpora.train[0].label is not None
-    loaded, tokenizer = classifier(model, corpora.train) if labelled else load(model)
+    loaded, tokenizer = load_classifier(model, corpora.train) if labelled else load(model)
     return Workshop(place, put(loaded, device), tokenizer, corpora, **options)
 
 
@@ -106,7 +106,7 @@ def _show(
     overwrite: bool = False,
 ) -> Any:
     from headroles.experiments.papers.running import reproduce as run
-    from headroles.tables.frame import load
+    from headroles.tables.frame import load_table
 
     found = run(
         _bench(folders, workshop, trains=trains),
@@ -118,7 +118,7 @@ def _show(
     )
     table = place / "papers" / str(paper) / f"{artefact}.parquet"
     if artefact is not None and table.is_file():
-        show_rows(load(table), f"{paper} {artefact}")
+        show_rows(load_table(table), f"{paper} {artefact}")
     show_claims(found)
     say(f"written: {place / 'papers'}, {found['made'].sum()} of {len(found)} artefacts")
     return found
@@ -193,7 +193,7 @@ def replicate(
         str, typer.Option(help="Shares of the encoder's heads that stay; commas between.")
     ] = "0.75,0.5,0.33,0.2,0.125,0.06",
     keep: Annotated[str, typer.Option(help="Shares of all heads that stay; commas between.")] = "0.75,0.5,0.375,0.25",
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=0)] = 1000,
+    n_resamples: Annotated[int, typer.Option("--resamples", help="Bootstrap resamples.", min=0)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of training.")] = 0,
     only: Annotated[str | None, typer.Option(help="Stages to run, such as train,score; by default all.")] = None,
 ) -> None:
@@ -203,7 +203,13 @@ def replicate(
     from headroles.experiments.replication import replicate as run
 
     sizes: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "dropout": dropout}
-    training: dict[str, Any] = {"epochs": epochs, "batch": batch, "rate": rate, "resamples": resamples, "seed": seed}
+    training: dict[str, Any] = {
+        "epochs": epochs,
+        "batch": batch,
+        "rate": rate,
+        "n_resamples": n_resamples,
+        "seed": seed,
+    }
     pruning: dict[str, Any] = {"tune_epochs": tune_epochs, "tune_pairs": tune_pairs}
     pruning |= {"encoder_keep": shares(encoder_keep), "keep": shares(keep)}
     recipe = Recipe(**sizes, **training, **pruning)
@@ -230,7 +236,7 @@ def specialise(
     from headroles.experiments.preparation import prepared
     from headroles.experiments.specialists.arms import Recipe
     from headroles.experiments.specialists.arms import specialise as run
-    from headroles.tables import frame as heads
+    from headroles.tables import frame
 
     sizes: dict[str, Any] = {
         name: int(value) if value == int(value) else value for name, value in map(assignment, size or [])
@@ -240,7 +246,7 @@ def specialise(
     more = None if texts is None else read(texts)
     table = run(output, data, arm, seed=seed, recipe=Recipe(**sizes), texts=more, probed=probed)
     if study is not None:
-        heads.save(table, study / f"probes-{arm}-{seed}.parquet")
+        frame.save_table(table, study / f"probes-{arm}-{seed}.parquet")
     last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
     rows = last.set_index(pd.Index(last["corpus"] + " " + last["score"], name="best head"))
     show_table(rows[["step", "layer", "head", "value", "baseline"]], f"arm {arm}, seed {seed}")

@@ -68,7 +68,7 @@ def prune(
     from headroles.data.readers import read
     from headroles.experiments.score_study import draw
     from headroles.models.loading import load, place
-    from headroles.pruning.sparsity import prune_sizes
+    from headroles.pruning.sparsity import sparsity_sweep
 
     folder = study_of(study, overwrite=overwrite)
     tune = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
@@ -79,7 +79,7 @@ def prune(
     options: Any = {"keep": numbers(keep), "kinds": kinds_of(kinds), "metric": metric, "scored": roles_on}
     options |= {"seed": seed, "tune": tune}
     whole = place(loaded, device)
-    table = prune_sizes(folder, whole, tokenizer, learnt, measured, chosen, **options)
+    table = sparsity_sweep(folder, whole, tokenizer, learnt, measured, chosen, **options)
     _show_sizes(evaluate(whole, tokenizer, measured, [metric]), table, f"{strategy}: {metric} on {held_out.name}")
     list_figures(draw(folder), study)
 
@@ -97,7 +97,7 @@ def _show_sizes(intact: Any, table: Any, what: str) -> None:
     say("intact: the model as it was given; control: with all its heads, after the same training as the others")
 
 
-def contest(
+def compare_pruning(
     model: Model,
     corpus: Text,
     target: Target = None,
@@ -131,7 +131,7 @@ def contest(
     from headroles.data.readers import read
     from headroles.experiments.score_study import draw
     from headroles.models.loading import load, place
-    from headroles.pruning.comparison import prune_contest
+    from headroles.pruning.comparison import compare_pruning
 
     folder = study_of(study, overwrite=overwrite)
     tune = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
@@ -141,14 +141,14 @@ def contest(
     chosen = [strategy_named(name.strip(), gate_rate, freeze, told) for name in strategies.split(",")]
     options: Any = {"strategies": chosen, "keep": numbers(keep), "seeds": seeds, "kinds": kinds_of(kinds)}
     options |= {"metric": metric, "scored": scored, "tune": {**tune, "save_strategy": "no"}}
-    table = prune_contest(folder, place(loaded, device), tokenizer, learnt, measured, **options)
+    table = compare_pruning(folder, place(loaded, device), tokenizer, learnt, measured, **options)
     names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
     shown = table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"]).set_index(pd.Index(names, name="choice"))
     show_table(shown, f"{metric} on {held_out.name}, mean of {seeds} seeds")
     list_figures(draw(folder), study)
 
 
-def shrink(
+def remove_heads(
     model: Model,
     heads: Annotated[
         str, typer.Argument(help="Heads to cut out: kind:layer:head with commas, or TABLE:COLUMN of prune.")
@@ -160,18 +160,18 @@ def shrink(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another model in the folder.")] = False,
 ) -> None:
     """Cut heads out of a model and save what is left; headroles.load brings it back."""
-    from headroles.models.heads import index
+    from headroles.models.heads import head_index
     from headroles.models.loading import check_no_study, load, save
-    from headroles.pruning.removal import shrink as run
+    from headroles.pruning.removal import remove_heads as run
     from headroles.tables.files import check_writable
 
     check_no_study(output)
     check_writable(output, "folder")
     loaded, tokenizer = load(model)
     before = sum(one.numel() for one in loaded.parameters())
-    had = index(loaded)
+    had = head_index(loaded)
     save(run(loaded, heads_of(heads), groups=groups), tokenizer, output, overwrite=overwrite)
-    show_removed(had, index(loaded))
+    show_removed(had, head_index(loaded))
     after = sum(one.numel() for one in loaded.parameters())
     say(f"written: {output}, {after:,} of {before:,} parameters")
 
@@ -192,19 +192,19 @@ def efficiency(
     from headroles.data.corpus import Corpus
     from headroles.experiments.score_study import draw
     from headroles.models.loading import load, place, revision
-    from headroles.pruning.efficiency import efficiency as run
-    from headroles.pruning.rankings import Random, Setting, among
-    from headroles.tables.frame import save, sign
+    from headroles.pruning.costs import efficiency as run
+    from headroles.pruning.rankings import Random, RankingContext, among
+    from headroles.tables.frame import save_table, sign
 
     folder = study_of(study, overwrite=overwrite)
     loaded, tokenizer = load(model)
     whole = place(loaded, device)
     gone = folder.claim("efficiency", sign(weights=revision(whole)))
-    order = Random("layer").order(Setting(whole, tokenizer, Corpus("none", ()), among(whole, None), seed))
+    order = Random("layer").order(RankingContext(whole, tokenizer, Corpus("none", ()), among(whole, None), seed))
     sizes = [int(one) for one in batches.split(",")]
     table = run(whole, order, batches=sizes, length=length, repeats=repeats)
     folder.remove(gone)
-    save(table, folder.path("efficiency"))  # timed anew each time: speeds are of the machine and the hour
+    save_table(table, folder.path("efficiency"))  # timed anew each time: speeds are of the machine and the hour
     names = [f"{row.share:.0%} closed, {row.way}, batch {row.batch}" for row in table.itertuples()]
     shown = table[["parameters", "speedup", "speedup.low", "speedup.high", "allowed"]].set_index(
         pd.Index(names, name="model")
@@ -228,8 +228,8 @@ def dynamics(
 ) -> None:
     """Close heads at every checkpoint of a training, to see when their order settles and when roles appear."""
     from headroles.data.readers import read
-    from headroles.experiments.dynamics import dynamics as run
     from headroles.experiments.score_study import draw
+    from headroles.experiments.training_dynamics import dynamics as run
 
     folder = study_of(study, overwrite=overwrite)
     told, measured = read(corpus, target), read(held_out, held_out_target, limit=limit)
@@ -238,7 +238,7 @@ def dynamics(
     list_figures(draw(folder), study)
 
 
-def compensation(
+def weight_change(
     before: Annotated[str, typer.Argument(help="Model before fine-tuning, with all heads.")],
     after: Annotated[list[str], typer.Argument(help="What was fine-tuned from it, by several seeds.")],
     study: Folder = Path("study"),
@@ -248,8 +248,8 @@ def compensation(
     from headroles.experiments.score_study import draw
     from headroles.models.loading import load, revision
     from headroles.pruning.weight_changes import alike
-    from headroles.pruning.weight_changes import compensation as run
-    from headroles.tables.frame import save, sign
+    from headroles.pruning.weight_changes import weight_change as run
+    from headroles.tables.frame import save_table, sign
 
     folder = study_of(study, overwrite=overwrite)
     start = load(before)[0]
@@ -258,9 +258,9 @@ def compensation(
     for one in gone:
         folder.remove(one)
     for seed, table in enumerate(tables):
-        save(table, folder.path(f"compensation-{seed}"))
+        save_table(table, folder.path(f"compensation-{seed}"))
     if len(tables) > 2:
         found = alike(tables)
-        save(found, folder.path("uniformity"))
+        save_table(found, folder.path("uniformity"))
         show_table(found, "do all heads move alike? w 0: chance, 1: the same heads move most each time")
     list_figures(draw(folder), study)

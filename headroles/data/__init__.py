@@ -1,1 +1,5 @@
 """Corpora: sentences, dependency trees, readers, parsers, synthetic text (no torch)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -18,7 +18,7 @@ from headroles.data.readers import stem, suffix
 PART = 4096  # sentences that are held, tokenised and sorted by length at once
 
 
-class Stream:
+class StreamingCorpus:
     """The sentences of one file, or of two whose lines correspond, read anew each time they are gone through.
 
     One sentence a line, `.conllu` with trees, `.tsv` two columns that translate each other; `.gz` is unpacked. Blank

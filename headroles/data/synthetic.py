@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-from headroles.data import synthetic_lexicon as lexicon
+from headroles.data import synthetic_lexicon
 from headroles.data.corpus import Corpus, Sentence, Tokens
 
 Part = Literal["noun", "name", "pronoun", "verb", "adjective", "adverb", "other"]
 LENGTHS = (4, 25)  # the fewest and the most words of an English sentence, its full stop included
 _FRAMES = (  # verbs, and the objects they take
-    (lexicon.VERBS, lexicon.PEOPLE),
-    (lexicon.VERBS, lexicon.THINGS),
-    (lexicon.THING_VERBS, lexicon.THINGS),
-    (lexicon.INTRANSITIVE, ()),
+    (synthetic_lexicon.VERBS, synthetic_lexicon.PEOPLE),
+    (synthetic_lexicon.VERBS, synthetic_lexicon.THINGS),
+    (synthetic_lexicon.THING_VERBS, synthetic_lexicon.THINGS),
+    (synthetic_lexicon.INTRANSITIVE, ()),
 )
 _CASES = {"nsubj": "o", "obl": "ir", "nmod": "ir", "compound": "un"}
 _OBJECT = ("am", "esh")  # by the class of the verb
@@ -65,7 +65,7 @@ class _Word:
             yield from word
 
 
-def corpus(sentences: int = 1000, *, seed: int = 0, translated: bool = False) -> Corpus:
+def synthetic_corpus(sentences: int = 1000, *, seed: int = 0, translated: bool = False) -> Corpus:
     """The first `sentences` sentences of the toy grammar, each with its gold tree and, if asked, its translation.
 
     Sentence i depends on `seed` and i alone: a shorter corpus is the beginning of a longer one.
@@ -100,7 +100,7 @@ def _whole(rng: Random) -> _Word:
     """A main clause, now and then with a subordinate clause before or after it."""
     verb = _clause(rng, "root")
     if rng.random() < 0.15 and not any(child.relation == "ccomp" for child in verb.after):
-        second = _clause(rng, "advcl", mark=_draw(rng, lexicon.MARKS))
+        second = _clause(rng, "advcl", mark=_draw(rng, synthetic_lexicon.MARKS))
         if rng.random() < 0.5:
             second.after.append(_Word(",", "punct"))
             verb.before.insert(0, second)
@@ -113,9 +113,9 @@ def _whole(rng: Random) -> _Word:
 def _clause(rng: Random, relation: str, *, mark: str = "") -> _Word:
     """A verb with all it governs; a clause with a mark before it has no other clause in it."""
     saying = not mark and rng.random() < 0.1
-    verbs, objects = (lexicon.SAYING, ()) if saying else rng.choice(_FRAMES)
+    verbs, objects = (synthetic_lexicon.SAYING, ()) if saying else rng.choice(_FRAMES)
     verb = _verb(rng, relation, verbs)
-    verb.before.insert(0, _noun(rng, "nsubj", lexicon.PEOPLE, tail=0.0 if mark else 0.6))
+    verb.before.insert(0, _noun(rng, "nsubj", synthetic_lexicon.PEOPLE, tail=0.0 if mark else 0.6))
     if saying:
         verb.after.append(_clause(rng, "ccomp", mark="that"))
     if objects:
@@ -130,7 +130,7 @@ def _modify(rng: Random, verb: _Word, *, closed: bool) -> None:
     """Add an adverb and a phrase of place or purpose; neither comes last where the clause before it would take it."""
     place = rng.choices(("none", "first", "second", "near", "last"), (26, 22, 8, 14, 30))[0]
     if place != "none":
-        adverb = _modifier(rng, "advmod", "adverb", lexicon.ADVERBS)
+        adverb = _modifier(rng, "advmod", "adverb", synthetic_lexicon.ADVERBS)
         if place == "last" and not closed:
             verb.after.append(adverb)
         else:
@@ -141,20 +141,20 @@ def _modify(rng: Random, verb: _Word, *, closed: bool) -> None:
 
 def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
     """A verb in the past tense, or behind an auxiliary: no form shows the subject's number."""
-    base, past, participle = lexicon.forms(_draw(rng, verbs))
+    base, past, participle = synthetic_lexicon.forms(_draw(rng, verbs))
     if rng.random() < 0.65:
         return _Word(past, relation, base, "verb")
-    auxiliary = rng.choice(lexicon.AUXILIARIES)
-    form = participle if auxiliary == lexicon.AUXILIARIES[0] else base
+    auxiliary = rng.choice(synthetic_lexicon.AUXILIARIES)
+    form = participle if auxiliary == synthetic_lexicon.AUXILIARIES[0] else base
     return _Word(form, relation, base, "verb", before=[_Word(auxiliary, "aux")])
 
 
 def _noun(rng: Random, relation: str, nouns: Sequence[str], *, tail: float = 0.0) -> _Word:
     """A noun phrase; with probability `tail` a prepositional phrase or a relative clause follows its noun."""
-    if nouns is lexicon.PEOPLE and rng.random() < 0.15:
-        return _Word(_draw(rng, lexicon.NAMES), relation, part="name")
+    if nouns is synthetic_lexicon.PEOPLE and rng.random() < 0.15:
+        return _Word(_draw(rng, synthetic_lexicon.NAMES), relation, part="name")
     lemma, plural = _draw(rng, nouns), rng.random() < 0.35
-    noun = _Word(lexicon.plural(lemma) if plural else lemma, relation, lemma, "noun", plural)
+    noun = _Word(synthetic_lexicon.plural(lemma) if plural else lemma, relation, lemma, "noun", plural)
     noun.before = _before_noun(rng, noun)
     if rng.random() < tail:
         noun.after.append(_phrase(rng, "nmod") if rng.random() < 0.4 else _relative(rng, noun, nouns))
@@ -164,12 +164,12 @@ def _noun(rng: Random, relation: str, nouns: Sequence[str], *, tail: float = 0.0
 def _before_noun(rng: Random, noun: _Word) -> list[_Word]:
     adjectives = rng.choices((0, 1, 2), (50, 36, 14))[0]
     compounds = rng.choices((0, 1, 2), (46, 37, 17) if adjectives else (90, 10, 0))[0]
-    words = [_modifier(rng, "amod", "adjective", lexicon.ADJECTIVES) for _ in range(adjectives)]
-    words += [_Word(_draw(rng, lexicon.PLACES), "compound", part="noun") for _ in range(compounds)]
+    words = [_modifier(rng, "amod", "adjective", synthetic_lexicon.ADJECTIVES) for _ in range(adjectives)]
+    words += [_Word(_draw(rng, synthetic_lexicon.PLACES), "compound", part="noun") for _ in range(compounds)]
     words = list({word.lemma: word for word in words if word.lemma != noun.lemma}.values())  # none twice
     if noun.plural and rng.random() < 0.3:
         return words
-    article = rng.choice(lexicon.PLURAL if noun.plural else lexicon.SINGULAR)
+    article = rng.choice(synthetic_lexicon.PLURAL if noun.plural else synthetic_lexicon.SINGULAR)
     following = next(iter([*words, noun][0])).form
     form = "an" if article == "a" and following[0] in "aeiou" else article
     return [_Word(form, "det", article), *words]
@@ -179,13 +179,13 @@ def _modifier(rng: Random, relation: str, part: Part, words: Sequence[str]) -> _
     """An adjective or adverb, now and then with "very" before it."""
     word = _Word(_draw(rng, words), relation, part=part)
     if rng.random() < 0.07:
-        word.before.append(_Word(_draw(rng, lexicon.DEGREES), "advmod", part="adverb"))
+        word.before.append(_Word(_draw(rng, synthetic_lexicon.DEGREES), "advmod", part="adverb"))
     return word
 
 
 def _phrase(rng: Random, relation: str) -> _Word:
     """A preposition and its noun."""
-    prepositions, nouns = rng.choice(lexicon.PHRASES[relation])
+    prepositions, nouns = rng.choice(synthetic_lexicon.PHRASES[relation])
     noun, preposition = _noun(rng, relation, nouns), rng.choice(prepositions)
     noun.before.insert(0, _Word(preposition, "case"))
     return noun
@@ -194,7 +194,7 @@ def _phrase(rng: Random, relation: str) -> _Word:
 def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
     """A relative clause: "that saw the teacher" after people, "that the teacher saw" after anything."""
     that = _Word("that", "nsubj", noun.lemma, "pronoun", noun.plural)
-    if nouns is lexicon.PEOPLE and rng.random() < 0.5:
+    if nouns is synthetic_lexicon.PEOPLE and rng.random() < 0.5:
         verbs, objects = rng.choice(_FRAMES)
         verb = _verb(rng, "acl:relcl", verbs)
         verb.after.append(_noun(rng, "obj", objects) if objects else _phrase(rng, "obl"))
@@ -202,15 +202,15 @@ def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
     else:
         that.relation = "obj"
         verb = _verb(rng, "acl:relcl", rng.choice([verbs for verbs, objects in _FRAMES if objects is nouns]))
-        verb.before[:0] = [that, _noun(rng, "nsubj", lexicon.PEOPLE)]
+        verb.before[:0] = [that, _noun(rng, "nsubj", synthetic_lexicon.PEOPLE)]
     if rng.random() < 0.15:
-        verb.before.append(_modifier(rng, "advmod", "adverb", lexicon.ADVERBS))
+        verb.before.append(_modifier(rng, "advmod", "adverb", synthetic_lexicon.ADVERBS))
     return verb
 
 
 def _draw(rng: Random, words: Sequence[str]) -> str:
     """A word of a list, its probability falling with its rank as Zipf and Mandelbrot have it."""
-    return rng.choices(words, cum_weights=lexicon.zipf(len(words)))[0]
+    return rng.choices(words, cum_weights=synthetic_lexicon.zipf(len(words)))[0]
 
 
 def _made_up(word: _Word, governor: _Word) -> _Word:
@@ -219,7 +219,7 @@ def _made_up(word: _Word, governor: _Word) -> _Word:
     after = [_made_up(child, word) for child in word.after]
     new = _Word(_inflected(word, governor), word.relation, word.lemma, word.part)
     if word.part == "verb":
-        particle = lexicon.particle(word.lemma)
+        particle = synthetic_lexicon.particle(word.lemma)
         new.before = [child for child in before + after if child.relation not in ("aux", "punct")]
         new.before += [child for child in before if child.relation == "aux"]
         new.before += [_Word(particle, "compound:prt")] if particle else []
@@ -234,7 +234,7 @@ def _inflected(word: _Word, governor: _Word) -> str:
     """The made-up form of a word."""
     if word.part == "name" or word.relation == "punct":
         return word.form
-    stem = lexicon.stem("that" if word.part == "pronoun" else word.lemma)
+    stem = synthetic_lexicon.stem("that" if word.part == "pronoun" else word.lemma)
     if word.part in ("noun", "pronoun"):
         return f"{stem}-{_case(word, governor)}"
     if word.part == "adjective":
@@ -242,21 +242,23 @@ def _inflected(word: _Word, governor: _Word) -> str:
     if word.part == "verb":
         subject = next(child for child in word.before if child.relation == "nsubj")
         return f"{stem}-{_agreement(subject, _VERB)}"
-    return f"{stem}-{_ADVERB[lexicon.second_class(governor.lemma)]}" if word.part == "adverb" else stem
+    return f"{stem}-{_ADVERB[synthetic_lexicon.second_class(governor.lemma)]}" if word.part == "adverb" else stem
 
 
 def _case(noun: _Word, governor: _Word) -> str:
-    return _CASES.get(noun.relation) or _OBJECT[lexicon.second_class(governor.lemma)]
+    return _CASES.get(noun.relation) or _OBJECT[synthetic_lexicon.second_class(governor.lemma)]
 
 
 def _agreement(noun: _Word, endings: tuple[tuple[str, str], tuple[str, str]]) -> str:
-    return endings[lexicon.second_gender(noun.lemma)][noun.plural]
+    return endings[synthetic_lexicon.second_gender(noun.lemma)][noun.plural]
 
 
 LENGTH = 25  # tokens of one half
 
 
-def repeated(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, length: int = LENGTH, seed: int = 0) -> Corpus:
+def repeated_tokens(
+    tokenizer: PreTrainedTokenizerBase, count: int = 100, *, length: int = LENGTH, seed: int = 0
+) -> Corpus:
     """`count` sequences of `length` random tokens and the same once more, after the tokenizer's BOS if it has one.
 
     No token occurs twice in one half, none is special (Olsson et al. 2022). They are given as ids: as text they might

@@ -13,7 +13,7 @@ import pandas as pd
 
 from headroles.data.corpus import Corpus
 from headroles.experiments.score_study import measure
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def compare(
     *,
     rules: Sequence[Rules] = ("cp", "attn", "voita", "gradient"),
     seeds: int = 10,
-    budget: int = 1024,
-    resamples: int = 1000,
+    max_tokens: int = 1024,
+    n_resamples: int = 1000,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare relevance by each rule set with importance, confidence and chance; kept in the study, as four tables.
 
@@ -44,25 +44,27 @@ def compare(
     choices, of an encoder the cosine with its states); `areas` are the mean heights of those curves. Voita's rules, and
     they alone, explain the sum of all steps in one pass. Returns `agreement` and `areas`.
     """
-    from headroles.ablation.curves import areas, curve, orders
-    from headroles.models import loading as models
+    from headroles.ablation.curves import ablation_curve, areas, orders
+    from headroles.models import loading
 
-    table = measure(study, model, tokenizer, corpus, _scores(rules, model), budget=budget, resamples=resamples)
+    table = measure(
+        study, model, tokenizer, corpus, _scores(rules, model), max_tokens=max_tokens, n_resamples=n_resamples
+    )
     names = [name for name in map(str, table) if _is_candidate(name)]
     found = agreement(table, names, ABLATION)
     listed = orders(table, [*names, ABLATION], seeds=seeds)
-    scored = heads.holding(scores=heads.signature(table, names[0]))
-    options: dict[str, Any] = {"rules": ",".join(rules), "seeds": seeds, "resamples": resamples}
-    own = heads.sign(text=held_out.hash, **options, headroles=version("headroles"))
-    recipe = f"{heads.sign(weights=models.revision(model))}|{scored}|{own}"
+    scored = frame.holding(scores=frame.provenance(table, names[0]))
+    options: dict[str, Any] = {"rules": ",".join(rules), "seeds": seeds, "resamples": n_resamples}
+    own = frame.sign(text=held_out.hash, **options, headroles=version("headroles"))
+    recipe = f"{frame.sign(weights=loading.revision(model))}|{scored}|{own}"
 
     @cache  # several artefacts ask for it in one run
     def drawn() -> pd.DataFrame:
-        return curve(model, tokenizer, held_out, listed, resamples=resamples, budget=4 * budget)
+        return ablation_curve(model, tokenizer, held_out, listed, n_resamples=n_resamples, max_tokens=4 * max_tokens)
 
     study.keep("curves", recipe, drawn)
     area = study.keep("areas", recipe, lambda: areas(drawn()))
-    heads.save(found, study.path("agreement"))
+    frame.save_table(found, study.path("agreement"))
     return found, area
 
 
@@ -73,13 +75,13 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
     95 % interval, 1.96 standard deviations of the resamples that ride in the table to either side (their quantiles
     would lie below: resampling adds noise to both sides of a correlation).
     """
-    found = heads.resamples(table)
+    found = frame.resamples(table)
     places = pd.Series(range(len(table)), index=table.index)
     layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
 
     def values(column: str) -> Array:
         own = table[column].to_numpy(float)[:, None]
-        return own if found is None else np.concatenate([own, found.of(column, heads.rows(table))], axis=1)
+        return own if found is None else np.concatenate([own, found.of(column, frame.rows(table))], axis=1)
 
     other = values(with_)
     rows = []
@@ -90,7 +92,7 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
         rows.append([number for each in (over_all, within) for number in (each[0], *_ends(each))])
     names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
-    result.attrs["signatures"] = dict.fromkeys(names, heads.signature(table, with_))
+    result.attrs["signatures"] = dict.fromkeys(names, frame.provenance(table, with_))
     return result.sort_values("all", ascending=False)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from headroles.data import synthetic as toy
+from headroles.data import synthetic
 from headroles.experiments.score_study import draw, measure, tell
 from headroles.tables.study import Study
 
@@ -28,7 +28,7 @@ def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = Fal
     study = Study(folder, overwrite=overwrite)
     study.check_writable()
     model, tokenizer = _translator() if translation else minilm()
-    measure(study, model, tokenizer, toy.corpus(SENTENCES, translated=translation))
+    measure(study, model, tokenizer, synthetic.synthetic_corpus(SENTENCES, translated=translation))
     return tell(study), draw(study)
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import read, write
 from headroles.data.stanza_parser import Download, parse
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.training.marian import pieced
 
 Fault = Literal["not text", "too long", "twice", "also held out"]
@@ -92,7 +92,7 @@ def prepare(
         raise ValueError(f"no pair is left for {empty}; left out were: {why}")
     if not all(one.has_tree for one in treed):
         treed = [*parse(Corpus("parsed", tuple(treed)), language=language, models=models, download=download)]
-    draft = heads.beside(place.absolute())
+    draft = frame.beside(place.absolute())
     try:
         table = _written(draft, rows, treed, pieces, faults, [*pairs, *filter(None, (other, parsed))], seed)
         place.mkdir(parents=True, exist_ok=True)
@@ -198,11 +198,11 @@ def _written(
     counts: dict[str, Any] = {f"left out: {fault}": faults[fault] for fault in get_args(Fault)}
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
-    text = heads.sign(
+    text = frame.sign(
         sources=",".join(f"{one.name} {one.hash}" for one in sources), seed=seed, headroles=version("headroles")
     )
     table.attrs["signatures"] = {"pairs": text}
-    heads.save(table, place / COUNTS)
+    frame.save_table(table, place / COUNTS)
     return table
 
 

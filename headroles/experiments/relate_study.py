@@ -10,17 +10,17 @@ from pathlib import Path
 import pandas as pd
 
 from headroles.analysis.association import By, outcomes_of, relate, values
-from headroles.analysis.logistic import odds
-from headroles.analysis.prediction import predictors, predicts
-from headroles.analysis.role_persistence import drift
-from headroles.tables import frame as heads
+from headroles.analysis.logistic import survival_odds
+from headroles.analysis.prediction import predict_outcome, predicts
+from headroles.analysis.role_persistence import role_changes
+from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
 
 log = logging.getLogger(__name__)
 
 
-def meet(
+def relate_study(
     study: Study,
     roles: str | Path,
     outcomes: Sequence[str | Path],
@@ -33,29 +33,29 @@ def meet(
     """Relate the roles of one study to the outcomes of others; kept in `study` as tables; `relate` is returned.
 
     `roles` and `outcomes` are study folders or files of tables. `relate` is that of `hr.relate`. Where there is an
-    outcome of 0 and 1, `odds` is that of `hr.odds`, and `predictors` tells which score says best who survives; where a
-    study has the roles of what is left at several sizes, `drift-STRATEGY` is that of `hr.drift`. A column that comes
+    outcome of 0 and 1, `odds` is that of `hr.survival_odds`, and `predictors` tells which score says best who survives; where a
+    study has the roles of what is left at several sizes, `drift-STRATEGY` is that of `hr.role_changes`. A column that comes
     twice is that of the first study; what is the same for several seeds is their mean, of survival the share of seeds
     in which a head stays. `only` keeps outcomes that begin, or whose brackets begin, with one of these words. Raises
     FileNotFoundError, or ValueError as `hr.relate`.
     """
-    told = heads.load(roles) if Path(roles).is_file() else Study(roles).load("roles")
+    told = frame.load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
     measured = _joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
     found = relate(told, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
-    study.remove(study.claim("relate", heads.signature(found, "role")))
+    study.remove(study.claim("relate", frame.provenance(found, "role")))
     for old in study.names():
         if old.partition("-")[0] in ("odds", "predictors", "drift"):
             study.path(old).unlink()  # of other outcomes
-    heads.save(found, study.path("relate"))
+    frame.save_table(found, study.path("relate"))
     survival = [name for name in dict.fromkeys(found["outcome"]) if re.fullmatch(r"survival\[[^\]]*\]", name)]
     own = measured.loc[told.index]
     sure = [name for name in survival if set(values(own, name).dropna()) == {0.0, 1.0}]
     if sure:
-        heads.save(odds(told, own, names=sure), study.path("odds"))
+        frame.save_table(survival_odds(told, own, names=sure), study.path("odds"))
     if survival and any(map(predicts, map(str, own))):
-        heads.save(predictors(own, own, of=survival, seed=seed), study.path("predictors"))
+        frame.save_table(predict_outcome(own, own, of=survival, seed=seed), study.path("predictors"))
     for strategy, tables in _left(outcomes).items():
-        heads.save(drift(told, tables), study.path(f"drift-{strategy}"))
+        frame.save_table(role_changes(told, tables), study.path(f"drift-{strategy}"))
     return found
 
 
@@ -74,14 +74,14 @@ def _joined(places: Sequence[str | Path]) -> pd.DataFrame:
     """The columns of several studies or files, each once."""
     tables: list[pd.DataFrame] = []
     for place in places:
-        table = heads.load(place) if Path(place).is_file() else Study(place).scores()
+        table = frame.load_table(place) if Path(place).is_file() else Study(place).scores()
         twice = [name for one in tables for name in one if name in table]
         if twice:
             log.info("%s: %d columns that an earlier study has are left out", place, len(twice))
-        table = heads.only(table, [name for name in map(str, table) if name not in twice])
+        table = frame.only(table, [name for name in map(str, table) if name not in twice])
         if table.shape[1]:
             tables.append(table)
-    return _over_seeds(heads.join(*tables))
+    return _over_seeds(frame.join(*tables))
 
 
 def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -90,10 +90,10 @@ def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     for name in map(str, table):
         if (short := re.sub(r" seed \d+(?=\])", "", name)) != name:
             seeds.setdefault(short, []).append(name)
-    rest = heads.only(table, [name for name in map(str, table) if not any(name in each for each in seeds.values())])
+    rest = frame.only(table, [name for name in map(str, table) if not any(name in each for each in seeds.values())])
     means = {name: table[each].mean(axis=1) for name, each in seeds.items()}
-    signed = {name: f"{heads.signature(table, each[0])}|seeds:{len(each)}" for name, each in seeds.items()}
-    return heads.join(*filter(len, [rest] if not means else [rest, heads.table(means, heads.rows(table), signed)]))
+    signed = {name: f"{frame.provenance(table, each[0])}|seeds:{len(each)}" for name, each in seeds.items()}
+    return frame.join(*filter(len, [rest] if not means else [rest, frame.table(means, frame.rows(table), signed)]))
 
 
 def _left(places: Sequence[str | Path]) -> dict[str, dict[int, pd.DataFrame]]:

@@ -20,15 +20,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.effects import closed_in
 from headroles.ablation.evaluation import evaluate
 from headroles.data.corpus import Corpus
-from headroles.experiments import score_study as survey
+from headroles.experiments import score_study
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.relate_study import meet
-from headroles.models import loading as models
+from headroles.experiments.relate_study import relate_study
+from headroles.models import loading
 from headroles.pruning.l0 import L0
-from headroles.pruning.sparsity import prune_sizes
+from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import Relevance
 from headroles.scores.runner import DEFAULT
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import ONE_MODEL, Study
 from headroles.training.marian import marian
@@ -88,13 +88,13 @@ class _Replication:
         self.study, self.data, self.recipe = study, data, recipe
         parts = (data.train, data.dev, data.test, data.parsed, data.other)
         hashes = ",".join(one.hash for one in parts if one is not None)
-        told = {"data": hashes, "tokenizer": models.tokens(self.tokenizer), "recipe": recipe}
-        self.text = heads.sign(**told)  # what all stages follow from
+        told = {"data": hashes, "tokenizer": loading.tokens(self.tokenizer), "recipe": recipe}
+        self.text = frame.sign(**told)  # what all stages follow from
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of the prepared folder."""
-        return models.tokenizer_of(self.data.tokenizer)
+        return loading.tokenizer_of(self.data.tokenizer)
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -104,7 +104,7 @@ class _Replication:
                 f"the trained model is not in {self.place}; name its folder, or remove {self.study.path('stages')} to "
                 f"train it again"
             )
-        return models.place(models.load(self.place)[0])
+        return loading.place(loading.load(self.place)[0])
 
     @property
     def place(self) -> Path:
@@ -155,35 +155,39 @@ class _Replication:
         rows = pd.Series({one: done[one] for one in STAGES if one in done}, name="seconds", dtype=float)
         table = rows.rename_axis("stage").to_frame()
         table.attrs = {"recipe": self.text, "signatures": {"seconds": f"{self.text}|headroles:{version('headroles')}"}}
-        heads.save(table, self.study.path("stages"))
+        frame.save_table(table, self.study.path("stages"))
 
     def train(self) -> None:
         """The model, trained from nothing."""
-        model = models.place(self.recipe.model(self.tokenizer))
+        model = loading.place(self.recipe.model(self.tokenizer))
         options = self.recipe.training()
         history = train(model, self.tokenizer, self.data.train, self.place, held_out=self.data.dev, **options)
-        heads.save(history, self.study.path("history"))
+        frame.save_table(history, self.study.path("history"))
         _drop_checkpoints(self.place)
 
     def score(self) -> None:
         """Scores, relevance and roles on the sentences with trees; words are rare by what the model was trained on."""
         asked: list[Any] = [*DEFAULT, "importance", Relevance("cp")]
-        options: dict[str, Any] = {"reference": self.data.train, "budget": budget(), "resamples": self.recipe.resamples}
-        survey.measure(self.study, self.model, self.tokenizer, self.data.parsed, asked, **options)
-        survey.tell(self.study)
+        options: dict[str, Any] = {
+            "reference": self.data.train,
+            "max_tokens": budget(),
+            "n_resamples": self.recipe.n_resamples,
+        }
+        score_study.measure(self.study, self.model, self.tokenizer, self.data.parsed, asked, **options)
+        score_study.tell(self.study)
 
     def ablate(self) -> None:
         """Every head closed alone, the loss on dev."""
-        options: dict[str, Any] = {"budget": budget(), "resamples": self.recipe.resamples}
+        options: dict[str, Any] = {"max_tokens": budget(), "n_resamples": self.recipe.n_resamples}
         closed_in(self.study, self.model, self.tokenizer, self.data.dev, metric="loss", **options)
 
     def evaluate(self) -> None:
         """Loss, BLEU and chrF on test, and on another domain."""
-        options: dict[str, Any] = {"budget": budget(), "resamples": self.recipe.resamples}
+        options: dict[str, Any] = {"max_tokens": budget(), "n_resamples": self.recipe.n_resamples}
         for name, part in (("other", self.data.other), ("test", self.data.test)):
             if part is not None:
                 found = evaluate(self.model, self.tokenizer, part, ["loss", "bleu", "chrf"], **options)
-                heads.save(found, self.study.path(f"evaluation-{name}"))
+                frame.save_table(found, self.study.path(f"evaluation-{name}"))
 
     def prune_encoder(self) -> None:
         """Gates on the encoder's heads, the decoder frozen (Voita et al. 2019, Figs. 7 and 8)."""
@@ -196,18 +200,18 @@ class _Replication:
     def relate(self) -> None:
         """Whether heads with roles matter more, and survive longer."""
         folder = self.study.folder
-        meet(self.study, folder, [folder], only=["ablation", "survival"], seed=self.recipe.seed)
+        relate_study(self.study, folder, [folder], only=["ablation", "survival"], seed=self.recipe.seed)
 
     def draw(self) -> None:
         """Every figure that the tables allow."""
-        survey.draw(self.study)
+        score_study.draw(self.study)
 
     def _prune(self, strategy: L0, keep: Sequence[float], kinds: list[Kind] | None) -> None:
         options: dict[str, Any] = {"metric": "bleu", "scored": self.data.parsed, "tune": self.recipe.tuning()}
-        options |= {"resamples": self.recipe.resamples, "budget": budget(), "seed": self.recipe.seed}
+        options |= {"n_resamples": self.recipe.n_resamples, "max_tokens": budget(), "seed": self.recipe.seed}
         options["reference"] = self.data.train
         learnt = self.recipe.tuned_on(self.data)
-        prune_sizes(
+        sparsity_sweep(
             self.study, self.model, self.tokenizer, learnt, self.data.test, strategy, keep=keep, kinds=kinds, **options
         )
         _drop_checkpoints(self.study.work / ".trials")
@@ -247,7 +251,7 @@ class Recipe:
     tune_pairs: int | None = None
     encoder_keep: tuple[float, ...] = (0.75, 0.5, 0.33, 0.2, 0.125, 0.06)
     keep: tuple[float, ...] = (0.75, 0.5, 0.375, 0.25)
-    resamples: int = 1000
+    n_resamples: int = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from headroles.analysis import role_rules as role
+from headroles.analysis import role_rules
 from headroles.data.corpus import RELATIONS, Corpus
-from headroles.data.streaming import Stream
+from headroles.data.streaming import StreamingCorpus
 from headroles.plots.gallery import DRAWN, figures, save
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.files import check_ours, mark_of
 from headroles.tables.study import Study
 
@@ -29,11 +29,11 @@ def measure(
     study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus | Stream,
+    corpus: Corpus | StreamingCorpus,
     scores: Iterable[str | Measure] | None = None,
     *,
-    budget: int = 4096,
-    resamples: int = 1000,
+    max_tokens: int = 4096,
+    n_resamples: int = 1000,
     seed: int = 0,
     reference: Corpus | None = None,
 ) -> pd.DataFrame:
@@ -45,38 +45,43 @@ def measure(
     on the first sentences, as `conservation-RULES`. Of a stream distances are those of its first part.
     """
     from headroles import scores as room
-    from headroles.models import loading as models
+    from headroles.models import loading
 
     chosen = None if scores is None else room.named(scores)
     twice = _twice(model, tokenizer) if chosen is None else None
-    recipe = heads.sign(
-        weights=models.revision(model),
-        tokenizer=models.tokens(tokenizer),
+    recipe = frame.sign(
+        weights=loading.revision(model),
+        tokenizer=loading.tokens(tokenizer),
         text=corpus.hash,
         scores="default" if chosen is None else ",".join(map(repr, chosen)),
-        resamples=resamples,
+        resamples=n_resamples,
         seed=seed,
         reference="self" if reference is None else reference.hash,
         headroles=version("headroles"),
         **({} if twice is None else {"repeated": twice.hash}),
     )
-    options: dict[str, Any] = {"budget": budget, "resamples": resamples, "seed": seed, "reference": reference}
+    options: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "n_resamples": n_resamples,
+        "seed": seed,
+        "reference": reference,
+    }
 
     def compute() -> pd.DataFrame:
         found = room.score(model, tokenizer, corpus, chosen, **options)
         if twice is None:
             return found
         again = options | {"reference": None}
-        return heads.join(found, room.score(model, tokenizer, twice, ["induction", "duplicate"], **again))
+        return frame.join(found, room.score(model, tokenizer, twice, ["induction", "duplicate"], **again))
 
     table = study.keep("heads", recipe, compute)
-    sample = next(corpus.parts()) if isinstance(corpus, Stream) else corpus
+    sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
     for one in (one for one in chosen or () if isinstance(one, room.Relevance)):
-        _keep_conservation(study, recipe, one, model, tokenizer, sample[:BALANCED], budget)
+        _keep_conservation(study, recipe, one, model, tokenizer, sample[:BALANCED], max_tokens)
     if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
         from headroles.data.readers import offsets
 
-        study.keep("offsets", heads.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(sample))
+        study.keep("offsets", frame.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(sample))
     else:
         study.path("offsets").unlink(missing_ok=True)  # of another corpus
     return table
@@ -97,8 +102,8 @@ def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.Data
     """
     if not study.has("heads"):
         raise FileNotFoundError(f"no score table in {study.folder}; make it with headroles score")
-    table = role.roles(study.load("heads"), thresholds=thresholds)
-    heads.save(table, study.path("roles"))
+    table = role_rules.roles(study.load("heads"), thresholds=thresholds)
+    frame.save_table(table, study.path("roles"))
     return table
 
 
@@ -124,14 +129,14 @@ def draw(study: Study) -> list[Path]:
 
 def _twice(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Corpus | None:
     """Sequences of random tokens, each twice in a row, for a decoder without an encoder; None for other models."""
-    from headroles.data.synthetic import LENGTH, repeated
+    from headroles.data.synthetic import LENGTH, repeated_tokens
     from headroles.models import heads as families
-    from headroles.models import loading as models
+    from headroles.models import loading
 
-    if any(site.kind != "dec-self" for site in families.sites(model)):
+    if any(site.kind != "dec-self" for site in families.attention_sites(model)):
         return None
-    room = (models.positions(tokenizer, model) - 1) // 2
-    return repeated(tokenizer, length=min(LENGTH, room, len(tokenizer) // 2))
+    room = (loading.positions(tokenizer, model) - 1) // 2
+    return repeated_tokens(tokenizer, length=min(LENGTH, room, len(tokenizer) // 2))
 
 
 def _keep_conservation(
@@ -141,11 +146,11 @@ def _keep_conservation(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    budget: int,
+    max_tokens: int,
 ) -> None:
     from headroles.scores.lrp import conservation
 
-    options: dict[str, Any] = {"epsilon": score.epsilon, "objective": score.objective, "budget": budget}
+    options: dict[str, Any] = {"epsilon": score.epsilon, "objective": score.objective, "max_tokens": max_tokens}
     study.keep(
         f"conservation-{score.rules}", recipe, lambda: conservation(model, tokenizer, corpus, score.rules, **options)
     )

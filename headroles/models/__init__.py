@@ -1,1 +1,5 @@
 """Models: loading, their attention sites, masks on heads, captured attention, batches."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

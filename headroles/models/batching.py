@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import _distributed as processes
+from headroles import _distributed
 from headroles.data.corpus import Corpus, Sentence
-from headroles.data.streaming import Stream
-from headroles.models import loading as models
-from headroles.models.tokenization import NO_WORD, Pieces, aligned, pieces
+from headroles.data.streaming import StreamingCorpus
+from headroles.models import loading
+from headroles.models.tokenization import NO_WORD, TokenizedSentence, aligned, pieces
 from headroles.tables.frame import Kind
 
 ONE: dict[str, Any] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
@@ -33,8 +33,8 @@ class Encoded:
     """A tokenised corpus: the sentences that fit the model, their numbers in the corpus, and counts of their tokens."""
 
     numbers: list[int]
-    source: list[Pieces]
-    target: list[Pieces] | None
+    source: list[TokenizedSentence]
+    target: list[TokenizedSentence] | None
     too_long: int
     special: frozenset[int]
     padding: int
@@ -42,7 +42,7 @@ class Encoded:
 
     def counts(self, side: str) -> Counter[int]:
         """How often each token id that is not special occurs on the side `source` or `target`."""
-        pieces: Iterable[Pieces] = getattr(self, side) or ()
+        pieces: Iterable[TokenizedSentence] = getattr(self, side) or ()
         return Counter(i for one in pieces for i in one.ids if i not in self.special)
 
     def take(self, numbers: Iterable[int]) -> Encoded:
@@ -70,8 +70,8 @@ class Batch:
 
     numbers: tuple[int, ...]  # of the sentences in the corpus
     inputs: dict[str, Tensor]
-    source: Side
-    target: Side | None
+    source: TokenView
+    target: TokenView | None
     labels: Tensor | None = None  # [batch, token]: what a decoder with an encoder should write at each step, -100: none
     own: bool = False  # whether the target is the model's own greedy output
 
@@ -83,11 +83,11 @@ class Batch:
         labels = None if self.labels is None else self.labels[rows]
         return Batch(numbers, inputs, self.source.take(rows), target, labels, self.own)
 
-    def queries(self, kind: Kind) -> Side:
+    def queries(self, kind: Kind) -> TokenView:
         """The side whose tokens look."""
         return self.source if self.target is None or kind == "enc-self" else self.target
 
-    def keys(self, kind: Kind) -> Side:
+    def keys(self, kind: Kind) -> TokenView:
         """The side whose tokens are looked at."""
         return self.source if self.target is None or kind != "dec-self" else self.target
 
@@ -103,7 +103,7 @@ def encode(
     """
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
-    models.check_belongs(tokenizer, model)
+    loading.check_belongs(tokenizer, model)
     source = pieces(tokenizer, corpus.sentences, words=words)
     targets = [sentence.target for sentence in corpus]
     target = None
@@ -114,8 +114,8 @@ def encode(
         log.warning(
             "%d of %d sentences have no translation: the model's own output is read for all", lacking, len(corpus)
         )
-    models.check_fit(tokenizer, model, max((i for one in [*source, *(target or ())] for i in one.ids), default=0))
-    limit = models.positions(tokenizer, model)
+    loading.check_fit(tokenizer, model, max((i for one in [*source, *(target or ())] for i in one.ids), default=0))
+    limit = loading.positions(tokenizer, model)
     kept = [i for i, one in enumerate(source) if max(len(one), len(target[i]) if target else 0) <= limit]
     if not kept:
         raise ValueError(
@@ -128,27 +128,27 @@ def encode(
         source=[source[i] for i in kept],
         target=[target[i] for i in kept] if target else None,
         too_long=len(corpus) - len(kept),
-        special=models.special(tokenizer, model),
-        padding=models.padding(tokenizer, model),
+        special=loading.special(tokenizer, model),
+        padding=loading.padding(tokenizer, model),
         greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
     )
 
 
 def batches(
-    encoded: Encoded, model: PreTrainedModel, *, budget: int = 4096, part: tuple[int, int] = (0, 1)
+    encoded: Encoded, model: PreTrainedModel, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)
 ) -> Iterator[Batch]:
     """Batches of sentences of like length, the longest first, each of at most `budget` tokens a side, padding included.
 
     An encoder-decoder without targets is given the model's own greedy output. A sentence longer than the budget is a
     batch of its own. `part` (p, q) are the p-th and then every q-th of the batches only.
     """
-    return (made(rows, encoded, model) for rows in groups(encoded, budget, part))
+    return (made(rows, encoded, model) for rows in groups(encoded, max_tokens, part))
 
 
 def made(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) -> Batch:
     """The batch of some rows of a corpus."""
     source = _source([encoded.source[i] for i in rows], encoded, model)
-    inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
+    inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
     if any(types := [encoded.source[i].types or [] for i in rows]):
         inputs["token_type_ids"] = _padded(types, 0).to(model.device)
     numbers = tuple(encoded.numbers[i] for i in rows)
@@ -160,18 +160,18 @@ def made(rows: Sequence[int], encoded: Encoded, model: PreTrainedModel) -> Batch
     return Batch(numbers, inputs, source, target, labels, own=written is None)
 
 
-def groups(encoded: Encoded, budget: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
+def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) -> list[list[int]]:
     """The rows of each batch that `batches` gives."""
     sides = filter(None, (encoded.source, encoded.target))
     lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
-    return list(islice(grouped(lengths, budget), part[0], None, part[1]))
+    return list(islice(grouped(lengths, max_tokens), part[0], None, part[1]))
 
 
-def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def grouped(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Positions of `lengths`, the longest first, in groups whose padded size is at most `budget`."""
     group: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if group and lengths[group[0]] * (len(group) + 1) > budget:
+        if group and lengths[group[0]] * (len(group) + 1) > max_tokens:
             yield group
             group = []
         group.append(i)
@@ -179,31 +179,31 @@ def grouped(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield group
 
 
-def _source(rows: list[Pieces], encoded: Encoded, model: PreTrainedModel) -> Side:
+def _source(rows: list[TokenizedSentence], encoded: Encoded, model: PreTrainedModel) -> TokenView:
     ids = _padded([one.ids for one in rows], encoded.padding)
-    present = _padded([[True] * len(one) for one in rows], False)
+    attention_mask = _padded([[True] * len(one) for one in rows], False)
     words = _padded([one.words for one in rows], NO_WORD)
-    return _side(ids, present, words, [one.sentence for one in rows], encoded, model)
+    return _side(ids, attention_mask, words, [one.sentence for one in rows], encoded, model)
 
 
 def _target(
-    rows: list[Pieces] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel
-) -> tuple[Side, Tensor]:
+    rows: list[TokenizedSentence] | None, inputs: dict[str, Tensor], encoded: Encoded, model: PreTrainedModel
+) -> tuple[TokenView, Tensor]:
     """The decoder's side as it reads it: its start token, then the reference or its own greedy output; its labels."""
     if rows is None:
         ids = _greedy(inputs, model, encoded.greedy)
         sentences: list[Sentence | None] = [None] * len(ids)
-        present = _until_end(ids, model)
-        labels = torch.where(present, ids.roll(-1, dims=1), -100)
+        attention_mask = _until_end(ids, model)
+        labels = torch.where(attention_mask, ids.roll(-1, dims=1), -100)
         labels[:, -1] = -100  # what would follow a last token is not known
-        side = _side(ids, present, torch.full_like(ids, NO_WORD), sentences, encoded, model, started=True)
+        side = _side(ids, attention_mask, torch.full_like(ids, NO_WORD), sentences, encoded, model, started=True)
         return side, labels.to(model.device)
     written = _padded([one.ids for one in rows], encoded.padding)
-    ids = models.shifted(model, written)
-    present = _padded([[True] * len(one) for one in rows], False)
+    ids = loading.shifted(model, written)
+    attention_mask = _padded([[True] * len(one) for one in rows], False)
     words = _padded([[NO_WORD, *one.words[:-1]] for one in rows], NO_WORD)
-    side = _side(ids, present, words, [one.sentence for one in rows], encoded, model, started=True)
-    return side, torch.where(present, written, -100).to(model.device)
+    side = _side(ids, attention_mask, words, [one.sentence for one in rows], encoded, model, started=True)
+    return side, torch.where(attention_mask, written, -100).to(model.device)
 
 
 def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, longest: int) -> Tensor:
@@ -225,19 +225,19 @@ def _until_end(ids: Tensor, model: PreTrainedModel) -> Tensor:
 
 def _side(
     ids: Tensor,
-    present: Tensor,
+    attention_mask: Tensor,
     words: Tensor,
     sentences: Sequence[Sentence | None],
     encoded: Encoded,
     model: PreTrainedModel,
     *,
     started: bool = False,  # whether the first token is a decoder's start, whatever else its id stands for
-) -> Side:
-    real = present & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
+) -> TokenView:
+    content = attention_mask & ~torch.isin(ids, torch.tensor(sorted(encoded.special)))
     if started:
-        real[:, 0] = False
-    ids, present, real, words = (each.to(model.device) for each in (ids, present, real, words))
-    return Side(ids, present, real, words, tuple(sentences))
+        content[:, 0] = False
+    ids, attention_mask, content, words = (each.to(model.device) for each in (ids, attention_mask, content, words))
+    return TokenView(ids, attention_mask, content, words, tuple(sentences))
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -252,9 +252,9 @@ def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrai
     """`encode` without words, kept for the next time the same corpus is asked for with such a tokenizer."""
     sample = "A b."
     ids = [tokenizer(sample)["input_ids"], tokenizer(text_target=sample)["input_ids"]]
-    limits = (models.positions(tokenizer, model), models.vocabulary(model), model.config.is_encoder_decoder)
-    ends = (models.special(tokenizer, model), models.padding(tokenizer, model))
-    told = (models.tokens(tokenizer), ids, limits, ends)
+    limits = (loading.positions(tokenizer, model), loading.vocabulary(model), model.config.is_encoder_decoder)
+    ends = (loading.special(tokenizer, model), loading.padding(tokenizer, model))
+    told = (loading.tokens(tokenizer), ids, limits, ends)
     if corpus not in _KEPT or _KEPT[corpus][0] != told:
         _KEPT[corpus] = told, encode(corpus, tokenizer, model, words=False)
     return _KEPT[corpus][1]
@@ -263,25 +263,27 @@ def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrai
 class Pages:
     """The pages of a corpus, gone through once; `read` counts what was on them: sentences, too long, tokens ..."""
 
-    def __init__(self, corpus: Corpus | Stream, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    def __init__(
+        self, corpus: Corpus | StreamingCorpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    ) -> None:
         self.corpus, self.tokenizer, self.model = corpus, tokenizer, model
-        self.streamed = isinstance(corpus, Stream)
+        self.streamed = isinstance(corpus, StreamingCorpus)
         self.read: Counter[str] = Counter()
         self._rest = self._encoded()
         self.first = next(self._rest)
 
-    def batches(self, budget: int) -> Iterator[Batch]:
+    def batches(self, max_tokens: int) -> Iterator[Batch]:
         """The batches of all pages; of several processes each gets its share."""
         for page in chain([self.first], self._rest):
-            yield from batches(page, self.model, budget=budget, part=_part())
+            yield from batches(page, self.model, max_tokens=max_tokens, part=_part())
 
-    def number(self, budget: int) -> int | None:
+    def number(self, max_tokens: int) -> int | None:
         """How many batches that will be; None for a stream, which has not been read."""
-        return None if self.streamed else len(groups(self.first, budget, _part()))
+        return None if self.streamed else len(groups(self.first, max_tokens, _part()))
 
     def _encoded(self) -> Iterator[Encoded]:
         start = 0
-        for part in self.corpus.parts() if isinstance(self.corpus, Stream) else [self.corpus]:
+        for part in self.corpus.parts() if isinstance(self.corpus, StreamingCorpus) else [self.corpus]:
             page = encode(part, self.tokenizer, self.model)
             found = {"too_long": page.too_long, "unaligned": page.unaligned, "tokens": page.tokens}
             self.read.update({"sentences": len(page.source)} | found)
@@ -290,31 +292,35 @@ class Pages:
 
 
 def _part() -> tuple[int, int]:
-    return processes.rank(), processes.count()
+    return _distributed.rank(), _distributed.count()
 
 
 @dataclass(frozen=True)
-class Side:
+class TokenView:
     """One side of a batch. Real tokens are neither padding nor special (EOS, CLS, SEP, BOS; unknown words are real)."""
 
     ids: Tensor  # [batch, token]
-    present: Tensor  # bool [batch, token]: not padding
-    real: Tensor  # bool [batch, token]
+    attention_mask: Tensor  # bool [batch, token]: not padding
+    content: Tensor  # bool [batch, token]
     words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
     sentences: tuple[Sentence | None, ...]
     kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    def take(self, rows: Tensor) -> Side:
+    def take(self, rows: Tensor) -> TokenView:
         """The examples at `rows`, in this order, as often as they are named."""
-        ids, present, real, words = (each[rows] for each in (self.ids, self.present, self.real, self.words))
-        return Side(ids, present, real, words, tuple(self.sentences[row] for row in rows.tolist()))
+        ids, attention_mask, content, words = (
+            each[rows] for each in (self.ids, self.attention_mask, self.content, self.words)
+        )
+        return TokenView(ids, attention_mask, content, words, tuple(self.sentences[row] for row in rows.tolist()))
 
-    def span(self, start: int, stop: int) -> Side:
+    def span(self, start: int, stop: int) -> TokenView:
         """The tokens from `start` to before `stop`; itself if that is all of them."""
         if (start, stop) == (0, self.ids.shape[1]):
             return self
-        ids, present, real, words = (each[:, start:stop] for each in (self.ids, self.present, self.real, self.words))
-        return Side(ids, present, real, words, self.sentences)
+        ids, attention_mask, content, words = (
+            each[:, start:stop] for each in (self.ids, self.attention_mask, self.content, self.words)
+        )
+        return TokenView(ids, attention_mask, content, words, self.sentences)
 
     def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """What `make` gives, made once for all layers: for what a score needs of the tokens, not of the attention."""

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
-from headroles.models import heads as families
+from headroles.models import attention_hooks, heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.dummy_inputs import examples, without_cache
 from headroles.models.sites import Site
@@ -21,13 +20,13 @@ from headroles.tables.frame import Kind
 
 log = logging.getLogger(__name__)
 
-Look = Callable[[Site, Tensor], None]
-LookAtPart = Callable[[Site, Tensor, int], None]
+AttentionCallback = Callable[[Site, Tensor], None]
+PartCallback = Callable[[Site, Tensor, int], None]
 CELLS = 2**25  # weights of a part: 128 MiB in float32
 
 
 @contextmanager
-def watched(model: PreTrainedModel, look: Look) -> Iterator[None]:
+def capture_attention(model: PreTrainedModel, look: AttentionCallback) -> Iterator[None]:
     """Within the block `look(site, weights)` is called at every attention of `model`.
 
     The weights, [batch, heads, query, key], are those of the model's own eager attention and are dropped when `look`
@@ -39,7 +38,7 @@ def watched(model: PreTrainedModel, look: Look) -> Iterator[None]:
 
 
 @contextmanager
-def watched_in_parts(model: PreTrainedModel, look: LookAtPart, *, cells: int = CELLS) -> Iterator[None]:
+def capture_attention_in_parts(model: PreTrainedModel, look: PartCallback, *, cells: int = CELLS) -> Iterator[None]:
     """As `watched`, for long texts: `look(site, weights, first)` is called for some of the queries at a time.
 
     The weights are [batch, heads, query, key], at most `cells` of them or those of one query, and `first` is the place
@@ -57,7 +56,7 @@ def divisible(model: PreTrainedModel) -> bool:
     transformers' attention interface.
     """
     if model not in _divisible:
-        _divisible[model] = all(site.outside is None for site in families.sites(model)) and _same_in_parts(model)
+        _divisible[model] = all(site.outside is None for site in heads.attention_sites(model)) and _same_in_parts(model)
         if not _divisible[model]:
             name = type(model).__name__
             log.warning("%s attends to long texts as a whole: memory grows with the square of their length", name)
@@ -83,14 +82,14 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
     def keep(site: Site, weights: Tensor, _: int) -> None:
         seen.setdefault(site.key, []).append(weights.float())
 
-    with torch.inference_mode(), seam.evaluating(model), _watched(model, keep, cells):
+    with torch.inference_mode(), attention_hooks.evaluating(model), _watched(model, keep, cells):
         model(**examples(model), **without_cache(model))
     return {key: torch.cat(parts, 2) for key, parts in seen.items()}
 
 
 @contextmanager
-def _watched(model: PreTrainedModel, look: LookAtPart, cells: int | None) -> Iterator[None]:
-    found = families.sites(model)
+def _watched(model: PreTrainedModel, look: PartCallback, cells: int | None) -> Iterator[None]:
+    found = heads.attention_sites(model)
     turns = _Turns(found)
 
     def pass_on(module: nn.Module, weights: Tensor, first: int = 0) -> None:
@@ -100,12 +99,14 @@ def _watched(model: PreTrainedModel, look: LookAtPart, cells: int | None) -> Ite
 
     with ExitStack() as stack:
         stack.enter_context(exclusive(model))
-        stack.enter_context(seam.no_head_masks(model))
+        stack.enter_context(attention_hooks.no_head_masks(model))
         if turns.shared:
-            stack.enter_context(seam.each_forward(model, turns.calls.clear))
-        seeing = seam.attending(model, lambda call: pass_on(call.module, call.weights, call.first), cells=cells)
+            stack.enter_context(attention_hooks.each_forward(model, turns.calls.clear))
+        seeing = attention_hooks.attending(
+            model, lambda call: pass_on(call.module, call.weights, call.first), cells=cells
+        )
         stack.enter_context(seeing)
-        stack.enter_context(families.outside_attending(found, pass_on))
+        stack.enter_context(heads.outside_attending(found, pass_on))
         yield
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
+from headroles.models import attention_hooks
 from headroles.models.attention_hooks import exclusive
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.sites import OUTSIDE, Outside, Site, class_name, width
@@ -21,7 +21,7 @@ from headroles.tables.frame import KINDS, Kind
 
 
 @dataclass
-class _Sighting:
+class _ObservedCall:
     """What the spy saw of one attention call."""
 
     module: nn.Module
@@ -40,19 +40,19 @@ class _Sighting:
         return "dec-self" if not self.weights[..., 0, 1:].any() else "enc-self"
 
 
-def spy(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:  # noqa: C901
+def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:  # noqa: C901
     """The sites that one forward on `inputs` shows, by kind and layer."""
-    seen: list[_Sighting] = []
+    seen: list[_ObservedCall] = []
     modules = list(model.modules())
     outside = {module: row for module in model.modules() if (row := OUTSIDE.get(class_name(module)))}
 
-    def from_interface(call: seam.Call) -> None:
-        seen.append(_Sighting(call.module, call.weights, call.out.flatten(), call.key.shape[1], None))
+    def from_interface(call: attention_hooks.Call) -> None:
+        seen.append(_ObservedCall(call.module, call.weights, call.out.flatten(), call.key.shape[1], None))
 
     def from_outside(module: nn.Module, weights: Tensor) -> None:
         row = outside[module]
         kv_heads = getattr(module, row.kv_heads) if row.kv_heads else None
-        seen.append(_Sighting(module, weights, None, kv_heads, row, _relative(model, module, row.out)))
+        seen.append(_ObservedCall(module, weights, None, kv_heads, row, _relative(model, module, row.out)))
 
     def at_projection(module: nn.Module, args: tuple[Any, ...]) -> None:
         last = seen[-1] if seen else None
@@ -71,11 +71,11 @@ def spy(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:  # noq
         for module in model.modules():
             if getattr(getattr(module, "weight", None), "ndim", 0) == 2:
                 stack.callback(module.register_forward_pre_hook(at_projection).remove)
-        stack.enter_context(seam.attending(model, from_interface))
-        stack.enter_context(seam.evaluating(model))
+        stack.enter_context(attention_hooks.attending(model, from_interface))
+        stack.enter_context(attention_hooks.evaluating(model))
         _run(model, inputs)
     if modules != list(model.modules()):  # BigBird puts other attention into itself where a text is short
-        return spy(model, inputs)
+        return discover_sites(model, inputs)
     for number, one in enumerate(seen):
         if one.out is None:
             one.out = _behind(model, inputs, number - sum(each.outside is not None for each in seen[:number]), one)
@@ -96,14 +96,14 @@ def _run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
         ) from error
 
 
-def _behind(model: PreTrainedModel, inputs: dict[str, Tensor], number: int, one: _Sighting) -> nn.Module | None:
+def _behind(model: PreTrainedModel, inputs: dict[str, Tensor], number: int, one: _ObservedCall) -> nn.Module | None:
     """The output projection where each head is multiplied by something before it (a gate of the family's own).
 
     It is the map in whose input only the numbers of head 0 change when what head 0 puts out does.
     """
     calls, now = [0], list[tuple[nn.Module, Tensor]]()
 
-    def changed(call: seam.Call) -> Tensor | None:
+    def changed(call: attention_hooks.Call) -> Tensor | None:
         calls[0] += 1
         if calls[0] != number + 1:
             return None
@@ -116,8 +116,8 @@ def _behind(model: PreTrainedModel, inputs: dict[str, Tensor], number: int, one:
         for module in {module for module, _ in one.later}:
             hook = module.register_forward_pre_hook(lambda module, args: now.append((module, args[0])))
             stack.callback(hook.remove)
-        stack.enter_context(seam.attending(model, changed))
-        stack.enter_context(seam.evaluating(model))
+        stack.enter_context(attention_hooks.attending(model, changed))
+        stack.enter_context(attention_hooks.evaluating(model))
         _run(model, inputs)
     for module, before in one.later:
         for after in (given for each, given in now if each is module and given.shape == before.shape):
@@ -128,7 +128,7 @@ def _behind(model: PreTrainedModel, inputs: dict[str, Tensor], number: int, one:
     return None
 
 
-def _check_once(model: PreTrainedModel, seen: list[_Sighting]) -> None:
+def _check_once(model: PreTrainedModel, seen: list[_ObservedCall]) -> None:
     """Raises ValueError for attention whose heads are mixed before they reach a projection."""
     lost = Counter(one.module for one in seen if one.out is None)
     for module, times in lost.items():
@@ -139,7 +139,7 @@ def _check_once(model: PreTrainedModel, seen: list[_Sighting]) -> None:
             )
 
 
-def _numbered(model: PreTrainedModel, seen: list[_Sighting]) -> list[Site]:
+def _numbered(model: PreTrainedModel, seen: list[_ObservedCall]) -> list[Site]:
     names = {module: name for name, module in model.named_modules()}
     layers: Counter[str] = Counter()
     turns: Counter[nn.Module] = Counter()
@@ -168,7 +168,7 @@ def _numbered(model: PreTrainedModel, seen: list[_Sighting]) -> list[Site]:
     return sorted(found, key=lambda site: (KINDS.index(site.kind), site.layer))
 
 
-def _check_keys(model: PreTrainedModel, seen: list[_Sighting]) -> None:
+def _check_keys(model: PreTrainedModel, seen: list[_ObservedCall]) -> None:
     """Raises ValueError for attention to one's own tokens and to others at once."""
     for one in seen:
         queries, keys = one.weights.shape[-2:]
@@ -189,7 +189,7 @@ def ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], No
     first: list[bool] = []  # blocks nest: the outermost is the first to ask for the weights and the last to take them
 
     def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        bound = seam.arguments(module, args, kwargs)
+        bound = attention_hooks.arguments(module, args, kwargs)
         first.append(not bound.arguments.get("output_attentions"))
         bound.arguments["output_attentions"] = True
         return bound.args, bound.kwargs

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
+from headroles.models import attention_hooks
 from headroles.models.loading import vocabulary
 
 SOURCE, TARGET = 7, 5  # lengths: they differ, so that shapes tell cross-attention
 MEDIA = ("pixel_values", "input_features", "input_values")
 
 
-def probe(model: PreTrainedModel) -> dict[str, Tensor]:
+def dummy_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """Arguments for one small forward: token ids, pixels or sound, and a target of another length."""
     name = _main(model)
     generator = torch.Generator().manual_seed(0)
@@ -177,9 +177,9 @@ def outputs(model: PreTrainedModel) -> str | None:
     with ExitStack() as stack:
         for module in names:
             stack.callback(module.register_forward_hook(look).remove)
-        stack.enter_context(seam.evaluating(model))
+        stack.enter_context(attention_hooks.evaluating(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(suppress(Exception))  # a model may ask for other inputs, and raise anything
-        output = body(model)(**probe(model), **without_cache(body(model)))
+        output = body(model)(**dummy_inputs(model), **without_cache(body(model)))
         return found[0] if found and not output[0].isfinite().all() else None
     return None

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles.models import dummy_inputs as finite
-from headroles.models.discovery import ask_for_weights, spy
-from headroles.models.dummy_inputs import probe
+from headroles.models.discovery import ask_for_weights, discover_sites
+from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.sites import OUTSIDE, Site, recorded_sites
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 
 _known: WeakKeyDictionary[PreTrainedModel, tuple[Any, list[Site]]] = WeakKeyDictionary()
 
 
-def sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> list[Site]:
+def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> list[Site]:
     """Every attention site of `model`, in the order of its table's rows: by kind, then by layer.
 
     One spy forward finds them, through the attention interface and without per-model code. `inputs` are its arguments
@@ -35,12 +35,12 @@ def sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) ->
     print_now = _print(model)
     if inputs is None and model in _known and _known[model][0] == print_now:
         return _known[model][1]
-    found = recorded_sites(model) or spy(model, dict(inputs or probe(model)))
+    found = recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model)))
     if not found:
         raise ValueError(
             f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "
             f"transformers' attention interface, none is of a class known outside it: {', '.join(sorted(OUTSIDE))}; "
-            f"add the class to headroles.families.OUTSIDE if it has attention"
+            f"add the class to headroles.models.sites.OUTSIDE if it has attention"
         )
     if all(site.out for site in found) or not (finite.weights(model) or finite.outputs(model)):
         _known[model] = print_now, found  # by numbers that are not finite no projection is recognised
@@ -52,14 +52,14 @@ def remember(model: PreTrainedModel, found: list[Site]) -> None:
     _known[model] = _print(model), found
 
 
-def index(model: PreTrainedModel) -> Any:
+def head_index(model: PreTrainedModel) -> Any:
     """The head index of `model`: a pandas MultiIndex (kind, layer, head)."""
-    return heads.index({site.key: site.numbers for site in sites(model)})
+    return frame.index({site.key: site.numbers for site in attention_sites(model)})
 
 
 def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
     """Raises ValueError, with what there is, for a (kind, layer, head) that `model` does not have."""
-    found = sites(model)
+    found = attention_sites(model)
     if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.numbers for site in found):
         raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(found)}")
 

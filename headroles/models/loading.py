@@ -13,9 +13,8 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import _distributed as processes
-from headroles.models import submodels as towers
-from headroles.models import tokenization as bilingual
+from headroles import _distributed
+from headroles.models import submodels, tokenization
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
 from headroles.models.tokenization import check_belongs as check_belongs
@@ -27,19 +26,19 @@ from headroles.tables.files import beside, forget_drafts
 
 
 def load(
-    name: str | Path, *, cls: str | None = None, tower: str | None = None, **options: Any
+    name: str | Path, *, cls: str | None = None, submodel: str | None = None, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and tokenizer of a hub id or a local folder, in eval mode.
 
     It is of the class the checkpoint was saved from, or of `cls`, such as "AutoModelForSequenceClassification";
     `options` go to the model's `from_pretrained`. `tower`: only that part of a model of text, pictures or sound, as
-    `hr.tower`. A model whose heads were cut out comes back as it was saved. Weights the checkpoint lacks, such as a
+    `hr.submodel`. A model whose heads were cut out comes back as it was saved. Weights the checkpoint lacks, such as a
     pooler's, are drawn the same at every load. Code that comes with a checkpoint is run only with
     `trust_remote_code=True`. Raises OSError with the name and what was missing.
     """
-    model = alone(name, cls=cls, tower=tower, **options)
+    model = alone(name, cls=cls, submodel=submodel, **options)
     try:
-        tokenizer = bilingual.load(name) or transformers.AutoTokenizer.from_pretrained(name, **_trust(options))
+        tokenizer = tokenization.load(name) or transformers.AutoTokenizer.from_pretrained(name, **_trust(options))
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, reason_of(error)) from error
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
@@ -49,7 +48,7 @@ def load(
     return model, tokenizer
 
 
-def alone(name: str | Path, *, cls: str | None = None, tower: str | None = None, **options: Any) -> PreTrainedModel:
+def alone(name: str | Path, *, cls: str | None = None, submodel: str | None = None, **options: Any) -> PreTrainedModel:
     """The model that `load` gives, without a tokenizer: of pictures or sound, for one."""
     try:
         config = transformers.AutoConfig.from_pretrained(name, **_trust(options))
@@ -62,7 +61,7 @@ def alone(name: str | Path, *, cls: str | None = None, tower: str | None = None,
             model = _loaded(chosen, config, name, options | _trust(options))
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise _unloadable(name, reason_of(error)) from error
-    found = model if tower is None else towers.tower(model, tower)
+    found = model if submodel is None else submodels.submodel(model, submodel)
     found.eval()
     return found
 
@@ -201,7 +200,7 @@ def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
 
     Raises ValueError for a device torch cannot use.
     """
-    device = device or (f"cuda:{processes.local_rank()}" if torch.cuda.is_available() else "cpu")
+    device = device or (f"cuda:{_distributed.local_rank()}" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1).to(device).cpu()  # `meta` would take the weights and give nothing back
         model.to(torch.device(device))  # type: ignore[arg-type]

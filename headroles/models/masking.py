@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
-from headroles.models import dummy_inputs as finite
+from headroles.models import attention_hooks, dummy_inputs
 from headroles.models import heads as families
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
@@ -53,10 +52,10 @@ class Gate(Function):
 
 
 @contextmanager
-def gated(
+def mask_heads(
     model: PreTrainedModel,
     gates: Tensor | Callable[[], Tensor],
-    fill: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
+    replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
 ) -> Iterator[None]:
     """Within the block every head's output z is `g z + (1 - g) fill`; other models are not touched.
 
@@ -68,38 +67,38 @@ def gated(
     mapping (kind, layer) -> [heads, size] such as `mean` makes; or a function of the site and its z. Raises ValueError
     for a wrong number of gates or heads that cannot be gated.
     """
-    found = families.sites(model)
+    found = families.attention_sites(model)
     ask = gates if callable(gates) else lambda: gates
-    _check(model, found, ask(), fill)
+    _check(model, found, ask(), replacement)
     own, uniform = _Parts(found), dict[nn.Module, Tensor]()
 
     def gate(site: Site, z: Tensor) -> Tensor:
         return _mix(z, own.of(site, ask()), instead(site, z))
 
     def instead(site: Site, z: Tensor) -> Tensor | None:
-        if fill is None or fill == "zero":
+        if replacement is None or replacement == "zero":
             return None
-        if fill == "other":
+        if replacement == "other":
             return _next_example(z, ask())
-        if callable(fill):
-            return fill(site, z)
-        return uniform.pop(site.module) if fill == "uniform" else fill[site.key].to(z)
+        if callable(replacement):
+            return replacement(site, z)
+        return uniform.pop(site.module) if replacement == "uniform" else replacement[site.key].to(z)
 
-    def remember(call: seam.Call) -> None:
+    def remember(call: attention_hooks.Call) -> None:
         uniform[call.module] = _uniform(call)
 
     with ExitStack() as stack:
         stack.enter_context(exclusive(model))
-        stack.enter_context(seam.no_head_masks(model))
-        if fill == "uniform":
-            stack.enter_context(seam.attending(model, remember))
+        stack.enter_context(attention_hooks.no_head_masks(model))
+        if replacement == "uniform":
+            stack.enter_context(attention_hooks.attending(model, remember))
         read_heads(stack, model, found, gate)
         yield
 
 
-def closed(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
+def head_mask(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
     """Gates of one, and of zero at `heads`: [heads]. Raises ValueError for a head the model does not have."""
-    found = families.sites(model)
+    found = families.attention_sites(model)
     numbered = [(*site.key, number) for site in found for number in site.numbers]
     places: dict[Any, int] = {head: place for place, head in enumerate(numbered)}
     gates = torch.ones(len(numbered), device=model.device)
@@ -112,7 +111,7 @@ def closed(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
 
 def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, int], Tensor]:
     """The mean output of every head over all tokens of `batches`, padding left out: (kind, layer) -> [heads, size]."""
-    found = families.sites(model)
+    found = families.attention_sites(model)
     sums = {site.key: torch.zeros(site.heads, site.size, dtype=torch.float64) for site in found}
     counts = dict.fromkeys(sums, 0)
     present: dict[Kind, Tensor] = {}
@@ -126,7 +125,7 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
         stack.enter_context(exclusive(model))
         read_heads(stack, model, found, add)
         for batch in batches:
-            present.update({kind: batch.queries(kind).present for kind in KINDS})
+            present.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
             model(**batch.inputs, **without_cache(model))
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
 
@@ -159,7 +158,7 @@ def read_heads(
             reader.calls = 0
 
     if any(len(reader.sites) > 1 for reader in readers.values()):
-        stack.enter_context(seam.each_forward(model, start))
+        stack.enter_context(attention_hooks.each_forward(model, start))
 
 
 class _Reader:
@@ -200,7 +199,7 @@ def _next_example(z: Tensor, gates: Tensor) -> Tensor:
     return z.roll(-beams, 0)
 
 
-def _uniform(call: seam.Call) -> Tensor:
+def _uniform(call: attention_hooks.Call) -> Tensor:
     """What a head puts out that attends equally to all it may see: [batch, query, heads, size]."""
     groups = call.query.shape[1] // call.value.shape[1]
     value = call.value.repeat_interleave(groups, dim=1)  # [batch, heads, key, size]
@@ -214,7 +213,7 @@ def by_projection(model: PreTrainedModel, found: list[Site]) -> dict[nn.Module, 
     by: dict[nn.Module, list[Site]] = {}
     for site in sorted(found, key=lambda site: site.turn):
         if site.out is None:
-            finite.check(model)
+            dummy_inputs.check(model)
             raise ValueError(
                 f"the heads of {site.name} in {type(model).__name__} cannot be gated: something stands between them "
                 f"and the output projection"
@@ -223,17 +222,17 @@ def by_projection(model: PreTrainedModel, found: list[Site]) -> dict[nn.Module, 
     return by
 
 
-def _check(model: PreTrainedModel, found: list[Site], gates: Tensor, fill: Any) -> None:
+def _check(model: PreTrainedModel, found: list[Site], gates: Tensor, replacement: Any) -> None:
     heads = sum(site.heads for site in found)
     if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
         raise ValueError(
             f"expected gates of shape [{heads}] or [batch, {heads}] for {type(model).__name__}, which has "
             f"{families.sizes(found)}; got {list(gates.shape)}"
         )
-    if isinstance(fill, str) and fill not in FILLS:
+    if isinstance(replacement, str) and replacement not in FILLS:
         raise ValueError(
-            f"unknown fill {fill!r}; known: {', '.join(FILLS)}, or a mapping (kind, layer) -> [heads, size]"
+            f"unknown fill {replacement!r}; known: {', '.join(FILLS)}, or a mapping (kind, layer) -> [heads, size]"
         )
     outside = next((site.name for site in found if site.outside), None)
-    if fill == "uniform" and outside:
+    if replacement == "uniform" and outside:
         raise ValueError(f"fill 'uniform' needs the values of {outside}, which is outside transformers' interface")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
+from headroles.models import attention_hooks
 from headroles.models.sites import Site, class_name, module_at, recorded, recorded_sites
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # what attention modules call the number of heads,
@@ -132,7 +132,7 @@ class _Bias:
     full: Tensor | None = None  # [batch or 1, head, query, key], within one call
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        bound = seam.arguments(module, args, kwargs)
+        bound = attention_hooks.arguments(module, args, kwargs)
         self.full, (self.keep, self.of) = None, module.__dict__[_LEFT]
         for name in NAMES:
             value = bound.arguments.get(name)

@@ -8,11 +8,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 
-def tower(model: PreTrainedModel, name: str) -> PreTrainedModel:
+def submodel(model: PreTrainedModel, name: str) -> PreTrainedModel:
     """The tower of a model for text, pictures or sound: "text", "vision", "audio" ..., or the name of its module.
 
-    It is a part of `model`, shares its weights, and can stand wherever a model is asked for: `hr.sites`, `hr.score`,
-    `hr.shrink`. It puts out states; where the model around it predicts words, give that model text alone instead.
+    It is a part of `model`, shares its weights, and can stand wherever a model is asked for: `hr.attention_sites`, `hr.score`,
+    `hr.remove_heads`. It puts out states; where the model around it predicts words, give that model text alone instead.
     Raises ValueError, with the towers there are, for another name.
     """
     found = towers(model)
@@ -41,7 +41,7 @@ def towers(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
 def hint(model: PreTrainedModel) -> str:
     """What to say of a model that does not run on one kind of input: choose a tower, where it has several."""
     found = towers(model)
-    return f"; choose a tower, such as hr.tower(model, {next(iter(found))!r})" if found else ""
+    return f"; choose a tower, such as hr.submodel(model, {next(iter(found))!r})" if found else ""
 
 
 def _inside(module: nn.Module) -> list[PreTrainedModel]:

@@ -17,14 +17,14 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headroles.data.corpus import Sentence, Span, Tokens
-from headroles.models import submodels as towers
+from headroles.models import submodels
 
 NO_WORD = -1  # the word of a token that belongs to none
 MARKS = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers write word boundaries into pieces
 
 
 @dataclass(frozen=True)
-class Pieces:
+class TokenizedSentence:
     """One sentence as one side of a model reads it: token ids and, for each, the index of its word."""
 
     ids: list[int]
@@ -48,7 +48,7 @@ def aligned(sentence: Sentence, words: Sequence[int]) -> bool:
 
 def pieces(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence], *, words: bool = True, target: bool = False
-) -> list[Pieces]:
+) -> list[TokenizedSentence]:
     """Tokenise sentences (as translations where `target`); `words` asks which word each token belongs to.
 
     A fast tokenizer tells by its offsets; the pieces of a slow one are looked for in the text, where an unknown one
@@ -65,7 +65,7 @@ def pieces(
     found = []
     for i, (sentence, ids) in enumerate(zip(sentences, encoding["input_ids"], strict=True)):
         if isinstance(sentence, Tokens):
-            found.append(Pieces(list(sentence.ids), [NO_WORD] * len(sentence.ids), sentence))
+            found.append(TokenizedSentence(list(sentence.ids), [NO_WORD] * len(sentence.ids), sentence))
             continue
         owners = [NO_WORD] * len(ids)
         if with_offsets:
@@ -76,7 +76,7 @@ def pieces(
             both = f"{sentence.text} {sentence.second}" if "text_pair" in given else sentence.text
             owners = word_of(sentence, _walked(tokenizer, both, ids))
         types = encoding["token_type_ids"][i] if "text_pair" in given and "token_type_ids" in encoding else None
-        found.append(Pieces(list(ids), owners, sentence, types))
+        found.append(TokenizedSentence(list(ids), owners, sentence, types))
     return found
 
 
@@ -210,7 +210,7 @@ def vocabulary(model: PreTrainedModel) -> int:
     except (NotImplementedError, AttributeError):  # what transformers raises of models with several tables, or none
         size = None
     if size is None:
-        raise ValueError(f"{type(model).__name__} has no table of token embeddings{towers.hint(model)}")
+        raise ValueError(f"{type(model).__name__} has no table of token embeddings{submodels.hint(model)}")
     return int(size)
 
 

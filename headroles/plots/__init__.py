@@ -1,12 +1,5 @@
 """Plots: tables in, matplotlib Axes out; nothing is shown or saved (no torch)."""
 
-from importlib import import_module
-from typing import Any
+import lazy_loader
 
-
-def __getattr__(name: str) -> Any:
-    """Import a plot when it is first asked for, so that `import headroles.plots` is quick."""
-    plots = import_module("headroles.plots.attention_map")
-    if name in plots.__all__:
-        return getattr(plots, name)
-    raise AttributeError(f"module 'headroles.plots' has no plot {name!r}; known: {', '.join(plots.__all__)}")
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

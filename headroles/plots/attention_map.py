@@ -9,48 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headroles.plots.effects import ablation, agreement, histogram
-from headroles.plots.forest import drift, odds, predictors, relation
-from headroles.plots.matrix import TITLES, font, heatmap, heatmaps, new_axes, of_kind, roles, said, short
-from headroles.plots.relevance_flow import conservation, relevance
-from headroles.plots.sparsity import by_kind, by_layer, by_third, densities, functions, gates, survival, thirds
-from headroles.plots.trends import contest, dynamics, efficiency, settling
+from headroles.plots.matrix import TITLES, font, new_axes, of_kind, said, short
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = [
-    "ablation",
-    "agreement",
-    "attention",
-    "best_heads",
-    "by_kind",
-    "by_layer",
-    "by_third",
-    "conservation",
-    "contest",
-    "curves",
-    "densities",
-    "dependency",
-    "drift",
-    "dynamics",
-    "efficiency",
-    "functions",
-    "gates",
-    "heatmap",
-    "heatmaps",
-    "histogram",
-    "odds",
-    "offsets",
-    "predictors",
-    "relation",
-    "relevance",
-    "roles",
-    "settling",
-    "survival",
-    "thirds",
-]
 
 
 def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | None = None) -> Axes:
@@ -76,7 +39,7 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
 def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Draw how far heads are from their dependents (Voita et al. 2019, Fig. 3): one histogram per relation.
 
-    `table` is that of `hr.corpus.offsets`; offsets beyond `limit` are gathered at the ends.
+    `table` is that of `hr.data.offsets`; offsets beyond `limit` are gathered at the ends.
     """
     import matplotlib.pyplot as plt
     import seaborn as sns
@@ -128,7 +91,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
 def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
     """Draw what is left when heads are closed in several orders, with 95 % intervals (Michel et al. 2019, Fig. 3).
 
-    `table` is that of `headroles.curves.curve`. Orders called "random 0", "random 1" ... are one grey line, their mean,
+    `table` is that of `headroles.ablation_curve`. Orders called "random 0", "random 1" ... are one grey line, their mean,
     in a band from the lowest to the highest.
     """
     import seaborn as sns
@@ -136,7 +99,7 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     needed = {"order", "share", "value", "low", "high"}
     if not isinstance(table, pd.DataFrame) or not needed <= set(table):
         raise ValueError(
-            f"expected the table of headroles.curves.curve ({', '.join(sorted(needed))}); got {said(table)}"
+            f"expected the table of headroles.ablation_curve ({', '.join(sorted(needed))}); got {said(table)}"
         )
     ax = new_axes((9, 12), cell=0.45, beside=3)[0] if ax is None else ax
     chance = table[table["order"].str.startswith("random ")].groupby("share")["value"].agg(["mean", "min", "max"])

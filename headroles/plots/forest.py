@@ -33,10 +33,10 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw how well each score tells who survives, with 95 % intervals: a row per score, a colour per outcome.
 
-    The table is that of `hr.predictors`; drawn is the AUC or, where an outcome has none, Spearman's correlation. A mark
+    The table is that of `hr.predict_outcome`; drawn is the AUC or, where an outcome has none, Spearman's correlation. A mark
     is filled where p < 0.05 within layers.
     """
-    needs(table, {"score", "outcome", "auc", "spearman", "p"}, "hr.predictors")
+    needs(table, {"score", "outcome", "auc", "spearman", "p"}, "hr.predict_outcome")
     column, middle = ("auc", 0.5) if table["auc"].notna().any() else ("spearman", 0.0)
     shown = table[table[column].notna()]
     if shown.empty:
@@ -48,9 +48,9 @@ def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw by what each role multiplies the odds of survival beside layer and kind, with 95 % intervals.
 
-    The table is that of `hr.odds`; terms of kind and depth are not drawn, and roles nobody has are left out.
+    The table is that of `hr.survival_odds`; terms of kind and depth are not drawn, and roles nobody has are left out.
     """
-    needs(table, {"outcome", "term", "odds", "odds.low", "odds.high", "p"}, "hr.odds")
+    needs(table, {"outcome", "term", "odds", "odds.low", "odds.high", "p"}, "hr.survival_odds")
     shown = table[table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")]
     if shown.empty:
         raise ValueError("nothing to draw: no role is in the model")
@@ -64,12 +64,12 @@ def odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def drift(table: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
     """Draw what became of each role at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
 
-    The table is that of `hr.drift` with several sizes. Above zero are heads that have the role after pruning, those
+    The table is that of `hr.role_changes` with several sizes. Above zero are heads that have the role after pruning, those
     that had it and those to which it is new; below zero those that had it and lost it, or went.
     """
     import seaborn as sns
 
-    needs(table, {"role", "heads", *FATES}, "hr.drift with several sizes")
+    needs(table, {"role", "heads", *FATES}, "hr.role_changes with several sizes")
     parts = [(name, part) for name, part in table.groupby("role", sort=False) if part[[*FATES]].to_numpy().any()]
     if not parts:
         raise ValueError("nothing to draw: no head has a role, before or after")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from headroles.analysis import role_rules as role
-from headroles.tables import frame as heads
+from headroles.analysis import role_rules
+from headroles.tables import frame
 from headroles.tables.files import mark_of
 from headroles.tables.frame import KINDS, replacing
-from headroles.tables.provenance import metric_of
+from headroles.tables.signatures import metric_of
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ MAPS = (  # columns worth a heatmap each, where a study has them
 
 def figures(study: Study) -> Iterator[tuple[str, Any]]:  # noqa: C901
     """Every figure that the study's tables allow, one drawn after the other: the name of its file, and its Axes."""
-    from headroles.plots import attention_map as plots
+    from headroles import plots
 
     if study.has("heads"):
         table = study.load("heads")
@@ -58,7 +58,7 @@ def figures(study: Study) -> Iterator[tuple[str, Any]]:  # noqa: C901
             yield f"dependency-{kind}", plots.dependency(table, kind=kind)
     if study.has("roles"):
         told = study.load("roles")
-        for kind in _kinds(told[role.names(told)].where(lambda held: held.astype(bool))):
+        for kind in _kinds(told[role_rules.names(told)].where(lambda held: held.astype(bool))):
             yield f"roles-{kind}", plots.roles(told, kind=kind)
     for name in study.names():
         if name.startswith("conservation-"):
@@ -94,7 +94,7 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
 
 def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
     """The figures of pruning."""
-    from headroles.plots import attention_map as plots
+    from headroles import plots
 
     for name in study.names():
         table, first = study.load(name), name.partition("-")[0]
@@ -121,7 +121,7 @@ def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
 
 def _related(study: Study) -> Iterator[tuple[str, Any]]:
     """The figures of roles and outcomes; one that would be empty is not drawn."""
-    from headroles.plots import attention_map as plots
+    from headroles import plots
 
     for name in (name for name in study.names() if name.partition("-")[0] in ("relate", "odds", "predictors", "drift")):
         table = study.load(name)
@@ -137,7 +137,7 @@ def _related(study: Study) -> Iterator[tuple[str, Any]]:
 
 def _measured(curves: pd.DataFrame) -> str:
     """What the curves are of, from their signature."""
-    name = metric_of(heads.signature(curves, "value")) or "metric"
+    name = metric_of(frame.provenance(curves, "value")) or "metric"
     return {"agreement": "agreement with the intact model", "bleu": "BLEU", "chrf": "chrF"}.get(name, name)
 
 

@@ -49,7 +49,7 @@ def relevance(values: pd.Series[Any], *, kind: Kind | None = None, ax: Axes | No
 
 
 def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw where the relevance goes: the report of `headroles.lrp.ledger.balance`, the inputs at the bottom.
+    """Draw where the relevance goes: the report of `headroles.scores.lrp.conservation_report.balance`, the inputs at the bottom.
 
     A bar for each row, as long as what goes each way; what is negative lies to the left of zero. The black line is at
     what arrives. The title says what has reached the inputs, what all biases have absorbed, and what is lost or added.
@@ -118,7 +118,7 @@ def _check(report: Any) -> None:
     known = known and {*columns} <= {*report} and INPUT in report.index and not report.index.has_duplicates
     if not known or not all(map(pd.api.types.is_numeric_dtype, report[columns].dtypes)):
         raise ValueError(
-            f"expected the report of headroles.lrp.ledger.balance(model, inputs, explain): rows from output to input, "
+            f"expected the report of headroles.scores.lrp.conservation_report.balance(model, inputs, explain): rows from output to input, "
             f"indexed by part and layer, columns {', '.join(columns)}; got {said(report)}"
         )
     broken = ~np.isfinite(report[columns].astype(float)).all(axis=1)

@@ -32,14 +32,14 @@ def survival(
 ) -> Axes:
     """Draw what models pruned to several sizes are worth, with 95 % intervals (Voita et al. 2019, Fig. 7).
 
-    Tables are those of `hr.prune_sizes`; several are a mapping by name. The line across is the control, the whole model
+    Tables are those of `hr.sparsity_sweep`; several are a mapping by name. The line across is the control, the whole model
     after the same training.
     """
     import seaborn as sns
 
     named = {"": tables} if isinstance(tables, pd.DataFrame) else dict(tables)
     for table in named.values():
-        needs(table, {"heads", "of", "value", "low", "high"}, "hr.prune_sizes")
+        needs(table, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
     ax = new_axes((9, 13), cell=0.4, beside=2.2 * (len(named) > 1))[0] if ax is None else ax
     for (name, table), hue in zip(named.items(), sns.color_palette("colorblind"), strict=False):
         gone = table["of"] - table["heads"]
@@ -61,11 +61,11 @@ def survival(
 def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = None) -> Axes:
     """Draw which functions the heads left at each size have (Voita et al. 2019, Fig. 8): a column per size.
 
-    The table is `functions-...` of `hr.prune_sizes`; "several" are heads with roles of more than one family.
+    The table is `functions-...` of `hr.sparsity_sweep`; "several" are heads with roles of more than one family.
     """
     import seaborn as sns
 
-    needs(table, {"kind", "function", "count", "heads"}, "hr.prune_sizes with scored=")
+    needs(table, {"kind", "function", "count", "heads"}, "hr.sparsity_sweep with scored=")
     shown = table[table["kind"] == kind]
     if shown.empty:
         raise ValueError(f"no heads of kind {kind!r} in the table, which has {', '.join(table['kind'].unique())}")
@@ -93,10 +93,10 @@ def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None =
 
 
 def by_kind(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw how many heads of each kind are left (Voita et al. 2019, Fig. 9). The table is that of `hr.prune_sizes`."""
+    """Draw how many heads of each kind are left (Voita et al. 2019, Fig. 9). The table is that of `hr.sparsity_sweep`."""
     import seaborn as sns
 
-    needs(table, {"heads", "of"}, "hr.prune_sizes")
+    needs(table, {"heads", "of"}, "hr.sparsity_sweep")
     ax = new_axes((9, 13), cell=0.4, beside=2.2)[0] if ax is None else ax
     hues = dict(zip(KINDS, sns.color_palette("colorblind"), strict=False))
     for kind, marker in zip((kind for kind in KINDS if kind in table), "osD", strict=False):
@@ -110,7 +110,7 @@ def by_kind(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = None) -> Axes:
     """Draw how many heads each layer has left at each size (Voita et al. 2019, Fig. 10).
 
-    The table has a column `survival[...]` for each size, as `survival-...` of `hr.prune_sizes`.
+    The table has a column `survival[...]` for each size, as `survival-...` of `hr.sparsity_sweep`.
     """
     import seaborn as sns
 
@@ -132,7 +132,7 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
 def by_third(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Draw how many decoder heads the lower, middle and upper layers have left (Voita et al. 2019, Fig. 10).
 
-    The table is `survival-...` of `hr.prune_sizes`; a panel for the decoder's own heads, one for cross-attention.
+    The table is `survival-...` of `hr.sparsity_sweep`; a panel for the decoder's own heads, one for cross-attention.
     """
     import seaborn as sns
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ENDS = (".low", ".high")
 
 
-def graded(table: pd.DataFrame, columns: Sequence[str] | None = None, *, decimals: int = 3) -> Styler:
+def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, decimals: int = 3) -> Styler:
     """Show columns of a table with their intervals in the cells, each column of measurements coloured by its values.
 
     `columns` are by default all but the ends of intervals. Effects and columns with negative values are coloured around

@@ -20,12 +20,12 @@ def contest(
 ) -> list[Axes]:
     """Draw what each choice of heads is worth, as it is and retrained: a panel per number of heads left.
 
-    The tables are `contest` and `contest-seeds` of `hr.prune_contest`: means with 95 % intervals, and each seed.
+    The tables are `contest` and `contest-seeds` of `hr.compare_pruning`: means with 95 % intervals, and each seed.
     Lines across are the whole model.
     """
     import seaborn as sns
 
-    needs(table, {"strategy", "heads", "tuned", "value", "value.low", "value.high"}, "hr.prune_contest")
+    needs(table, {"strategy", "heads", "tuned", "value", "value.low", "value.high"}, "hr.compare_pruning")
     whole = table[table["strategy"] == WHOLE]
     rest = table[table["strategy"] != WHOLE]
     sizes = sorted(rest["heads"].unique(), reverse=True)

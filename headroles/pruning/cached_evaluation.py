@@ -13,14 +13,14 @@ import numpy.typing as npt
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.example_stats import Closed, Sweep
+from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.models.masking import Head
 from headroles.scores.accumulator import bounds, counting
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
 
@@ -31,9 +31,9 @@ def recipe(
     model: PreTrainedModel, corpus: Corpus, kinds: Sequence[Kind] | None, tune: Mapping[str, Any], **rest: object
 ) -> str:
     """What the trials of a model that is pruned and trained on a corpus follow from."""
-    return heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
+    return frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
         trained_on=corpus.hash,
         **rest,
         kinds=",".join(kinds or ("all",)),
@@ -53,11 +53,11 @@ class Trials:
         metric: Metric,
         recipe: str,
         *,
-        budget: int = 4096,
+        max_tokens: int = 4096,
     ) -> None:
         self.folder, self.tokenizer = study.work / ".trials", tokenizer
-        self.held_out, self.metric, self.budget = held_out, metric, budget
-        self.recipe = f"{heads.sign(held_out=held_out.hash, metric=metric)}|{heads.holding(work=recipe)}"
+        self.held_out, self.metric, self.max_tokens = held_out, metric, max_tokens
+        self.recipe = f"{frame.sign(held_out=held_out.hash, metric=metric)}|{frame.holding(work=recipe)}"
         self.signature = ""
 
     def place(self, *what: object) -> Path:
@@ -66,35 +66,35 @@ class Trials:
 
     def run(self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel]) -> Array:
         """Statistics of every example, [example, statistic], by the model that `compute` makes, or those kept."""
-        options: dict[str, Any] = {"budget": self.budget, "together": 1}
+        options: dict[str, Any] = {"max_tokens": self.max_tokens, "heads_per_batch": 1}
         return self._kept(
             what, lambda: sweep(compute(), self.tokenizer, self.held_out, [], self.metric, **options)
         ).intact
 
     def closed(self, what: tuple[object, ...], model: PreTrainedModel, sets: Sequence[Sequence[Head]]) -> list[Array]:
         """Statistics of every example with each of these sets of heads closed, the model as it is."""
-        keys: list[Closed] = [frozenset(one) for one in sets]
+        keys: list[HeadSet] = [frozenset(one) for one in sets]
         wanted = list(dict.fromkeys(filter(None, keys)))
-        told = (*what, models.revision(model), [sorted(one) for one in wanted])
+        told = (*what, loading.revision(model), [sorted(one) for one in wanted])
         found = self._kept(told, lambda: self._closed(model, wanted))
         return [found.closed[one] if one else found.intact for one in keys]
 
-    def _closed(self, model: PreTrainedModel, wanted: list[Closed]) -> Sweep:
-        return sweep(model, self.tokenizer, self.held_out, wanted, self.metric, budget=self.budget)
+    def _closed(self, model: PreTrainedModel, wanted: list[HeadSet]) -> ExampleStats:
+        return sweep(model, self.tokenizer, self.held_out, wanted, self.metric, max_tokens=self.max_tokens)
 
-    def _kept(self, what: tuple[object, ...], compute: Callable[[], Sweep]) -> Sweep:
+    def _kept(self, what: tuple[object, ...], compute: Callable[[], ExampleStats]) -> ExampleStats:
         kept = Study(self.folder)
         name = self.place(*what).name
-        own = f"{heads.holding(recipe=self.recipe)}|{heads.sign(what=what)}"
+        own = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
         table = kept.keep(name, own, lambda: compute().table())
-        found = Sweep.of(table, self.metric)
+        found = ExampleStats.of(table, self.metric)
         self.signature = found.signature
         return found.take(np.argsort(found.numbers))
 
 
-def values(metric: Metric, trials: Sequence[Array], *, resamples: int = 1000, seed: int = 0) -> Array:
+def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000, seed: int = 0) -> Array:
     """The metric of each trial, and in the same resamples of the examples: [trial, 1 + resample]."""
-    weights = counting(list(range(len(trials[0]))), resamples, seed).numpy()
+    weights = counting(list(range(len(trials[0]))), n_resamples, seed).numpy()
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         return np.stack([metric.value(weights @ each) for each in trials])
 

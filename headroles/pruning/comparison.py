@@ -20,10 +20,10 @@ from headroles.data.corpus import Corpus
 from headroles.models import heads as families
 from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, signed, values
-from headroles.pruning.rankings import Order, Setting, among
-from headroles.pruning.removal import shrink
+from headroles.pruning.rankings import Ranking, RankingContext, among
+from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, closed_first, counted, prune, strategy_of
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
 from headroles.training.trainer import train
@@ -32,7 +32,7 @@ STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
 WHOLE = "all heads"
 
 
-def prune_contest(
+def compare_pruning(
     study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -46,7 +46,7 @@ def prune_contest(
     metric: str | Metric = "loss",
     scored: int = 1000,
     tune: Mapping[str, Any] | None = None,
-    resamples: int = 1000,
+    n_resamples: int = 1000,
 ) -> pd.DataFrame:
     """Does it matter how heads are chosen, without retraining (Michel et al.) and with it (Budhraja et al.)?
 
@@ -65,14 +65,14 @@ def prune_contest(
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two strategies are called {twice[0]!r}, and rows are told apart by the name")
     told = recipe(model, corpus, kinds, dict(tune or {}), scored=scored)
-    gone = study.claim("contest", f"{told}|{heads.sign(text=held_out.hash)}")
+    gone = study.claim("contest", f"{told}|{frame.sign(text=held_out.hash)}")
     work = _Work(study, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
     size = len(work.may_go)
     counts = sorted({counted(one, size) for one in keep}, reverse=True)
     runs: list[_Run] = []
     for seed in range(seeds):
         runs += work.seed(chosen, counts, seed)
-    draws = values(work.metric, [run.statistics for run in runs], resamples=resamples)
+    draws = values(work.metric, [run.statistics for run in runs], n_resamples=n_resamples)
     each = pd.DataFrame(
         [
             {
@@ -87,10 +87,12 @@ def prune_contest(
         ]
     )
     study.remove(gone)
-    heads.save(signed(each, work.recipe, work.trials.signature), study.path("contest-seeds"))
-    heads.save(_survivors(work, runs), study.path("contest-heads"))
+    frame.save_table(signed(each, work.recipe, work.trials.signature), study.path("contest-seeds"))
+    frame.save_table(_survivors(work, runs), study.path("contest-heads"))
     found = _summary(each, draws)
-    heads.save(signed(found, work.recipe, work.trials.signature, f"resamples:{resamples}"), study.path("contest"))
+    frame.save_table(
+        signed(found, work.recipe, work.trials.signature, f"resamples:{n_resamples}"), study.path("contest")
+    )
     return found
 
 
@@ -138,10 +140,10 @@ class _Work:
     def gone(self, strategy: Strategy, count: int, seed: int) -> list[Head]:
         """The heads that go, chosen once and kept."""
         kept = Study(self.trials.folder)
-        what = (str(strategy), seed) if isinstance(strategy, Order) else (str(strategy), count, seed)
+        what = (str(strategy), seed) if isinstance(strategy, Ranking) else (str(strategy), count, seed)
         place = self.trials.place("choice", *what)
-        told = f"{heads.holding(recipe=self.recipe)}|{heads.sign(what=what)}"
-        if isinstance(strategy, Order):
+        told = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
+        if isinstance(strategy, Ranking):
             table = kept.keep(place.name, told, lambda: self._ordered(strategy, seed))
             line: Any = table["turn"].dropna().sort_values().index.tolist()
             return closed_first(line, count)
@@ -163,7 +165,7 @@ class _Work:
         def compute() -> PreTrainedModel:
             one = deepcopy(self.model)
             if gone:
-                shrink(one, gone)
+                remove_heads(one, gone)
             train(one, self.tokenizer, self.corpus, place, **{**self.tune, "seed": seed})
             return one
 
@@ -171,24 +173,24 @@ class _Work:
         shutil.rmtree(place, ignore_errors=True)
         return found
 
-    def _ordered(self, strategy: Order, seed: int) -> pd.DataFrame:
+    def _ordered(self, strategy: Ranking, seed: int) -> pd.DataFrame:
         sample = random.Random(seed).sample(self.corpus.sentences, min(self.scored, len(self.corpus)))
         some = Corpus(self.corpus.name, tuple(sample))
-        line = strategy.order(Setting(self.model, self.tokenizer, some, self.may_go, seed))
+        line = strategy.order(RankingContext(self.model, self.tokenizer, some, self.may_go, seed))
         turns = pd.Series(range(1, len(line) + 1), index=pd.MultiIndex.from_tuples(line), dtype=float)
-        index = families.index(self.model)
-        return heads.table({"turn": turns.reindex(index).to_numpy()}, index, self.recipe)
+        index = families.head_index(self.model)
+        return frame.table({"turn": turns.reindex(index).to_numpy()}, index, self.recipe)
 
 
 def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
     """A column per choice: 1 for a head that stays."""
-    index = families.index(work.model)
+    index = families.head_index(work.model)
     columns = {
         f"survival[{run.strategy} {run.heads} seed {run.seed}]": [float(head not in run.gone) for head in index]
         for run in runs
         if not run.tuned and run.strategy != WHOLE
     }
-    return heads.table(columns, index, work.recipe)
+    return frame.table(columns, index, work.recipe)
 
 
 def _summary(each: pd.DataFrame, draws: Array) -> pd.DataFrame:

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import transformers
 
-from headroles import _distributed as processes
+from headroles import _distributed
 from headroles.models.masking import Head
 from headroles.pruning.learned_gates import Gates
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 SHOWN = 60  # how often gates are written down in one training
 
@@ -62,13 +62,13 @@ class GateWatcher(transformers.TrainerCallback):
 
 def write_history(place: Path, watcher: GateWatcher, history: pd.DataFrame, learnt: Sequence[Head]) -> None:
     """The history of gates: a row per head and step, P(gate != 0) in `open`."""
-    if not watcher.log or not processes.first():  # the training was finished before
+    if not watcher.log or not _distributed.first():  # the training was finished before
         return
     rows = [
         (*head, entry["step"], value)
         for entry in watcher.log
         for head, value in zip(learnt, entry["gates"], strict=True)
     ]
-    table = pd.DataFrame(rows, columns=[*heads.LEVELS, "step", "open"])
+    table = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
     table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
-    heads.save(table, place / "gates.parquet")
+    frame.save_table(table, place / "gates.parquet")

@@ -59,7 +59,7 @@ class L0:
 
 
 @dataclass(frozen=True)
-class Exactly:
+class SubsetSelection:
     """Exactly as many heads as are to be kept, by differentiable subset selection (Li et al. 2021, section 3).
 
     Gates are a relaxed top-k of Gumbel-perturbed weights, whose temperature falls from `hot` to `cold` over the
@@ -145,7 +145,7 @@ class _Subset(Gates):
 
     keep: int
 
-    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], exactly: Exactly, keep: int) -> None:
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], exactly: SubsetSelection, keep: int) -> None:
         super().__init__(model, learnt, 0.0)
         self.keep, self.how = keep, exactly
 

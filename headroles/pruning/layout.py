@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
+from headroles.models import attention_hooks
 from headroles.models import heads as families
-from headroles.models.dummy_inputs import body, probe, without_cache
+from headroles.models.dummy_inputs import body, dummy_inputs, without_cache
 from headroles.models.masking import by_projection
 from headroles.models.sites import Site
 
@@ -27,7 +27,7 @@ def layouts(model: PreTrainedModel) -> dict[nn.Module, Layout]:
     be known, and no number decides. A layer without heads has no rows. Raises ValueError where a row belongs to several
     heads that do not share a key-value head: a norm over all of them, for one.
     """
-    found = families.sites(model)
+    found = families.attention_sites(model)
     reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in found}
     for site, name, paths in _paths(model, found):
         maps = reach[site.module]
@@ -68,11 +68,13 @@ def _paths(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, T
             stack.callback(each.register_forward_hook(keep).remove)
         for out in outs:
             stack.callback(out.register_forward_pre_hook(look, prepend=True).remove)  # before any that silences
-        stack.enter_context(seam.evaluating(model))
-        stack.enter_context(seam.attending(model, lambda _: None))  # eager: fused attention may skip what is zero
+        stack.enter_context(attention_hooks.evaluating(model))
+        stack.enter_context(
+            attention_hooks.attending(model, lambda _: None)
+        )  # eager: fused attention may skip what is zero
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autograd.set_detect_anomaly(False))  # which would raise at the first NaN
-        body(model)(**probe(model), **without_cache(body(model)))
+        body(model)(**dummy_inputs(model), **without_cache(body(model)))
     return rows
 
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import heads as families
-from headroles.models import loading as models
+from headroles.models import heads, loading
 from headroles.models.attention_hooks import exclusive
-from headroles.models.masking import Head, gated
+from headroles.models.masking import Head, mask_heads
 
 NAME = "head_gates"  # of the gates among the model's modules: the Trainer, its optimizer and checkpoints take them in
 Freeze = Literal["nothing", "decoder", "all"]
@@ -61,7 +60,7 @@ class Gates(nn.Module, ABC):
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
-        index = families.index(model)
+        index = heads.head_index(model)
         self.heads, self.learnt, self.horizon = len(index), list(learnt), 0
         places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
         self.register_buffer("places", places, persistent=False)
@@ -107,7 +106,7 @@ class Gates(nn.Module, ABC):
 
 
 @contextmanager
-def learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
+def train_gates(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
     """Within the block `model` has these gates, also for the stock Trainer or a loop of your own.
 
     Each forward in training mode draws gates and adds their penalty to the loss it returns; in eval mode they are where
@@ -119,9 +118,9 @@ def learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
 
 
 def _learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
-    found, causal = families.sites(model), models.causal(model)
+    found, causal = heads.attention_sites(model), loading.causal(model)
     model.add_module(NAME, gates)
-    families.remember(model, found)
+    heads.remember(model, found)
     begun: list[None] = []  # a forward of training that has not come to its end
 
     def before(module: nn.Module, _: Any) -> None:
@@ -143,14 +142,14 @@ def _learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
 
     hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after, with_kwargs=True)]
     try:
-        with gated(model, gates.now):
+        with mask_heads(model, gates.now):
             yield
     finally:
         for hook in hooks:
             hook.remove()
         gates.drawn = None
         delattr(model, NAME)
-        families.remember(model, found)
+        heads.remember(model, found)
 
 
 @contextmanager

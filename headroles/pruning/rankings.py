@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.analysis import role_rules as role
+from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
 from headroles.models.masking import Head
@@ -27,7 +27,7 @@ _AT: dict[str, Callable[[float, int], float]] = {  # by what layers are put in l
 
 
 @dataclass(frozen=True)
-class Setting:
+class RankingContext:
     """What an order may be told from: a model, what it reads, the heads that may go, and a seed."""
 
     model: PreTrainedModel
@@ -37,7 +37,7 @@ class Setting:
     seed: int = 0
 
 
-class Order(ABC):
+class Ranking(ABC):
     """A strategy of pruning that puts heads in an order: the first goes first."""
 
     @property
@@ -46,12 +46,12 @@ class Order(ABC):
         """What its columns are called by."""
 
     @abstractmethod
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """The heads that may go, those to go first at the beginning."""
 
 
 @dataclass(frozen=True)
-class By(Order):
+class ByScore(Ranking):
     """By a score of `headroles.score` on the corpus, the smallest first; `column` is by default the score's first."""
 
     score: Any = "importance"
@@ -63,19 +63,19 @@ class By(Order):
         """The score's."""
         return str(self.score if isinstance(self.score, str) else self.score.name)
 
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """Scores are of the whole model."""
         from headroles.scores import Relevance, score
 
         chosen = Relevance("cp", by="logit") if self.score == "relevance" else self.score  # the layers are compared
         corpus = setting.corpus[: self.limit]
-        table = score(setting.model, setting.tokenizer, corpus, [chosen], resamples=0)
+        table = score(setting.model, setting.tokenizer, corpus, [chosen], n_resamples=0)
         sized = [name for name in map(str, table) if name.endswith(".size")]
         return _rising(table[self.column or (sized[0] if sized else table.columns[0])], setting)
 
 
 @dataclass(frozen=True)
-class Effect(Order):
+class ByEffect(Ranking):
     """By what closing the head alone does to the loss, or another metric: the least missed first."""
 
     metric: Any = "loss"
@@ -86,18 +86,18 @@ class Effect(Order):
         """Of the default."""
         return "effect"
 
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """One sweep over the corpus."""
         from headroles.ablation.effects import ablate
         from headroles.ablation.metrics import metric
 
         corpus = setting.corpus[: self.limit]
-        table = ablate(setting.model, setting.tokenizer, corpus, metric=self.metric, resamples=0)
+        table = ablate(setting.model, setting.tokenizer, corpus, metric=self.metric, n_resamples=0)
         return _rising(-metric(self.metric).better * table.iloc[:, 0], setting)
 
 
 @dataclass(frozen=True, eq=False)
-class Told(Order):
+class FromColumn(Ranking):
     """By a column of a table there is already, the smallest first."""
 
     values: pd.Series[Any]
@@ -110,13 +110,13 @@ class Told(Order):
     def __repr__(self) -> str:
         return f"Told({self.name},{_digest(self.values.to_frame())})"
 
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """The table must have all the heads that may go."""
         return _rising(self.values, setting)
 
 
 @dataclass(frozen=True, eq=False)
-class Roles(Order):
+class ByRoles(Ranking):
     """By roles: heads with none first, the farthest from the threshold of any (`role.SPECIAL`) the first.
 
     `table` are scores there are already, of any corpus; by default they are made on the one that is pruned on.
@@ -132,18 +132,18 @@ class Roles(Order):
     def __repr__(self) -> str:
         return f"Roles({'' if self.table is None else _digest(self.table)})"
 
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """Ties, and heads that no role can be told of, by chance."""
         from headroles.scores import score
 
         table = (
-            score(setting.model, setting.tokenizer, setting.corpus, resamples=0) if self.table is None else self.table
+            score(setting.model, setting.tokenizer, setting.corpus, n_resamples=0) if self.table is None else self.table
         )
-        return _rising(role.margins(table), setting)
+        return _rising(role_rules.margins(table), setting)
 
 
 @dataclass(frozen=True)
-class Random(Order):
+class Random(Ranking):
     """By chance; `spread` takes in turn a head of each kind, or of each layer (Budhraja et al. 2020)."""
 
     spread: Literal["kind", "layer"] | None = None
@@ -153,14 +153,14 @@ class Random(Order):
         """Says what it is spread over."""
         return "random" if self.spread is None else f"random per {self.spread}"
 
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """The seed decides."""
         drawn = _shuffled(setting)
         return drawn if self.spread is None else _in_turn(drawn, lambda head: head[: 1 + (self.spread == "layer")])
 
 
 @dataclass(frozen=True)
-class Place(Order):
+class ByPosition(Ranking):
     """By layer: from the bottom, the top, the middle or the ends (Budhraja et al. 2020), the kinds in turn.
 
     `alternating` takes every other layer of that sequence first. Within a layer by chance.
@@ -174,7 +174,7 @@ class Place(Order):
         """The place."""
         return f"{self.where} alternating" if self.alternating else self.where
 
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """Layers one after the other."""
         ranks: dict[tuple[str, int], int] = {}
         for kind in {head[0] for head in setting.among}:
@@ -188,44 +188,48 @@ class Place(Order):
 
 
 @dataclass(frozen=True)
-class Reverse(Order):
+class Reverse(Ranking):
     """Another order from its end: what it would keep longest goes first."""
 
-    of: Order
+    of: Ranking
 
     @property
     def name(self) -> str:
         """A minus before the other's."""
         return f"-{self.of.name}"
 
-    def order(self, setting: Setting, /) -> list[Head]:
+    def order(self, setting: RankingContext, /) -> list[Head]:
         """The same heads."""
         return self.of.order(setting)[::-1]
 
 
-NAMED: dict[str, Order] = {
+NAMED: dict[str, Ranking] = {
     one.name: one
     for one in (
-        *(By(score) for score in ("importance", "relevance", "confidence")),
-        *(Effect(), Roles(), Random(), Random("kind"), Random("layer")),
-        *(Place(where, alternating) for where in ("bottom", "middle", "top", "ends") for alternating in (False, True)),
+        *(ByScore(score) for score in ("importance", "relevance", "confidence")),
+        *(ByEffect(), ByRoles(), Random(), Random("kind"), Random("layer")),
+        *(
+            ByPosition(where, alternating)
+            for where in ("bottom", "middle", "top", "ends")
+            for alternating in (False, True)
+        ),
     )
 }
 
 
-def order(given: str | Order) -> Order:
+def ranking(given: str | Ranking) -> Ranking:
     """The order of a name; a minus before it is its reverse. Raises ValueError for a name there is none of."""
-    if isinstance(given, Order):
+    if isinstance(given, Ranking):
         return given
     if given.startswith("-") and not given.startswith("--"):
-        return Reverse(order(given[1:]))
+        return Reverse(ranking(given[1:]))
     if given not in NAMED:
         known = f"{', '.join(NAMED)}, with a minus before it its reverse; gates: l0, exactly"
         raise ValueError(f"unknown order {given!r}; known: {known}")
     return NAMED[given]
 
 
-def _rising(values: pd.Series[Any], setting: Setting) -> list[Head]:
+def _rising(values: pd.Series[Any], setting: RankingContext) -> list[Head]:
     """The heads that may go by value, ties and unknown values by chance."""
     drawn = _shuffled(setting)
     if lacking := [head for head in drawn if head not in values.index]:
@@ -238,7 +242,7 @@ def _digest(table: pd.DataFrame) -> str:
     return hashlib.sha256(pd.util.hash_pandas_object(table).to_numpy().tobytes()).hexdigest()[:12]
 
 
-def _shuffled(setting: Setting) -> list[Head]:
+def _shuffled(setting: RankingContext) -> list[Head]:
     return random.Random(setting.seed).sample(list(setting.among), len(setting.among))
 
 
@@ -254,7 +258,7 @@ def _in_turn(heads: list[Head], group: Any) -> list[Head]:
 
 def among(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
     """The heads of a model that may go: all, or those of some kinds. Raises ValueError for a kind it lacks."""
-    heads = [(kind, layer, head) for kind, layer, head in families.index(model)]
+    heads = [(kind, layer, head) for kind, layer, head in families.head_index(model)]
     present = dict.fromkeys(kind for kind, _, _ in heads)
     if lacking := sorted(set(kinds or ()) - set(present)):
         raise ValueError(f"{type(model).__name__} has no heads of kind {lacking[0]!r}; it has {', '.join(present)}")

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
+from headroles.models import attention_hooks, loading
 from headroles.models import dummy_inputs as finite
 from headroles.models import heads as families
-from headroles.models import loading as models
-from headroles.models.dummy_inputs import body, probe, without_cache
-from headroles.models.masking import Head, closed, gated
+from headroles.models.dummy_inputs import body, dummy_inputs, without_cache
+from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded
 from headroles.pruning.layout import Layout, layouts
@@ -28,7 +27,7 @@ Groups = Literal["equal", "whole", "expand"]
 log = logging.getLogger(__name__)
 
 
-def shrink(
+def remove_heads(
     model: PreTrainedModel, heads: Iterable[Head] | pd.Series[Any], *, groups: Groups = "equal"
 ) -> PreTrainedModel:
     """Cut heads out of `model`, in place: its output is that with their gates at zero, its attention is smaller.
@@ -41,11 +40,11 @@ def shrink(
     of what is left is in the model's config: `save_pretrained` and the Trainer keep it, `headroles.load` reads it.
     Raises ValueError, and changes nothing, where the output would not be the same.
     """
-    if models.is_offloaded(model):
+    if loading.is_offloaded(model):
         raise ValueError(
             f"the device_map of {type(model).__name__} keeps weights away from it; load it whole to cut heads out"
         )
-    found = families.sites(model)
+    found = families.attention_sites(model)
     gone = _gone(model, heads)
     if groups not in ("equal", "whole", "expand"):
         raise ValueError(f"unknown groups {groups!r}; known: equal, whole, expand")
@@ -68,7 +67,9 @@ def shrink(
                 raise ValueError(
                     f"heads cannot be cut out of {type(model).__name__}, gates close them: {why}"
                 ) from error
-    if silenced := sum(len(site.silenced) for site in {one.module: one for one in families.sites(model)}.values()):
+    if silenced := sum(
+        len(site.silenced) for site in {one.module: one for one in families.attention_sites(model)}.values()
+    ):
         log.warning(
             "%d closed heads stay, silenced: they share key-value heads with open ones, or their layer needs one",
             silenced,
@@ -192,11 +193,11 @@ def _take(module: Any, rows: list[int], *, out: bool) -> None:
 
 def _states(model: PreTrainedModel, gone: Iterable[Head] = ()) -> Tensor:
     """What the model's base puts out for a small input, with heads closed."""
-    gates = closed(model, gone)
+    gates = head_mask(model, gone)
     devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.no_grad(), seam.evaluating(model), gated(model, gates):
+    with torch.random.fork_rng(devices), torch.no_grad(), attention_hooks.evaluating(model), mask_heads(model, gates):
         torch.manual_seed(0)  # some draw at random what they mask
-        output: Any = body(model)(**probe(model), **without_cache(body(model)))
+        output: Any = body(model)(**dummy_inputs(model), **without_cache(body(model)))
     return torch.as_tensor(output[0]).double()
 
 

@@ -16,20 +16,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.models.masking import Head
 from headroles.pruning.gate_watcher import GateWatcher, write_history
-from headroles.pruning.l0 import L0, RATE, SHARE, Exactly
-from headroles.pruning.learned_gates import NAME, frozen, learning
-from headroles.pruning.rankings import Order, Setting, among, order
-from headroles.pruning.removal import shrink
-from headroles.tables import frame as heads
+from headroles.pruning.l0 import L0, RATE, SHARE, SubsetSelection
+from headroles.pruning.learned_gates import NAME, frozen, train_gates
+from headroles.pruning.rankings import Ranking, RankingContext, among, ranking
+from headroles.pruning.removal import remove_heads
+from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.training.trainer import train
 
 Schedule = Literal["prune", "prune-tune", "tune-prune", "tune-prune-tune"]
 SCHEDULES: tuple[Schedule, ...] = ("prune", "prune-tune", "tune-prune", "tune-prune-tune")
-Strategy = Order | L0 | Exactly
+Strategy = Ranking | L0 | SubsetSelection
 log = logging.getLogger(__name__)
 DECIDED = 0.9
 MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warning
@@ -68,10 +68,10 @@ def prune(
     chosen, options = strategy_of(strategy), dict(tune or {})
     if schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
-    if at_least and not isinstance(chosen, Order):
+    if at_least and not isinstance(chosen, Ranking):
         raise ValueError(f"at_least={at_least} is for orders; gates are learnt without it")
     may_go = among(model, kinds)
-    if keep is None and isinstance(chosen, Order):
+    if keep is None and isinstance(chosen, Ranking):
         raise ValueError(f"how many heads stay? {chosen.name!r} is an order: give keep=0.5, or keep={len(may_go) // 2}")
     if keep is None and isinstance(chosen, L0) and chosen.strength is None:
         keep = SHARE
@@ -81,17 +81,17 @@ def prune(
         place = Path(folder) if folder is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if schedule.startswith("tune"):
             train(model, tokenizer, corpus, place / "tuned-before", **{"seed": seed, **options})
-        if isinstance(chosen, Order):
-            columns = _by_order(Setting(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
+        if isinstance(chosen, Ranking):
+            columns = _by_order(RankingContext(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
         else:
             columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, {"seed": seed, **options})
         words = [chosen.name, *([] if count is None else [str(count)]), *(kinds or ())]
         label = f"survival[{' '.join(words)}]"
-        table = heads.table(
-            {label + part: values for part, values in columns.items()}, families.index(model), signature
+        table = frame.table(
+            {label + part: values for part, values in columns.items()}, families.head_index(model), signature
         )
         if schedule.endswith("-tune"):
-            shrink(model, table[label])
+            remove_heads(model, table[label])
             train(model, tokenizer, corpus, place / "tuned-after", **{"seed": seed, **options})
     return table
 
@@ -117,8 +117,8 @@ def closed_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list
 def strategy_of(given: str | Strategy) -> Strategy:
     """The strategy of a name. Raises ValueError for a name there is none of."""
     if isinstance(given, str) and given in ("l0", "exactly"):
-        return L0() if given == "l0" else Exactly()
-    return order(given) if isinstance(given, str | Order) else given
+        return L0() if given == "l0" else SubsetSelection()
+    return ranking(given) if isinstance(given, str | Ranking) else given
 
 
 def counted(keep: float, size: int) -> int:
@@ -133,10 +133,10 @@ def counted(keep: float, size: int) -> int:
     return count
 
 
-def _by_order(setting: Setting, chosen: Order, count: int, at_least: int) -> dict[str, pd.Series[Any]]:
+def _by_order(setting: RankingContext, chosen: Ranking, count: int, at_least: int) -> dict[str, pd.Series[Any]]:
     ordered = chosen.order(setting)
     gone = closed_first(ordered, count, at_least)
-    index = families.index(setting.model)
+    index = families.head_index(setting.model)
     turns = pd.Series({head: turn for turn, head in enumerate(ordered, 1)}, dtype=float)
     survival = pd.Series(1.0, index=index)
     survival[survival.index.isin(gone)] = 0.0
@@ -147,21 +147,21 @@ def _by_gates(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    chosen: L0 | Exactly,
+    chosen: L0 | SubsetSelection,
     learnt: Sequence[Head],
     count: int | None,
     place: Path,
     options: dict[str, Any],
 ) -> dict[str, pd.Series[Any]]:
     """Train the model and its gates, and read off where they have settled."""
-    index = families.index(model)
+    index = families.head_index(model)
     gates = chosen.gates(model, learnt, count)
     if count == len(learnt):
         return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
     watcher = GateWatcher(gates)
     options["rates"] = {**options.get("rates", {}), NAME: RATE if chosen.rate is None else chosen.rate}
     options["callbacks"] = [*options.get("callbacks", ()), watcher]
-    with learning(model, gates), frozen(model, chosen.freeze):
+    with train_gates(model, gates), frozen(model, chosen.freeze):
         note = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}"
         history = train(model, tokenizer, corpus, place, **options, note=hashlib.sha256(note.encode()).hexdigest()[:12])
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
@@ -209,9 +209,9 @@ def _signature(
     seed: int,
     options: Mapping[str, Any],
 ) -> str:
-    return heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
+    return frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
         corpus=corpus.name,
         text=corpus.hash,
         strategy=chosen,

@@ -12,22 +12,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.analysis import role_rules as role
+from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models import heads as families
 from headroles.pruning.cached_evaluation import Trials, interval, recipe, signed, values
 from headroles.pruning.learned_gates import frozen
-from headroles.pruning.rankings import Order, among
-from headroles.pruning.removal import shrink
+from headroles.pruning.rankings import Ranking, among
+from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
 
-def prune_sizes(
+def sparsity_sweep(
     study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -42,8 +42,8 @@ def prune_sizes(
     reference: Corpus | None = None,
     seed: int = 0,
     tune: Mapping[str, Any] | None = None,
-    resamples: int = 1000,
-    budget: int = 4096,
+    n_resamples: int = 1000,
+    max_tokens: int = 4096,
 ) -> pd.DataFrame:
     """Prune copies of `model` to each number of heads in `keep` (Voita et al. 2019, Figs. 7 to 10); kept in the study.
 
@@ -58,8 +58,8 @@ def prune_sizes(
     name = "-".join([chosen.name, *(kinds or ())])
     measured, may_go = the_metric(metric), among(model, kinds)
     work = recipe(model, corpus, kinds, options, strategy=chosen)
-    study.remove(study.claim(f"sizes-{name}", f"{work}|{heads.sign(text=held_out.hash)}"))
-    trials = Trials(study, tokenizer, held_out, measured, work, budget=budget)
+    study.remove(study.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))
+    trials = Trials(study, tokenizer, held_out, measured, work, max_tokens=max_tokens)
     counts = {counted(one, len(may_go)) for one in keep}
     statistics, tables, told = [], [], []
     for count in (len(may_go), *sorted(counts - {len(may_go)}, reverse=True)):
@@ -68,13 +68,15 @@ def prune_sizes(
         tables.append(made.survival(study))
         if scored is not None:
             told.append(functions(made.roles(study, scored, reference)).assign(heads=count))
-    table = heads.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    heads.save(table, study.path(f"survival-{name}"))
+    table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
+    frame.save_table(table, study.path(f"survival-{name}"))
     if told:
         parts = pd.concat(told, ignore_index=True)
-        heads.save(signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}"))
-    found = _table(measured, statistics, tables, resamples)
-    heads.save(signed(found, work, trials.signature), study.path(f"sizes-{name}"))
+        frame.save_table(
+            signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}")
+        )
+    found = _table(measured, statistics, tables, n_resamples)
+    frame.save_table(signed(found, work, trials.signature), study.path(f"sizes-{name}"))
     return found
 
 
@@ -104,51 +106,51 @@ class _Made:
         if self.made is None:
             one = deepcopy(self.whole)
             if self.count == self.of:
-                with frozen(one, "nothing" if isinstance(self.chosen, Order) else self.chosen.freeze):
+                with frozen(one, "nothing" if isinstance(self.chosen, Ranking) else self.chosen.freeze):
                     train(one, self.tokenizer, self.corpus, self.place, **self.options)
             else:
-                schedule: Any = "prune-tune" if isinstance(self.chosen, Order) else "prune"
+                schedule: Any = "prune-tune" if isinstance(self.chosen, Ranking) else "prune"
                 asked = {"keep": self.count, "kinds": self.kinds, "seed": self.seed, "schedule": schedule}
                 table = prune(
                     one, self.tokenizer, self.corpus, self.chosen, folder=self.place, tune=self.options, **asked
                 )
-                heads.save(table, self.place / "survival.parquet")
+                frame.save_table(table, self.place / "survival.parquet")
                 if schedule == "prune":
-                    shrink(one, table.iloc[:, 0])
+                    remove_heads(one, table.iloc[:, 0])
             self.made = one
         return self.made
 
     def survival(self, study: Study) -> pd.DataFrame:
         """Which heads are left: a column and what is beside it. The history of gates is put into the study."""
         if self.count == self.of:
-            return heads.table({"survival[all]": 1.0}, families.index(self.whole), "control")
+            return frame.table({"survival[all]": 1.0}, families.head_index(self.whole), "control")
         file = self.place / "survival.parquet"
         if not file.is_file():
             self.model()
         if (history := self.place / "gates.parquet").is_file():
             name = "-".join(["gates", self.chosen.name, *(self.kinds or ()), str(self.count)])
-            heads.save(heads.load(history), study.path(name))
-        return heads.load(file)
+            frame.save_table(frame.load_table(history), study.path(name))
+        return frame.load_table(file)
 
     def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """The roles of the heads left, put into the study as `roles-STRATEGY[-KINDS]-HEADS`."""
         counted = {} if reference is None else {"reference": reference.hash}
-        work = heads.sign(place=self.place.name, scored=scored.hash, **counted, headroles=version("headroles"))
-        options: dict[str, Any] = {"resamples": 200, "budget": self.trials.budget, "reference": reference}
+        work = frame.sign(place=self.place.name, scored=scored.hash, **counted, headroles=version("headroles"))
+        options: dict[str, Any] = {"n_resamples": 200, "max_tokens": self.trials.max_tokens, "reference": reference}
         kept = Study(self.trials.folder)
 
         def compute() -> pd.DataFrame:
-            return role.roles(score(self.model(), self.tokenizer, scored, **options))
+            return role_rules.roles(score(self.model(), self.tokenizer, scored, **options))
 
         told = kept.keep(f"roles-{self.place.name}", work, compute)
-        heads.save(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
+        frame.save_table(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
         return told
 
 
 def functions(told: pd.DataFrame) -> pd.DataFrame:
     """How many heads of each kind have which family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
     found: dict[Any, set[str]] = {head: set() for head in told.index}
-    rows: Any = role.held(told)
+    rows: Any = role_rules.held(told)
     for row in rows.itertuples():
         found[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
     named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in found.items()]
@@ -156,8 +158,8 @@ def functions(told: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
 
 
-def _table(metric: Metric, statistics: Sequence[Any], tables: Sequence[pd.DataFrame], resamples: int) -> pd.DataFrame:
-    draws = values(metric, statistics, resamples=resamples)
+def _table(metric: Metric, statistics: Sequence[Any], tables: Sequence[pd.DataFrame], n_resamples: int) -> pd.DataFrame:
+    draws = values(metric, statistics, n_resamples=n_resamples)
     rows = []
     for own, table in zip(draws, tables, strict=True):
         survival = table.iloc[:, 0]

@@ -12,17 +12,16 @@ from scipy import stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.models import dummy_inputs as finite
+from headroles.models import dummy_inputs, loading
 from headroles.models import heads as families
-from headroles.models import loading as models
 from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 PARTS = ("q", "k", "v", "o")
 
 
-def compensation(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFrame:
+def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFrame:
     """How far each head of `after` moved from what it was in `before` (Budhraja et al. 2020): a row per head.
 
     `after` may lack heads; heads of the same number are compared. Columns, for queries, keys, values, the output
@@ -31,7 +30,7 @@ def compensation(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFram
     v. The paper does not say which distance it uses. Raises ValueError for a head that `before` lacks.
     """
     old, new = _slices(before), _slices(after)
-    index = families.index(after)
+    index = families.head_index(after)
     if lacking := [head for head in index if head not in old]:
         raise ValueError(f"the model before lacks head {lacking[0]} of the model after; give them in the other order")
     columns: dict[str, list[float]] = {}
@@ -42,10 +41,10 @@ def compensation(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFram
         columns[f"distance[{part}]"] = [float((two - one).norm()) for one, two in pairs]
         columns[f"moved[{part}]"] = [float((two - one).norm() / one.norm()) for one, two in pairs]
         columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(one, two, dim=0)) for one, two in pairs]
-    signature = heads.sign(
-        model=models.name(before), before=models.revision(before), after=models.revision(after), distance="frobenius"
+    signature = frame.sign(
+        model=loading.name(before), before=loading.revision(before), after=loading.revision(after), distance="frobenius"
     )
-    return heads.table(columns, index, signature)
+    return frame.table(columns, index, signature)
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:
@@ -62,7 +61,7 @@ def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd
     inside = moved / moved.groupby(level=["kind", "layer"]).transform("mean")
     rows = {"heads": moved, "heads of a layer": inside}
     found = pd.DataFrame({name: _alike(values.to_numpy()) for name, values in rows.items()}).T.rename_axis("of")
-    found.attrs["signatures"] = dict.fromkeys(found.columns, heads.signature(tables[0], column))
+    found.attrs["signatures"] = dict.fromkeys(found.columns, frame.provenance(tables[0], column))
     return found
 
 
@@ -73,7 +72,7 @@ def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     for name, part in zip(columns, parts, strict=True):
         part.index = pd.Index([f"{name} of {of}" for of in part.index], name="of")
     found = pd.concat(parts)
-    found.attrs["signatures"] = dict.fromkeys(found.columns, heads.signature(tables[0], columns[0]))
+    found.attrs["signatures"] = dict.fromkeys(found.columns, frame.provenance(tables[0], columns[0]))
     return found
 
 
@@ -91,10 +90,10 @@ def _alike(values: Any) -> dict[str, float]:
 
 def _slices(model: PreTrainedModel) -> dict[Any, dict[str, Tensor]]:
     """The weights of each head: (kind, layer, number) -> part -> flat float64."""
-    finite.check(model)
+    dummy_inputs.check(model)
     rows = layouts(model)
     found: dict[Any, dict[str, Tensor]] = {}
-    for site in families.sites(model):
+    for site in families.attention_sites(model):
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
             parts = _inputs(site, rows[site.module], place)

@@ -1,23 +1,5 @@
 """Scores: one number per head from attention, from gradients, from relevance."""
 
-from headroles.scores.base import Measure, Score, Seen, known, named
-from headroles.scores.gradients.base import Gradient, Slopes
-from headroles.scores.gradients.captum import Attribution
-from headroles.scores.gradients.importance import Importance
-from headroles.scores.gradients.relevance import Relevance
-from headroles.scores.runner import attention, score
+import lazy_loader
 
-__all__ = [
-    "Attribution",
-    "Gradient",
-    "Importance",
-    "Measure",
-    "Relevance",
-    "Score",
-    "Seen",
-    "Slopes",
-    "attention",
-    "known",
-    "named",
-    "score",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

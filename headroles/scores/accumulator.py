@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headroles import _distributed as processes
+from headroles import _distributed
 from headroles.analysis.intervals import clusters
 from headroles.scores.base import Measure, Sums
 from headroles.tables.frame import Kind
@@ -21,31 +21,31 @@ Array = npt.NDArray[np.floating[Any]]
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus as it is
 
 
-class Book:
+class Accumulator:
     """The sums of some scores over the sentences read so far, of every (kind, layer)."""
 
-    def __init__(self, scores: Sequence[Measure], *, resamples: int, seed: int) -> None:
-        if resamples < 0 or not 0 <= seed < 2**64:
-            raise ValueError(f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={resamples}, seed={seed}")
-        self.scores, self.resamples, self.seed = scores, resamples, seed
+    def __init__(self, scores: Sequence[Measure], *, n_resamples: int, seed: int) -> None:
+        if n_resamples < 0 or not 0 <= seed < 2**64:
+            raise ValueError(f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={n_resamples}, seed={seed}")
+        self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
         self.tallies: dict[tuple[Kind, int], dict[str, Totals]] = {}
         self.grounds: dict[Kind, dict[str, Totals]] = {}
 
-    def add(self, score: Measure, key: tuple[Kind, int], tally: Sums, weights: Tensor) -> None:
+    def add(self, score: Measure, key: tuple[Kind, int], update: Sums, weights: Tensor) -> None:
         """Add what one site did on one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        _add(self.tallies.setdefault(key, {}).setdefault(score.label, {}), tally, weights)
+        _add(self.tallies.setdefault(key, {}).setdefault(score.label, {}), update, weights)
 
-    def add_ground(self, score: Measure, kind: Kind, ground: Sums, weights: Tensor) -> None:
+    def add_ground(self, score: Measure, kind: Kind, denominators: Sums, weights: Tensor) -> None:
         """Add what there was to do on one batch, the same for every layer of the kind."""
-        _add(self.grounds.setdefault(kind, {}).setdefault(score.label, {}), ground, weights)
+        _add(self.grounds.setdefault(kind, {}).setdefault(score.label, {}), denominators, weights)
 
     def together(self, device: torch.device) -> None:
         """Add up, on `device`, what all processes have read: then each has the sums of all."""
-        sizes = processes.gathered([*self._sizes().items()])
+        sizes = _distributed.gathered([*self._sizes().items()])
         for (book, key, label, name), size in sorted(dict(sizes).items()):
             totals = getattr(self, book).setdefault(key, {}).setdefault(label, {})
             own = totals[name] if name in totals else torch.zeros(size, dtype=torch.float64, device=device)
-            totals[name] = processes.summed(own)
+            totals[name] = _distributed.summed(own)
 
     def _sizes(self) -> dict[tuple[str, Any, str, str], tuple[int, ...]]:
         return {
@@ -71,8 +71,8 @@ class Book:
                 if sums is None or not rows:  # all heads of a layer may have been cut out
                     continue
                 sums = self.grounds[kind][score.label] | sums
-                for column, values in score.finish(sums).items():
-                    empty = np.full((len(index), 1 + self.resamples), np.nan)
+                for column, values in score.compute(sums).items():
+                    empty = np.full((len(index), 1 + self.n_resamples), np.nan)
                     columns.setdefault(column, empty)[rows] = values.T.cpu().numpy()
                 for column, values in score.counted(sums).items():
                     totals = values.T.cpu().numpy()  # [heads or 1, 1 + resamples]
@@ -81,13 +81,13 @@ class Book:
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
 
 
-def counting(numbers: Sequence[int], resamples: int, seed: int) -> Tensor:
+def counting(numbers: Sequence[int], n_resamples: int, seed: int) -> Tensor:
     """How often sentences count in the corpus itself (once) and in each resample: float64 [1 + resamples, sentence].
 
     Resamples draw from Poisson(1) by the sentence's number alone (Hanley & MacGibbon 2006), so they are the same in
     whatever batches, order or process the sentences are read.
     """
-    rows = [np.random.Generator(np.random.Philox(key=[seed, n])).poisson(1.0, resamples) for n in numbers]
+    rows = [np.random.Generator(np.random.Philox(key=[seed, n])).poisson(1.0, n_resamples) for n in numbers]
     drawn = torch.tensor(np.stack(rows, axis=1), dtype=torch.float64)
     return torch.cat([torch.ones(1, len(numbers), dtype=torch.float64), drawn])
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from headroles.models.batching import Side
+from headroles.models.batching import TokenView
 from headroles.tables.frame import KINDS, Kind
 
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
@@ -21,13 +21,13 @@ Sums = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """The attention of one site on one batch, or the part of it that starts from some queries of long texts."""
 
     kind: Kind
     weights: Tensor  # [batch, heads, query, key]
-    queries: Side
-    keys: Side
+    queries: TokenView
+    keys: TokenView
     counts: Tensor  # [vocabulary]: how often each token occurs in the reference for the key side
     ranks: Tensor  # [vocabulary]: 0 for its most frequent token
     first: int = 0  # the place of the first of the queries
@@ -45,7 +45,7 @@ class Seen:
     @cached_property
     def on_real(self) -> Tensor:
         """The weights, 0 on keys that are not real: [batch, heads, query, key]. Not renormalised."""
-        return self.weights * self.keys.real[:, None, None]
+        return self.weights * self.keys.content[:, None, None]
 
     @cached_property
     def top(self) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class Seen:
     @cached_property
     def received(self) -> Tensor:
         """The weight that each key gets from all real queries together: [batch, heads, key]."""
-        rows = self.queries.real[:, None, None].to(self.weights.dtype)  # [batch, 1, 1, query]
+        rows = self.queries.content[:, None, None].to(self.weights.dtype)  # [batch, 1, 1, query]
         return (rows @ self.weights).squeeze(-2)
 
     def on_keys(self, chosen: Tensor) -> Tensor:
@@ -65,12 +65,12 @@ class Seen:
 
     def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
         """Sum [batch, heads, query] over the real queries (those of `where`, [batch, query], if given): float64."""
-        chosen = self.queries.real if where is None else self.queries.real & where
+        chosen = self.queries.content if where is None else self.queries.content & where
         return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
 
 
 class Measure(ABC):
-    """One thing to know of every head: sums per sentence, which `finish` divides once at the end.
+    """One thing to know of every head: sums per sentence, which `compute` divides once at the end.
 
     Sums over sentences, batches, processes and bootstrap resamples are then all the same addition.
     """
@@ -105,29 +105,29 @@ class Measure(ABC):
         return {}
 
     @abstractmethod
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
-        """Columns from the sums of `tally` and `ground`, which bear leading dimensions: {column: [..., heads]}."""
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Columns from the sums of `update` and `denominators`, which bear leading dimensions: {column: [..., heads]}."""
 
 
 class Score(Measure):
     """What every head attends to. A subclass is a frozen dataclass in a file of its own; its fields are options.
 
-    `tally` and `ground` give sums per sentence. Where these add up over parts of the queries too, `in_parts` is to be
+    `update` and `denominators` give sums per sentence. Where these add up over parts of the queries too, `in_parts` is to be
     True: then long texts are read in parts, each a `Seen` of some queries and all keys, `seen.places` telling which.
     """
 
     in_parts: ClassVar[bool] = False
 
     @abstractmethod
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """What each head did in each sentence: {name: [batch, heads] or [batch, heads, detail]}."""
 
-    def ground(self, seen: Seen) -> dict[str, Tensor]:
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """What there was to do in each sentence, whatever a head did: {name: [batch, 1] or [batch, 1, detail]}."""
-        return {"queries": seen.queries.real.sum(-1, keepdim=True)}
+        return {"queries": observation.queries.content.sum(-1, keepdim=True)}
 
 
-def known() -> dict[str, type[Measure]]:
+def list_scores() -> dict[str, type[Measure]]:
     """Every score by name: those in the files beside this one, and your own classes where no name of ours is taken."""
     import headroles.scores as room
 
@@ -143,24 +143,24 @@ def named(scores: str | Measure | Iterable[str | Measure]) -> list[Measure]:
     """Scores from names and instances, or from a single one. Raises ValueError for an unknown or repeated name."""
     found: list[Measure] = []
     for one in [scores] if isinstance(scores, str | Measure) else scores:
-        if isinstance(one, str) and one not in known():
-            raise ValueError(f"unknown score {one!r}; known: {', '.join(known())}")
+        if isinstance(one, str) and one not in list_scores():
+            raise ValueError(f"unknown score {one!r}; known: {', '.join(list_scores())}")
         if not isinstance(one, str | Measure):
             raise ValueError(f"expected the name of a score or an instance such as Position(), got {one!r}")
-        new = known()[one]() if isinstance(one, str) else one
+        new = list_scores()[one]() if isinstance(one, str) else one
         if any(new.label == other.label for other in found):
             raise ValueError(f"score {new.label!r} is asked for twice")
         found.append(new)
     if not found:
-        raise ValueError(f"no score given; known: {', '.join(known())}")
+        raise ValueError(f"no score given; known: {', '.join(list_scores())}")
     return found
 
 
-def shifted(real: Tensor, offset: int) -> Tensor:
+def shifted(content: Tensor, offset: int) -> Tensor:
     """Whether the token `offset` places on is real: bool [batch, token] from [batch, token]."""
-    moved = torch.zeros_like(real)
-    if abs(offset) < real.shape[-1]:
-        moved[:, max(-offset, 0) : real.shape[-1] - max(offset, 0)] = real[
-            :, max(offset, 0) : real.shape[-1] + min(offset, 0)
+    moved = torch.zeros_like(content)
+    if abs(offset) < content.shape[-1]:
+        moved[:, max(-offset, 0) : content.shape[-1] - max(offset, 0)] = content[
+            :, max(offset, 0) : content.shape[-1] + min(offset, 0)
         ]
     return moved

@@ -11,21 +11,18 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks as seam
-from headroles.models import batching as batches
-from headroles.models import dummy_inputs as finite
-from headroles.models import loading as models
-from headroles.models.batching import Batch, Encoded, Side
-from headroles.models.capture import watched
+from headroles.models import attention_hooks, batching, dummy_inputs, loading
+from headroles.models.batching import Batch, Encoded, TokenView
+from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.sites import Site
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
 
 
-def attend(
+def attention_examples(
     study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -44,9 +41,9 @@ def attend(
     if limit < 1:
         raise ValueError(f"limit={limit}; expected the number of sentences to look at, 1 or more")
     chosen = corpus[:limit]
-    recipe = heads.sign(
-        weights=models.revision(model),
-        tokenizer=models.tokens(tokenizer),
+    recipe = frame.sign(
+        weights=loading.revision(model),
+        tokenizer=loading.tokens(tokenizer),
         text=chosen.hash,
         headroles=version("headroles"),
     )
@@ -54,10 +51,12 @@ def attend(
 
 
 def _looked(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:
-    encoded = batches.encode(corpus, tokenizer, model, words=False)
+    encoded = batching.encode(corpus, tokenizer, model, words=False)
     rows: list[dict[str, Any]] = []
-    with seam.evaluating(model), torch.inference_mode():
-        for batch in batches.batches(encoded, model, budget=1):  # so that each sentence is a batch, without padding
+    with attention_hooks.evaluating(model), torch.inference_mode():
+        for batch in batching.batches(
+            encoded, model, max_tokens=1
+        ):  # so that each sentence is a batch, without padding
             rows += _forward(model, tokenizer, batch)
     rows.sort(key=lambda row: row["sentence"])  # batches come longest first
     table = pd.DataFrame(rows)
@@ -74,12 +73,12 @@ def _forward(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: 
 
     def look(site: Site, weights: Tensor) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
-        asking, asked = queries.present[0].cpu(), keys.present[0].cpu()
+        asking, asked = queries.attention_mask[0].cpu(), keys.attention_mask[0].cpu()
         kept = weights[0].float().cpu()[:, asking][:, :, asked]  # [heads, query, key]
         if not kept.isfinite().all():
             raise ValueError(
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
-                f"corpus; {finite.advice(model)}"
+                f"corpus; {dummy_inputs.advice(model)}"
             )
         sides = {"queries": _tokens(tokenizer, queries), "keys": _tokens(tokenizer, keys)}
         for head, own in zip(site.numbers, kept, strict=True):
@@ -87,14 +86,14 @@ def _forward(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: 
             flat = own.double().flatten().numpy().round(DECIMALS).astype("float32")
             rows.append(place | told | sides | {"weights": flat})
 
-    with watched(model, look):
+    with capture_attention(model, look):
         body(model)(**batch.inputs, **without_cache(body(model)))
-    order = {kind: place for place, kind in enumerate(heads.KINDS)}
+    order = {kind: place for place, kind in enumerate(frame.KINDS)}
     return sorted(rows, key=lambda row: (order[row["kind"]], row["layer"], row["head"]))
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, side: Side) -> list[str]:
-    found: Any = tokenizer.convert_ids_to_tokens(side.ids[0][side.present[0]].tolist())
+def _tokens(tokenizer: PreTrainedTokenizerBase, side: TokenView) -> list[str]:
+    found: Any = tokenizer.convert_ids_to_tokens(side.ids[0][side.attention_mask[0]].tolist())
     return list(found)
 
 
@@ -105,14 +104,14 @@ def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> str | None:
     reference = batch.target.sentences[0]
     if reference is not None:
         return reference.text
-    return str(tokenizer.decode(batch.target.ids[0][batch.target.real[0]].tolist()))
+    return str(tokenizer.decode(batch.target.ids[0][batch.target.content[0]].tolist()))
 
 
 def _signature(model: PreTrainedModel, corpus: Corpus, encoded: Encoded) -> str:
     decoder = "greedy" if encoded.greedy else "none" if encoded.target is None else "reference"
-    return heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
+    return frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
         corpus=corpus.name,
         text=corpus.hash,
         sentences=len(encoded.source),

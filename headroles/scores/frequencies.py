@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import _distributed as processes
+from headroles import _distributed
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch, Pages, tokenised
 from headroles.models.loading import vocabulary
@@ -53,8 +53,8 @@ def _of_all(written: Sequence[Batch]) -> Counter[int]:
     own: Counter[int] = Counter()
     for batch in written:
         if batch.target is not None:
-            own.update(batch.target.ids[batch.target.real].tolist())
-    return sum(processes.gathered([own]), Counter())
+            own.update(batch.target.ids[batch.target.content].tolist())
+    return sum(_distributed.gathered([own]), Counter())
 
 
 def _ranked(counts: Counter[int], model: PreTrainedModel) -> tuple[Tensor, Tensor]:

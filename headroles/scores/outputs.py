@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.models.batching import Batch
 from headroles.scores.labels import LABELLED
 
@@ -30,9 +30,9 @@ def labels(model: PreTrainedModel, batch: Batch) -> Tensor:
     if batch.labels is not None:
         return batch.labels
     side = batch.source
-    if not models.causal(model):
-        return torch.where(side.real, side.ids, -100)
-    after = torch.where(side.present, side.ids, -100).roll(-1, dims=1)
+    if not loading.causal(model):
+        return torch.where(side.content, side.ids, -100)
+    after = torch.where(side.attention_mask, side.ids, -100).roll(-1, dims=1)
     after[:, -1] = -100
     return after
 
@@ -69,8 +69,8 @@ def mean_state(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
             f"objective 'similarity' needs states, and {type(model).__name__} puts out logits; use its body"
         )
     side = batch.source if batch.target is None else batch.target
-    present = side.present.to(states.dtype)
-    return weighted(states.transpose(1, 2), present / present.sum(-1, keepdim=True))
+    attention_mask = side.attention_mask.to(states.dtype)
+    return weighted(states.transpose(1, 2), attention_mask / attention_mask.sum(-1, keepdim=True))
 
 
 def weighted(values: Tensor, weights: Tensor) -> Tensor:

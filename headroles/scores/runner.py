@@ -15,27 +15,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._progress import track
 from headroles.analysis.intervals import share
 from headroles.data.corpus import Corpus, Sentence
-from headroles.data.streaming import Stream
-from headroles.models import attention_hooks as seam
-from headroles.models import batching as batches
-from headroles.models import capture as watch
-from headroles.models import dummy_inputs as finite
+from headroles.data.streaming import StreamingCorpus
+from headroles.models import attention_hooks, batching, capture, dummy_inputs, loading
 from headroles.models import heads as families
-from headroles.models import loading as models
 from headroles.models.batching import Batch, Encoded, Pages
-from headroles.models.capture import LookAtPart
+from headroles.models.capture import PartCallback
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.masking import Fill, Head
 from headroles.models.sites import Site
-from headroles.scores.accumulator import Array, Book, bounds, counting, rounded
-from headroles.scores.base import SELF, Measure, Score, Seen, named
+from headroles.scores.accumulator import Accumulator, Array, bounds, counting, rounded
+from headroles.scores.base import SELF, Measure, Observation, Score, named
 from headroles.scores.frequencies import Frequencies, frequencies, uncounted
-from headroles.scores.gradients.base import Flow, Gradient
+from headroles.scores.gradients.base import Flow, GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.missing import check_missing
 from headroles.scores.objectives import Name, Objective
-from headroles.tables import frame as heads
-from headroles.tables import kv_groups as sharing
+from headroles.tables import frame, kv_groups
 from headroles.tables.frame import Kind
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
@@ -44,11 +39,11 @@ DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "dis
 def score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus | Stream,
+    corpus: Corpus | StreamingCorpus,
     scores: Measure | Iterable[str | Measure] | None = None,
     *,
-    budget: int = 4096,
-    resamples: int = 1000,
+    max_tokens: int = 4096,
+    n_resamples: int = 1000,
     seed: int = 0,
     reference: Corpus | None = None,
 ) -> pd.DataFrame:
@@ -71,7 +66,7 @@ def score(
     Raises ValueError where a score cannot be had (syntax without trees), for attention or gradients that are not
     finite, gradients that are all zero, an empty corpus, a model without heads and a tokenizer that does not fit it.
     """
-    sites = families.sites(model)
+    sites = families.attention_sites(model)
     if not any(site.heads for site in sites):
         raise ValueError(f"{type(model).__name__} has no heads left to measure")
     pages = Pages(corpus, tokenizer, model)
@@ -79,30 +74,32 @@ def score(
         DEFAULT if scores is None else scores, sites, pages, counted=reference is not None, strict=scores is not None
     )
     watching = [one for one in chosen if isinstance(one, Score)]
-    gradients = [one for one in chosen if isinstance(one, Gradient)]
-    book = Book(chosen, resamples=resamples, seed=seed)
-    with seam.evaluating(model):
-        whole, every = pages.first, pages.batches(budget)
+    gradients = [one for one in chosen if isinstance(one, GradientScore)]
+    book = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
+    with attention_hooks.evaluating(model):
+        whole, every = pages.first, pages.batches(max_tokens)
         counts_own = bool(whole.greedy) and reference is None and any(one.needs_counts for one in chosen)
-        written = list(track(every, "writing targets", total=pages.number(budget))) if counts_own else None
+        written = list(track(every, "writing targets", total=pages.number(max_tokens))) if counts_own else None
         found = frequencies(pages, written, reference, tokenizer, model)
-        flows = [Flow(one, model, book, lambda: batches.batches(whole, model, budget=budget)) for one in gradients]
+        flows = [
+            Flow(one, model, book, lambda: batching.batches(whole, model, max_tokens=max_tokens)) for one in gradients
+        ]
         ahead = every if written is None else (written.pop(0) for _ in range(len(written)))
-        for batch in track(ahead, "scoring heads", total=pages.number(budget)):
-            weights = counting(batch.numbers, resamples, seed).to(model.device)
+        for batch in track(ahead, "scoring heads", total=pages.number(max_tokens)):
+            weights = counting(batch.numbers, n_resamples, seed).to(model.device)
             if watching:
                 _watch(batch, model, watching, book, weights, found)
             for flow in flows:
                 flow.read(batch, weights)
     book.together(model.device)
-    fields = _fields(model, pages, reference) | {"resamples": resamples, "seed": seed}
-    table = _table(book, families.index(model), fields, {flow.score.label: flow.close() for flow in flows})
+    fields = _fields(model, pages, reference) | {"resamples": n_resamples, "seed": seed}
+    table = _table(book, families.head_index(model), fields, {flow.score.label: flow.close() for flow in flows})
     content = whole.counts("source").total()
     check_missing(table, chosen, pages.corpus.name, uncounted(pages, found, reference), content)
     return table
 
 
-def attention(
+def attention_matrix(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
 ) -> pd.DataFrame:
     """The attention of one head on one sentence: rows are query tokens, columns key tokens, special ones included.
@@ -111,19 +108,19 @@ def attention(
     """
     one = Sentence(sentence) if isinstance(sentence, str) else sentence
     families.check_head(model, head)
-    encoded = batches.encode(Corpus("one sentence", (one,)), tokenizer, model, words=False)
+    encoded = batching.encode(Corpus("one sentence", (one,)), tokenizer, model, words=False)
     kept: list[Tensor] = []
 
     def keep(site: Site, weights: Tensor) -> None:
         if site.key == head[:2]:
             kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
 
-    with seam.evaluating(model), torch.inference_mode():
-        batch = next(batches.batches(encoded, model))
-        with watch.watched(model, keep):
+    with attention_hooks.evaluating(model), torch.inference_mode():
+        batch = next(batching.batches(encoded, model))
+        with capture.capture_attention(model, keep):
             body(model)(**batch.inputs, **without_cache(body(model)))
     if not kept[0].isfinite().all():
-        raise ValueError(f"the attention of {head} is not finite; {finite.advice(model)}")
+        raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(model)}")
     sides = batch.queries(head[0]), batch.keys(head[0])
     rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(side.ids[0].tolist())) for side in sides)
     return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
@@ -153,7 +150,7 @@ def _possible(
                 f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference=",
             ),
             (
-                isinstance(one, Gradient) and pages.streamed,
+                isinstance(one, GradientScore) and pages.streamed,
                 f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read",
             ),
         ]
@@ -176,7 +173,7 @@ def _watch(
     batch: Batch,
     model: PreTrainedModel,
     scores: list[Score],
-    book: Book,
+    book: Accumulator,
     weights: Tensor,
     counted: Frequencies,
 ) -> None:
@@ -187,54 +184,56 @@ def _watch(
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
         counts, ranks = counted["source" if keys is batch.source else "target"]
         asking = queries.span(first, first + attention.shape[-2])
-        seen = Seen(site.kind, attention.float().to(keys.ids.device), asking, keys, counts, ranks, first)
-        _check_finite(seen, site, batch, model)
+        observation = Observation(site.kind, attention.float().to(keys.ids.device), asking, keys, counts, ranks, first)
+        _check_finite(observation, site, batch, model)
         for score in (score for score in scores if site.kind in score.kinds):
-            book.add(score, site.key, score.tally(seen), weights)
+            book.add(score, site.key, score.update(observation), weights)
             if grounded.setdefault(site.kind, site.key) == site.key:  # the same for every layer
-                book.add_ground(score, site.kind, score.ground(seen), weights)
+                book.add_ground(score, site.kind, score.denominators(observation), weights)
 
     with torch.inference_mode(), _watched(model, look, batch, scores):
         body(model)(**batch.inputs, **without_cache(body(model)))
 
 
 def _watched(
-    model: PreTrainedModel, look: LookAtPart, batch: Batch, scores: list[Score]
+    model: PreTrainedModel, look: PartCallback, batch: Batch, scores: list[Score]
 ) -> AbstractContextManager[None]:
     """In parts where a layer has more weights than one part may have, and all scores add up over parts."""
-    sides = {site: (batch.queries(site.kind).ids, batch.keys(site.kind).ids) for site in families.sites(model)}
+    sides = {
+        site: (batch.queries(site.kind).ids, batch.keys(site.kind).ids) for site in families.attention_sites(model)
+    }
     most = max(site.heads * queries.numel() * keys.shape[1] for site, (queries, keys) in sides.items())
-    if most > watch.CELLS and all(one.in_parts for one in scores):
-        return watch.watched_in_parts(model, look, cells=watch.CELLS)
-    return watch.watched(model, lambda site, attention: look(site, attention, 0))
+    if most > capture.CELLS and all(one.in_parts for one in scores):
+        return capture.capture_attention_in_parts(model, look, cells=capture.CELLS)
+    return capture.capture_attention(model, lambda site, attention: look(site, attention, 0))
 
 
-def _check_finite(seen: Seen, site: Site, batch: Batch, model: PreTrainedModel) -> None:
-    known = seen.top[0].isfinite().all(-1).all(-1)  # [batch]
+def _check_finite(observation: Observation, site: Site, batch: Batch, model: PreTrainedModel) -> None:
+    known = observation.top[0].isfinite().all(-1).all(-1)  # [batch]
     if not known.all():
         number = batch.numbers[int(known.int().argmin())]
         raise ValueError(
             f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the corpus; "
-            f"{finite.advice(model)}"
+            f"{dummy_inputs.advice(model)}"
         )
 
 
 def _table(
-    book: Book, index: pd.MultiIndex, fields: dict[str, object], notes: Mapping[str, dict[str, object]]
+    book: Accumulator, index: pd.MultiIndex, fields: dict[str, object], notes: Mapping[str, dict[str, object]]
 ) -> pd.DataFrame:
     columns: dict[str, Array] = {}
     draws: dict[str, Array] = {}
     signatures: dict[str, str] = {}
     for score, name, values, sizes in book.close(index):
         columns[name] = values[:, 0]
-        if book.resamples and score.sampled(name):
+        if book.n_resamples and score.sampled(name):
             draws[name] = rounded(values[:, 1:])
             columns[f"{name}.low"], columns[f"{name}.high"] = (
                 bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
             )
-        text = heads.sign(**fields | {"score": score} | notes.get(score.label, {}))
+        text = frame.sign(**fields | {"score": score} | notes.get(score.label, {}))
         signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
-    return heads.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
+    return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
 
 def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> dict[str, object]:
@@ -244,13 +243,13 @@ def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> d
         {} if not first.greedy and first.target is None else {"decoder": "greedy" if first.greedy else "reference"}
     )
     return {
-        "model": models.name(model),
-        "weights": models.revision(model),
+        "model": loading.name(model),
+        "weights": loading.revision(model),
         "corpus": pages.corpus.name,
         "text": pages.corpus.hash,
         **pages.read,
         **decoder,
-        **({"shared": shared} if (shared := sharing.said(families.sites(model))) else {}),
+        **({"shared": shared} if (shared := kv_groups.said(families.attention_sites(model))) else {}),
         "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
         "headroles": version("headroles"),
     }
@@ -267,9 +266,9 @@ def attribute(
     *,
     method: str = "IntegratedGradients",
     objective: Name | Objective | None = None,
-    fill: Fill = "zero",
-    budget: int = 1024,
-    resamples: int = 1000,
+    replacement: Fill = "zero",
+    max_tokens: int = 1024,
+    n_resamples: int = 1000,
     seed: int = 0,
     **options: Any,
 ) -> pd.DataFrame:
@@ -281,5 +280,5 @@ def attribute(
     over the steps of a sentence, the tokens held that the intact model chose. The column `attribution[method]` has
     intervals as those of `score`, whose errors it raises.
     """
-    asked = Attribution(method=method, options=tuple(options.items()), fill=fill, objective=objective)
-    return score(model, tokenizer, corpus, asked, budget=budget, resamples=resamples, seed=seed)
+    asked = Attribution(method=method, options=tuple(options.items()), replacement=replacement, objective=objective)
+    return score(model, tokenizer, corpus, asked, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)

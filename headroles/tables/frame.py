@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from headroles.tables.files import BLANK, MARK, is_sealed, seal
 from headroles.tables.files import beside as beside
 from headroles.tables.files import replacing as replacing
-from headroles.tables.provenance import fields as fields
-from headroles.tables.provenance import holding as holding
-from headroles.tables.provenance import sign as sign
+from headroles.tables.signatures import fields as fields
+from headroles.tables.signatures import holding as holding
+from headroles.tables.signatures import sign as sign
 
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -77,7 +77,7 @@ def table(
     return frame
 
 
-def signature(table: pd.DataFrame, column: str) -> str:
+def provenance(table: pd.DataFrame, column: str) -> str:
     """The signature of one column of a table."""
     found: dict[str, str] = table.attrs.get("signatures", {})
     if column not in found:
@@ -144,7 +144,7 @@ def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
-def save(table: pd.DataFrame, path: str | Path) -> Path:
+def save_table(table: pd.DataFrame, path: str | Path) -> Path:
     """Write a table as parquet, signatures and resamples included.
 
     The file is written beside its place and then moved there, so an interrupted run or a full disk leaves what was
@@ -171,7 +171,7 @@ def save(table: pd.DataFrame, path: str | Path) -> Path:
     return path
 
 
-def load(path: str | Path) -> pd.DataFrame:
+def load_table(path: str | Path) -> pd.DataFrame:
     """Read a table that `save` wrote, if its bytes are the same still: their digest is in the file.
 
     Tables of earlier versions have none. Raises FileNotFoundError or ValueError with the path.

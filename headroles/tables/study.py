@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.files import check_writable
-from headroles.tables.provenance import fields
+from headroles.tables.signatures import fields
 
 ONE_MODEL = re.compile(  # tables that are all of one model; others are of what became of it, or of none
     r"heads|roles|attention|efficiency|relate|"
@@ -55,7 +55,7 @@ class Study:
             log.warning("%s was made by other options: computed anew", self.path(name))
         table = compute()
         table.attrs["recipe"] = recipe
-        heads.save(table, self.path(name))
+        frame.save_table(table, self.path(name))
         self.remove(gone)
         return table
 
@@ -68,8 +68,10 @@ class Study:
         """
         self.check_writable()
         made = self._made_from()
-        together = [one for one in made if one == name or (ONE_MODEL.fullmatch(one) and ONE_MODEL.fullmatch(name))]
-        if others := [one for one in together if _differ(_model(made[one]), _model(recipe))]:
+        heads_per_batch = [
+            one for one in made if one == name or (ONE_MODEL.fullmatch(one) and ONE_MODEL.fullmatch(name))
+        ]
+        if others := [one for one in heads_per_batch if _differ(_model(made[one]), _model(recipe))]:
             gone = made if ONE_MODEL.fullmatch(name) else {one: made[one] for one in others}
             return self._refuse("model", _model(recipe), _model(made[others[0]]), others, gone)
         if name in made and name != "relate" and _differ(_corpus(made[name]), _corpus(recipe)):
@@ -95,7 +97,7 @@ class Study:
             raise FileNotFoundError(
                 f"no table {name!r} in {self.folder}; there are: {', '.join(self.names()) or 'none'}"
             )
-        return heads.load(self.path(name))
+        return frame.load_table(self.path(name))
 
     def scores(self) -> pd.DataFrame:
         """All tables of the study with a row per head and numbers, joined: scores, effects of ablation, survival.
@@ -107,7 +109,7 @@ class Study:
         ]
         if not found:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
-        return heads.join(*found)
+        return frame.join(*found)
 
     def has(self, name: str) -> bool:
         """Whether the folder holds the table `name`."""
@@ -125,7 +127,7 @@ class Study:
         """What each table of ours in the folder was made from: its recipe, or its first signature."""
         found = {}
         for name in self.names():
-            if (notes := heads.notes(self.path(name))) is not None:
+            if (notes := frame.notes(self.path(name))) is not None:
                 texts = [notes.get("recipe") or "", *(notes.get("signatures") or {}).values()]
                 found[name] = next((text for text in texts if any(_model(text))), texts[0])
         return found
@@ -135,7 +137,7 @@ class Study:
     ) -> dict[str, str]:
         """The tables that have to go. Raises FileExistsError, with what is there, unless that was asked for."""
         if not self.overwrite:
-            signed = (heads.notes(self.path(others[0])) or {}).get("signatures") or {}
+            signed = (frame.notes(self.path(others[0])) or {}).get("signatures") or {}
             named = dict(fields(next(iter(signed.values()), ""))).get(what, f"one {what}")
             raise FileExistsError(
                 f"study {self.folder} holds another {what}: got {_listed(got)}; expected {_listed(expected)}, "

@@ -9,7 +9,7 @@ import pandas as pd
 
 AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
 WORST = ("no", "refused", "yes", "not asked")  # an area is what the worst of its laws is
-START, END = "<!-- families: written by `headroles families --readme README.md` -->", "<!-- end of families -->"
+START, END = "<!-- families: written by `headroles architectures --readme README.md` -->", "<!-- end of families -->"
 LONGEST = 160  # letters of a reason
 _LINEAR = "layers of linear attention, or of none, have no rules"
 NOTES = {  # what lies behind what a law answers

@@ -11,10 +11,10 @@ import transformers
 from transformers import PreTrainedModel
 
 from headroles._progress import track
-from headroles.models.submodels import tower
-from headroles.tables import frame as heads
-from headroles.testing.runner import LAWS, conform
-from headroles.testing.tiny_models import miniature
+from headroles.models.submodels import submodel
+from headroles.tables import frame
+from headroles.testing.runner import CHECKS, check_model
+from headroles.testing.tiny_models import tiny_model
 
 # fmt: off
 GROUPS: dict[str, str] = {  # an architecture, and after a slash the tower of it that is looked at
@@ -97,7 +97,7 @@ def architectures(names: Sequence[str] | None = None) -> pd.DataFrame:
         raise ValueError(f"not in the zoo: {', '.join(unknown)}; it has {', '.join(listed)}")
     tables = [_put(name, listed[name]) for name in track(chosen, "architectures", len(chosen))]
     found = pd.concat(tables)
-    text = heads.sign(headroles=version("headroles"), transformers=transformers.__version__, seed=0)
+    text = frame.sign(headroles=version("headroles"), transformers=transformers.__version__, seed=0)
     found.attrs["signatures"] = dict.fromkeys(found.columns, text)
     return found
 
@@ -105,9 +105,9 @@ def architectures(names: Sequence[str] | None = None) -> pd.DataFrame:
 def build(name: str) -> PreTrainedModel:
     """The miniature of an architecture of the zoo."""
     kind, options = VARIANTS.get(name, (name.partition("/")[0], {}))
-    model = miniature(kind, **(options or OPTIONS.get(kind, {})))
+    model = tiny_model(kind, **(options or OPTIONS.get(kind, {})))
     part = name.partition("/")[2]
-    return tower(model, part) if part else model
+    return submodel(model, part) if part else model
 
 
 def _listed() -> Iterator[tuple[str, str]]:
@@ -119,9 +119,9 @@ def _listed() -> Iterator[tuple[str, str]]:
 
 def _put(name: str, group: str) -> pd.DataFrame:
     try:
-        table = conform(build(name))
+        table = check_model(build(name))
     except ValueError as error:  # no miniature, no such tower
-        table = pd.DataFrame({"of": [law.of for law in LAWS.values()]}, index=pd.Index(LAWS, name="law"))
+        table = pd.DataFrame({"of": [law.of for law in CHECKS.values()]}, index=pd.Index(CHECKS, name="law"))
         table = table.assign(holds="refused", off=float("nan"), allowed=float("nan"), why=str(error))
     kind = VARIANTS[name][0] if name in VARIANTS else name.partition("/")[0]
     table = table.reset_index().assign(name=name, group=group, architecture=kind)

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
 from headroles.models.attention_hooks import configs_of
-from headroles.models.capture import watched
+from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import examples, without_cache, words
 from headroles.models.loading import vocabulary
-from headroles.models.masking import Head, gated
+from headroles.models.masking import Head, mask_heads
 from headroles.models.sites import Site
 from headroles.tables.frame import Kind
 
@@ -37,14 +37,14 @@ class Case:
 
     def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
         self.model = deepcopy(model).float().eval()
-        self.sites: list[Site] = families.sites(self.model, inputs)
+        self.sites: list[Site] = families.attention_sites(self.model, inputs)
         self.inputs = dict(inputs or examples(self.model))
         self.plain = self.output(self.model)  # what it puts out by itself
 
     @cached_property
     def heads(self) -> int:
         """How many heads it has."""
-        return len(families.index(self.model))
+        return len(families.head_index(self.model))
 
     @cached_property
     def eager(self) -> PreTrainedModel:
@@ -73,9 +73,9 @@ class Case:
 
     @cached_property
     def watched(self) -> Weights:
-        """The attention weights that `hr.watched` shows."""
+        """The attention weights that `hr.capture_attention` shows."""
         seen: Weights = {}
-        with watched(self.model, lambda site, weights: seen.update({site.key: weights})):
+        with capture_attention(self.model, lambda site, weights: seen.update({site.key: weights})):
             self.call(self.model)
         return seen
 
@@ -135,7 +135,7 @@ class Case:
     def under(self, gates: Tensor, model: PreTrainedModel | None = None) -> Tensor:
         """What a model puts out under gates."""
         chosen = self.model if model is None else model
-        with gated(chosen, gates):
+        with mask_heads(chosen, gates):
             return self.output(chosen)
 
     def row(self, number: int) -> dict[str, Tensor]:

@@ -13,18 +13,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headroles.ablation.effects import ablate_sets
-from headroles.models import attention_hooks as seam
-from headroles.models.capture import watched
+from headroles.models import attention_hooks
+from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import closed, gated
+from headroles.models.masking import head_mask, mask_heads
 from headroles.models.pruned import resized
-from headroles.pruning.removal import shrink
+from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import prune
 from headroles.scores import score
-from headroles.scores.lrp import ruled
+from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.conservation_report import balance, totals
 from headroles.tables.frame import Kind
-from headroles.testing import reference as by_hand
+from headroles.testing import reference
 from headroles.testing.case import Case, NotAsked, apart, first
 
 GREEDY: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": 4}
@@ -42,7 +42,7 @@ def zero(case: Case) -> float:
     off, felt = 0.0, 0.0
     for site, head in zip(case.sites, case.some, strict=True):
         alike = [(*each.key, head[2]) for each in case.sites if each.module is site.module]
-        shut, copy = case.under(closed(case.model, alike)), case.copy()
+        shut, copy = case.under(head_mask(case.model, alike)), case.copy()
         weight = copy.get_parameter(f"{site.out_name}.weight").data
         columns = weight if type(site.out).__name__ == "Conv1D" else weight.T  # [what comes in, what goes out]
         place = site.numbers.index(head[2])
@@ -55,20 +55,20 @@ def zero(case: Case) -> float:
 def batched(case: Case) -> float:
     """Gates of its own for each example give what they give example by example."""
     gates = _some_open(case)
-    together = case.under(gates)
+    heads_per_batch = case.under(gates)
     alone = []
     for number in range(len(gates)):
-        with gated(case.model, gates[number]):
+        with mask_heads(case.model, gates[number]):
             alone.append(case.output(case.model)[number])
-    return apart(together, torch.stack(alone))
+    return apart(heads_per_batch, torch.stack(alone))
 
 
 def effects(case: Case) -> float:
     """`hr.ablate_sets` measures the change of loss that a loop measures, a sentence at a time, a forward for each."""
     sets = {str(head): [head] for head in case.some}
-    intact = by_hand.loss(case, torch.ones(case.heads))
-    changes = [by_hand.loss(case, closed(case.model, heads)) - intact for heads in sets.values()]
-    found = ablate_sets(case.model, case.tokenizer, case.corpus, sets, resamples=0)["ablation[loss]"]
+    intact = reference.loss(case, torch.ones(case.heads))
+    changes = [reference.loss(case, head_mask(case.model, heads)) - intact for heads in sets.values()]
+    found = ablate_sets(case.model, case.tokenizer, case.corpus, sets, n_resamples=0)["ablation[loss]"]
     return float(abs(found.to_numpy() - changes).max()) / max(1.0, intact)
 
 
@@ -80,7 +80,7 @@ def generation(case: Case) -> float:
         raise NotAsked(f"{type(case.model).__name__} looks ahead, so that it is not written word by word")
     source = {name: value for name, value in case.row(0).items() if not name.startswith(("decoder", "attention"))}
     side = "decoder_input_ids" if case.writes else "input_ids"
-    with gated(case.model, _some_open(case)[1]), torch.no_grad():
+    with mask_heads(case.model, _some_open(case)[1]), torch.no_grad():
         made: Any = case.model.generate(**source, **GREEDY)
         steps = torch.stack(made.logits, 1)  # [1, step, word]
         before = made.sequences.shape[1] - steps.shape[1]
@@ -125,7 +125,7 @@ def masks(case: Case) -> float:
 
     What looks at padding, or ahead, puts out something else.
     """
-    with watched(case.model, lambda *_: None):
+    with capture_attention(case.model, lambda *_: None):
         found = case.output(case.model)
     return apart(_there(case, found), _there(case, case.plain))
 
@@ -133,8 +133,8 @@ def masks(case: Case) -> float:
 def confidence(case: Case) -> float:
     """`hr.score`'s confidence is the mean over tokens of the largest weight that the model itself gives out."""
     corpus = case.corpus
-    found = score(case.model, case.tokenizer, corpus, ["confidence"], resamples=0)["confidence"]
-    return float((torch.tensor(found.to_numpy()) - by_hand.confidence(case)).abs().max())
+    found = score(case.model, case.tokenizer, corpus, ["confidence"], n_resamples=0)["confidence"]
+    return float((torch.tensor(found.to_numpy()) - reference.confidence(case)).abs().max())
 
 
 def _configured(case: Case) -> Counter[tuple[Kind, int]]:
@@ -157,8 +157,8 @@ ROUNDING = 1e-4  # of the largest number: weights that were loaded lie elsewhere
 
 def cut(case: Case) -> float:
     """Heads cut out do what they do closed, and so does what is loaded from where the rest was saved."""
-    expected = case.under(closed(case.model, case.some))
-    smaller = shrink(case.copy(), case.some)
+    expected = case.under(head_mask(case.model, case.some))
+    smaller = remove_heads(case.copy(), case.some)
     if not apart(_again(case, case.model), case.plain) <= ROUNDING:
         raise NotAsked(f"transformers does not bring back {type(case.model).__name__} as it was, with all heads too")
     return max(apart(case.output(smaller), expected), apart(_again(case, smaller), expected))
@@ -169,7 +169,7 @@ def chosen(case: Case) -> float:
 
     How many heads are another choice.
     """
-    slopes = by_hand.importance(case)
+    slopes = reference.importance(case)
     keep = case.heads // 2
     alive = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep)
     kept = set((alive.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
@@ -191,14 +191,14 @@ def forward(case: Case) -> float:
     model, ones = case.model, torch.ones(2, case.heads, requires_grad=True)
 
     def output() -> Tensor:
-        with gated(model, ones), torch.random.fork_rng(devices=[]):
+        with mask_heads(model, ones), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return first(model(**case.inputs, **without_cache(model))).detach()
 
     model.requires_grad_(False)
-    with seam.attending(model, lambda _: None):
+    with attention_hooks.attending(model, lambda _: None):
         eager = output()
-    with ruled(model, "cp"):
+    with lrp_rules(model, "cp"):
         return float((output() - eager).abs().max())
 
 
@@ -217,7 +217,7 @@ def slopes(case: Case) -> float:
     way = torch.randn(case.heads, generator=generator).to(model.dtype)
 
     def value(gates: Tensor) -> Tensor:
-        with gated(model, gates), torch.random.fork_rng(devices=[]):
+        with mask_heads(model, gates), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return _some(first(model(**inputs, **without_cache(model))))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from headroles.data.corpus import Sentence
 from headroles.models.dummy_inputs import without_cache
 from headroles.models.loading import causal, shifted, special
-from headroles.models.masking import gated
+from headroles.models.masking import mask_heads
 from headroles.testing.case import Case, NotAsked, Weights
 
 
@@ -32,7 +32,7 @@ def losses(case: Case, gates: Tensor) -> list[Tensor]:
         raise NotAsked(f"{type(case.model).__name__} predicts no tokens, so that it has no loss")
     found = []
     for inputs, labels in (read(case, sentence) for sentence in case.corpus):
-        with gated(case.model, gates):
+        with mask_heads(case.model, gates):
             logits: Any = case.model(**inputs, **without_cache(case.model)).logits
         there = labels[0] >= 0
         found.append(F.cross_entropy(logits[0][there], labels[0][there], reduction="none"))

@@ -9,14 +9,11 @@ import pandas as pd
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.testing import checks as closing
-from headroles.testing import checks as cutting
-from headroles.testing import checks as relevance
-from headroles.testing import checks as seeing
+from headroles.testing import checks
 from headroles.testing.case import Case, NotAsked
 
 
-class Law(NamedTuple):
+class Check(NamedTuple):
     """What a law is of, how it is checked, and how far off its answer may be."""
 
     of: str
@@ -24,26 +21,26 @@ class Law(NamedTuple):
     allowed: float
 
 
-LAWS: dict[str, Law] = {
-    "sites": Law("scores", seeing.sites, 0),
-    "rows": Law("scores", seeing.rows, 1e-5),
-    "sums": Law("scores", seeing.sums, 1e-5),
-    "masks": Law("scores", seeing.masks, 1e-4),
-    "confidence": Law("scores", seeing.confidence, 1e-5),
-    "identity": Law("ablation", closing.identity, 0),
-    "zero": Law("ablation", closing.zero, 1e-4),
-    "batched": Law("ablation", closing.batched, 1e-4),
-    "effects": Law("ablation", closing.effects, 1e-4),
-    "generation": Law("ablation", closing.generation, 1e-4),
-    "forward": Law("relevance", relevance.forward, 0),
-    "conserved": Law("relevance", relevance.conserved, 1e-4),
-    "slopes": Law("pruning", relevance.slopes, 1e-2),
-    "chosen": Law("pruning", cutting.chosen, 0),
-    "cut": Law("shrinking", cutting.cut, 1e-4),
+CHECKS: dict[str, Check] = {
+    "sites": Check("scores", checks.sites, 0),
+    "rows": Check("scores", checks.rows, 1e-5),
+    "sums": Check("scores", checks.sums, 1e-5),
+    "masks": Check("scores", checks.masks, 1e-4),
+    "confidence": Check("scores", checks.confidence, 1e-5),
+    "identity": Check("ablation", checks.identity, 0),
+    "zero": Check("ablation", checks.zero, 1e-4),
+    "batched": Check("ablation", checks.batched, 1e-4),
+    "effects": Check("ablation", checks.effects, 1e-4),
+    "generation": Check("ablation", checks.generation, 1e-4),
+    "forward": Check("relevance", checks.forward, 0),
+    "conserved": Check("relevance", checks.conserved, 1e-4),
+    "slopes": Check("pruning", checks.slopes, 1e-2),
+    "chosen": Check("pruning", checks.chosen, 0),
+    "cut": Check("shrinking", checks.cut, 1e-4),
 }
 
 
-def conform(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> pd.DataFrame:
+def check_model(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> pd.DataFrame:
     """Put every law of this project to a model: does what it is used for hold of it? A row per law.
 
     `of`: what the law is of (scores, ablation, relevance, pruning, shrinking). `holds`: "yes"; "no", the numbers would
@@ -54,16 +51,16 @@ def conform(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) 
     """
     try:
         case = Case(model, inputs)
-        rows = {name: _answer(law, case) for name, law in LAWS.items()}
+        rows = {name: _answer(law, case) for name, law in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
-        rows = dict.fromkeys(LAWS, _failed(error))
+        rows = dict.fromkeys(CHECKS, _failed(error))
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table.insert(0, "of", [law.of for law in LAWS.values()])
-    table.insert(3, "allowed", [law.allowed for law in LAWS.values()])
+    table.insert(0, "of", [law.of for law in CHECKS.values()])
+    table.insert(3, "allowed", [law.allowed for law in CHECKS.values()])
     return table.rename_axis("law")
 
 
-def _answer(law: Law, case: Case) -> dict[str, Any]:
+def _answer(law: Check, case: Case) -> dict[str, Any]:
     try:
         off = law.check(case)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
@@ -73,7 +70,7 @@ def _answer(law: Law, case: Case) -> dict[str, Any]:
     return {"holds": "no", "off": off, "why": f"{off:.2g} off, {law.allowed:.2g} allowed: {_claim(law)}"}
 
 
-def _claim(law: Law) -> str:
+def _claim(law: Check) -> str:
     """What a law claims, in a sentence."""
     return (law.check.__doc__ or "").splitlines()[0]
 

@@ -45,7 +45,7 @@ TASKS = (  # what a model does, where its config does not say: the first that it
 )
 
 
-def miniature(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -> PreTrainedModel:
+def tiny_model(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -> PreTrainedModel:
     """A model of an architecture ("llama"), or of a config, with two layers of four heads and random weights.
 
     It keeps what makes the architecture: layers of each kind it has, shared key-value heads, experts, windows.

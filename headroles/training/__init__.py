@@ -1,1 +1,5 @@
 """Training: fine-tuning with the Hugging Face Trainer, and small translation models from scratch."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

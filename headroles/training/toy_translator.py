@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from headroles.data import synthetic as toy
+from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.training.marian import marian, pieced
 
@@ -79,7 +79,7 @@ def accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus:
 
 def pairs(recipe: Recipe) -> Corpus:
     """The sentence pairs a recipe learns from; those of `toy.corpus` with its default seed are others."""
-    made = toy.corpus(recipe.pairs, seed=recipe.seed + 1, translated=True)
+    made = synthetic.synthetic_corpus(recipe.pairs, seed=recipe.seed + 1, translated=True)
     return Corpus("toy pairs", tuple(one for one in made if len(one.heads) <= recipe.longest))
 
 

@@ -16,17 +16,17 @@ import transformers
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles import _distributed as processes
+from headroles import _distributed
 from headroles.ablation.evaluation import evaluate
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import Corpus
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.models.batching import tokenised
 from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.labels import check_labels, classes
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.training.hf_trainer import Spread, Trainer
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"
@@ -74,10 +74,10 @@ def train(
     if (place / HISTORY).is_file():
         _take(model, place)
         model.eval()
-        return heads.load(place / HISTORY)
+        return frame.load_table(place / HISTORY)
     rows = _rows(model, tokenizer, corpus)
     if held_out is not None:  # what cannot be measured is said now, not after an epoch
-        evaluate(model, tokenizer, held_out[:2], measured, resamples=0)
+        evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
     options = {"num_train_epochs": epochs, "per_device_train_batch_size": batch, "learning_rate": rate, "seed": seed}
     watcher = _watcher(tokenizer, held_out, measured, seed)
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
@@ -90,13 +90,15 @@ def train(
         model.config.use_cache = cached  # the Trainer switches it off for good
     table = _table(trainer.state.log_history, names, recipe)
     if trainer.is_world_process_zero():
-        models.save(model, tokenizer, place, overwrite=True)
-        heads.save(table, place / HISTORY)
+        loading.save(model, tokenizer, place, overwrite=True)
+        frame.save_table(table, place / HISTORY)
     trainer.accelerator.wait_for_everyone()
     return table
 
 
-def classifier(name: str | Path, corpus: Corpus, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_classifier(
+    name: str | Path, corpus: Corpus, **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A hub id or a local folder as a classifier of the labels of `corpus`, its tokenizer; a new head is drawn by 0.
 
     Raises ValueError for a corpus without labels, and for labels that are not classes.
@@ -106,7 +108,7 @@ def classifier(name: str | Path, corpus: Corpus, **options: Any) -> tuple[PreTra
         "id2label": dict(enumerate(labels)),
         "label2id": {label: i for i, label in enumerate(labels)},
     }
-    return models.load(name, cls="AutoModelForSequenceClassification", **names, **options)
+    return loading.load(name, cls="AutoModelForSequenceClassification", **names, **options)
 
 
 def _recipe(
@@ -119,10 +121,10 @@ def _recipe(
 ) -> str:
     """What a training follows from."""
     options = ",".join(f"{name}={value}" for name, value in sorted(asked["options"].items()))
-    return heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
-        tokenizer=models.tokens(tokenizer),
+    return frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
+        tokenizer=loading.tokens(tokenizer),
         corpus=corpus.name,
         text=corpus.hash,
         held_out=held_out.hash if held_out is not None else None,
@@ -160,7 +162,7 @@ def _check_free(place: Path, recipe: str) -> None:
     note = place / RECIPE
     if note.is_file() and note.read_text() != recipe:
         raise ValueError(f"{place} holds training of another model, corpus or options; give another folder")
-    if not note.is_file() and models.weight_files(place):
+    if not note.is_file() and loading.weight_files(place):
         raise ValueError(f"{place} holds a model that was not trained there; give another folder")
 
 
@@ -190,7 +192,7 @@ def _trainer(
     usual: dict[str, Any] = {"save_strategy": "epoch", "train_sampling_strategy": "group_by_length"}
     usual |= {"logging_nan_inf_filter": False}  # it would say 0 for NaN
     usual |= {"dataloader_pin_memory": torch.cuda.is_available()}
-    if processes.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
+    if _distributed.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
         usual |= {"use_cpu": True, "ddp_backend": "gloo"}
     trainer = Trainer(
         rates=rates,
@@ -221,7 +223,7 @@ class _Begun(transformers.TrainerCallback):
         self.place, self.recipe = place, recipe
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        with heads.replacing(self.place / RECIPE) as draft:
+        with frame.replacing(self.place / RECIPE) as draft:
             draft.write_text(self.recipe)
 
 

@@ -44,18 +44,17 @@ from helpers.messages import whole
 from helpers.objectives import classifier, labelled
 from helpers.traces import NAMES, _traces
 
-from headroles.ablation.effects import PLANS, ablate
+from headroles.ablation.effects import UNITS, ablate
 from headroles.ablation.forward_cache import Replay, layers
 from headroles.ablation.metrics import BLEU, ChrF, Loss, Perplexity
 from headroles.ablation.resample import partners
 from headroles.ablation.significance import effects
 from headroles.ablation.sweep import FILLS, sweep
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
-from headroles.models import batching as batches
+from headroles.models import batching, masking
 from headroles.models import heads as families
-from headroles.models import masking as gates
 from headroles.scores.accumulator import counting
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 WHOLE = ["albert", "fsmt"]  # whose layers cannot be handed back: one module for all, and time first
 MODELS = ["marian", "classifier", "gpt2"]
@@ -66,34 +65,34 @@ MODELS = ["marian", "classifier", "gpt2"]
 
 def several(model):
     """Heads alone, pairs across layers and kinds, whole layers, all heads and none: sets of heads."""
-    index = list(families.index(model))
+    index = list(families.head_index(model))
     pairs = [(one, other) for one in index[::4] for other in index[::4] if one < other]
     whole_layers = [[head for head in index if head[:2] == key] for key in dict.fromkeys(head[:2] for head in index)]
     return [[head] for head in index] + pairs + whole_layers + [index, []]
 
 
 def fills(model):
-    return ["zero"] if any(site.outside for site in families.sites(model)) else ["zero", "uniform"]
+    return ["zero"] if any(site.outside for site in families.attention_sites(model)) else ["zero", "uniform"]
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
 def test_variants_are_those_of_the_gated_model(name):
     model, batch = by_hand(name)
-    rows = torch.stack([gates.closed(model, closed) for closed in several(model)])
-    for fill in fills(model):
-        replay = Replay(model, batch, fill)
-        expected = torch.stack([naive(model, batch, row, fill) for row in rows])
+    rows = torch.stack([masking.head_mask(model, closed) for closed in several(model)])
+    for replacement in fills(model):
+        replay = Replay(model, batch, replacement)
+        expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
         assert all(not torch.allclose(one, replay.output.logits, atol=1e-4) for one in expected[:-1])
         near(expected[-1], replay.output.logits)
-        together = replay.run(rows)[0].logits
-        near(together.reshape(expected.shape), expected)
+        heads_per_batch = replay.run(rows)[0].logits
+        near(heads_per_batch.reshape(expected.shape), expected)
         for some, one in zip(rows.split(3), expected.split(3), strict=True):
             near(replay.run(some)[0].logits.reshape(one.shape), one)
 
 
 def test_rows_are_all_examples_of_the_first_variant_and_then_of_the_second():
     model, batch = by_hand("marian")
-    found = Replay(model, batch).run(torch.ones(3, len(families.index(model))))[1]
+    found = Replay(model, batch).run(torch.ones(3, len(families.head_index(model))))[1]
     assert found.numbers == (0, 1) * 3
     assert torch.equal(found.inputs["input_ids"], batch.inputs["input_ids"].repeat(3, 1))
 
@@ -102,7 +101,7 @@ def calls(model, replay, row):
     """How often the heads of each (kind, layer) are run again for a variant."""
     found = Counter()
     with ExitStack() as stack:
-        for site in families.sites(model):
+        for site in families.attention_sites(model):
             hook = site.out.register_forward_hook(lambda *_, key=site.key: found.update([key]))
             stack.callback(hook.remove)
         replay.run(row[None])
@@ -112,18 +111,18 @@ def calls(model, replay, row):
 @pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name not in WHOLE))
 def test_what_lies_below_the_first_closed_head_is_not_run(name):
     model, batch = by_hand(name)
-    keys = [site.key for site in families.sites(model)]
+    keys = [site.key for site in families.attention_sites(model)]
     replay = Replay(model, batch)
     height = {(kind, layer): (kind != "enc-self", layer) for kind, layer in keys}
     for key in keys:
-        row = gates.closed(model, [(*key, 0)])
+        row = masking.head_mask(model, [(*key, 0)])
         assert calls(model, replay, row) == {other: 1 for other in keys if height[other] >= height[key]}
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
 def test_all_layers_are_known_or_none(name):
     model = zoo.tiny(name)
-    expected = {(site.kind == "enc-self", site.layer) for site in families.sites(model)}
+    expected = {(site.kind == "enc-self", site.layer) for site in families.attention_sites(model)}
     assert len(layers(model)) == (0 if name in WHOLE else len(expected))
 
 
@@ -135,7 +134,7 @@ def traces(model):
 def test_a_replay_leaves_no_trace_even_by_an_exception(name):
     model, batch = by_hand(name)
     before = traces(model)
-    last = gates.closed(model, [families.index(model)[-1]])[None]
+    last = masking.head_mask(model, [families.head_index(model)[-1]])[None]
     Replay(model, batch).run(last)
     assert traces(model) == before
     with pytest.raises(KeyError):  # in the last layer: the filling has nothing for it
@@ -152,7 +151,7 @@ def test_a_layer_keeps_a_forward_of_its_own():
     layer = model.transformer.h[0]
     add_hook_to_module(layer, ModelHook())
     before = layer.forward
-    Replay(model, batch).run(gates.closed(model, [("dec-self", 1, 0)])[None])
+    Replay(model, batch).run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
     assert vars(layer).get("forward") is before
 
 
@@ -160,42 +159,42 @@ def test_a_layer_keeps_a_forward_of_its_own():
 
 
 def ablated(name, **options):
-    return ablate(*given(name), **{"resamples": 0, "budget": ALL} | options)
+    return ablate(*given(name), **{"n_resamples": 0, "max_tokens": ALL} | options)
 
 
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("replacement", FILLS)
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", MODELS)
-def test_every_effect_is_that_of_a_plain_loop(name, plan, fill):
-    table = ablated(name, plan=plan, fill=fill)
+def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
+    table = ablated(name, unit=unit, replacement=replacement)
     model, intact = given(name)[0], mean(name, frozenset())
-    expected = [mean(name, closed, fill) - intact for closed in closing(name, plan)]
-    roundings = 32 if fill == "uniform" else 16  # the naive loop attends in another way below the closed heads
-    name = column(plan, fill=fill)
+    expected = [mean(name, closed, replacement) - intact for closed in closing(name, unit)]
+    roundings = 32 if replacement == "uniform" else 16  # the naive loop attends in another way below the closed heads
+    name = column(unit, replacement=replacement)
     close(table[name], expected, size=intact, operations=roundings)
-    assert list(table.index) == list(families.index(model))
-    fields = heads.signature(table, name).split("|")
-    said = {f"intact:{intact:.6g}", f"plan:{plan}", f"fill:{fill}", "examples:6"}
+    assert list(table.index) == list(families.head_index(model))
+    fields = frame.provenance(table, name).split("|")
+    said = {f"intact:{intact:.6g}", f"plan:{unit}", f"fill:{replacement}", "examples:6"}
     assert said <= set(fields)
 
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_another_example_does_not_depend_on_the_batch_where_the_model_writes(beams):
     """Nor does it with beams, where the next row was another beam of the same sentence."""
-    asked = {"fill": "other", "metric": ChrF(beams=beams), "plan": "kind"}
+    asked = {"replacement": "other", "metric": ChrF(beams=beams), "unit": "kind"}
     expected = ablated("marian", **asked)
-    found = ablated("marian", **asked, together=2, budget=40)
+    found = ablated("marian", **asked, heads_per_batch=2, max_tokens=40)
     name = column("kind", "chrf", "other")
     np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-6)
     assert expected[name].abs().gt(0.1).any()
 
 
 def test_another_example_is_drawn_by_the_seed():
-    name = column("single", fill="other")
-    first, same, second = (ablated("gpt2", fill="other", seed=seed) for seed in (0, 0, 1))
+    name = column("single", replacement="other")
+    first, same, second = (ablated("gpt2", replacement="other", seed=seed) for seed in (0, 0, 1))
     assert first[name].equals(same[name])
     assert not np.allclose(first[name], second[name])
-    assert "partners:1" in heads.signature(second, name).split("|")
+    assert "partners:1" in frame.provenance(second, name).split("|")
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -218,17 +217,21 @@ def test_a_single_example_has_no_other():
     )
     model, tokenizer, _ = given("gpt2")
     with pytest.raises(ValueError, match=whole(message)):
-        ablate(model, tokenizer, corpus(1), fill="other")
+        ablate(model, tokenizer, corpus(1), replacement="other")
 
 
 def test_plans_and_fills_differ():
-    found = [ablated("marian", plan=plan, fill=fill)[column(plan, fill=fill)] for plan in PLANS for fill in FILLS[:4]]
+    found = [
+        ablated("marian", unit=unit, replacement=replacement)[column(unit, replacement=replacement)]
+        for unit in UNITS
+        for replacement in FILLS[:4]
+    ]
     assert all(not np.allclose(one, other) for i, one in enumerate(found) for other in found[:i])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_agreement_is_with_the_intact_model(name):
-    table = ablated(name, metric="agreement", budget=100)
+    table = ablated(name, metric="agreement", max_tokens=100)
     expected = [mean(name, closed, metric="agreement") - 1 for closed in closing(name, "single")]
     close(table["ablation[agreement]"], expected, size=1)
     assert min(expected) < 0
@@ -243,26 +246,26 @@ def test_a_perplexity_is_of_the_whole_corpus():
 def test_the_mean_of_a_model_that_reads_a_cache_otherwise_is_of_what_it_does_here():
     """FSMT's decoder sees what is to come if its forward makes a cache."""
     model, tokenizer = zoo.tiny("fsmt"), tokens_of("fsmt")
-    options = {"fill": "mean", "plan": "layer", "resamples": 0}
+    options = {"replacement": "mean", "unit": "layer", "n_resamples": 0}
     found = ablate(model, tokenizer, corpus(4), **options)
     model.config.use_cache = False
     pd.testing.assert_frame_equal(found, ablate(model, tokenizer, corpus(4), **options), rtol=0, atol=bound(5))
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("replacement", FILLS)
 @pytest.mark.parametrize("name", MODELS)
-def test_neither_how_many_go_together_nor_batches_matter(name, fill):
-    expected = ablated(name, fill=fill)
-    for together, budget in ((1, ALL), (3, ALL), (1, 40), (8, 320)):
-        found = ablated(name, fill=fill, together=together, budget=budget)
+def test_neither_how_many_go_together_nor_batches_matter(name, replacement):
+    expected = ablated(name, replacement=replacement)
+    for heads_per_batch, max_tokens in ((1, ALL), (3, ALL), (1, 40), (8, 320)):
+        found = ablated(name, replacement=replacement, heads_per_batch=heads_per_batch, max_tokens=max_tokens)
         pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-3)  # p are the least exact
-        effects = column("single", fill=fill)
+        effects = column("single", replacement=replacement)
         close(found[effects], expected[effects], size=mean(name, frozenset()), operations=32)
 
 
 def test_a_head_alone_in_its_layer_has_no_rest():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
-    table = ablate(model, tokens_of("gpt2"), corpus(4), plan="rest", resamples=20)
+    table = ablate(model, tokens_of("gpt2"), corpus(4), unit="rest", n_resamples=20)
     assert (table[["ablation[loss rest]", "ablation[loss rest].low", "ablation[loss rest].high"]] == 0).all(axis=None)
     assert (table["ablation[loss rest].p"] == 1).all()
 
@@ -283,9 +286,9 @@ class Counting(Loss):
 
 
 @pytest.mark.parametrize(("plan", "variants"), [("single", 24), ("rest", 24), ("layer", 6), ("kind", 3)])
-def test_what_several_heads_share_is_measured_once(plan, variants):
+def test_what_several_heads_share_is_measured_once(unit, variants):
     metric = Counting()
-    pd.testing.assert_frame_equal(ablated("marian", metric=metric, plan=plan), ablated("marian", plan=plan))
+    pd.testing.assert_frame_equal(ablated("marian", metric=metric, unit=unit), ablated("marian", unit=unit))
     assert metric.seen == 6 * (1 + variants)
 
 
@@ -318,7 +321,7 @@ def test_out_of_memory_fewer_go_together(caplog):
 def test_the_model_is_left_as_it_was(training):
     model = zoo.tiny("marian").train(training)
     before = traces(model)
-    found = ablate(model, tokens_of("marian"), corpus(6), resamples=0, budget=ALL)
+    found = ablate(model, tokens_of("marian"), corpus(6), n_resamples=0, max_tokens=ALL)
     assert traces(model) == before
     pd.testing.assert_frame_equal(found, ablated("marian"))  # and was measured without dropout
 
@@ -328,9 +331,9 @@ def test_the_model_is_left_as_it_was(training):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_intervals_and_resamples_are_of_the_weights_that_scores_have(name):
-    table = ablated(name, resamples=200, seed=3)
+    table = ablated(name, n_resamples=200, seed=3)
     weights = counting(range(6), 200, 3)[1:].numpy()
-    drawn = heads.resamples(table).draws["ablation[loss]"]
+    drawn = frame.resamples(table).draws["ablation[loss]"]
     ends = table[["ablation[loss].low", "ablation[loss].high"]].to_numpy()
     for row, closed in enumerate(closing(name, "single")):
         one, other = (looped(name, each) for each in (closed, frozenset()))
@@ -345,19 +348,19 @@ def test_without_resamples_there_are_no_intervals():
     table = ablated("gpt2", metric="perplexity")
     lacking = [f"ablation[perplexity]{end}" for end in (".low", ".high", ".p", ".holm", ".bh")]
     assert table[lacking].isna().all(axis=None)
-    assert heads.resamples(table) is None
+    assert frame.resamples(table) is None
     assert ablated("gpt2")["ablation[loss].p"].between(0, 1).all()
 
 
 @pytest.mark.parametrize("metric", ["loss", "perplexity"])
 def test_resamples_without_an_example_are_left_out(metric):
     """Of two sentences every seventh resample draws none."""
-    table = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(2), metric=metric, resamples=100)
+    table = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(2), metric=metric, n_resamples=100)
     assert table.notna().all(axis=None)
 
 
 def p_of(found, **options):
-    return effects(found, **{"resamples": 200} | options).columns[".p"]
+    return effects(found, **{"n_resamples": 200} | options).columns[".p"]
 
 
 @pytest.mark.parametrize("count", [1.0, 4.0])
@@ -365,7 +368,7 @@ def test_p_of_a_mean_is_that_of_a_paired_t_test(count):
     changes = np.random.default_rng(1).normal(0.2, 1, (20, 30))
     found = measured(np.full(30, count), changes)
     expected = [scipy.stats.ttest_rel(each[:, 0], found.intact[:, 0]).pvalue for each in found.closed.values()]
-    np.testing.assert_allclose(p_of(found, resamples=0), expected, rtol=1e-9)
+    np.testing.assert_allclose(p_of(found, n_resamples=0), expected, rtol=1e-9)
 
 
 def test_p_of_a_ratio_is_that_of_a_t_test_of_its_linear_part():
@@ -375,19 +378,19 @@ def test_p_of_a_ratio_is_that_of_a_t_test_of_its_linear_part():
     ratios = changes.sum(1) / counts.sum()
     linear = ratios[:, None] + (changes - ratios[:, None] * counts) / counts.mean()
     expected = scipy.stats.ttest_1samp(linear, 0, axis=1).pvalue
-    np.testing.assert_allclose(p_of(measured(counts, changes), resamples=0), expected, rtol=1e-9)
+    np.testing.assert_allclose(p_of(measured(counts, changes), n_resamples=0), expected, rtol=1e-9)
 
 
 def test_an_effect_that_is_always_the_same_is_certain_and_none_is_nothing():
     for metric, certain in ((Loss(), 2.0**-49), (Perplexity(), 2 / 201)):
         found = measured(np.ones(50), np.stack([np.zeros(50), np.ones(50)]), metric)
         assert p_of(found).tolist() == [1, certain]
-    assert p_of(measured(np.ones(1), np.ones((1, 1))), resamples=0).tolist() == [1]
+    assert p_of(measured(np.ones(1), np.ones((1, 1))), n_resamples=0).tolist() == [1]
 
 
 def test_p_of_another_metric_is_how_often_a_resample_is_on_the_other_side():
     found = measured(np.ones(30), np.random.default_rng(3).normal(0.2, 1, (20, 30)), Perplexity())
-    effect = effects(found, resamples=200, seed=5)
+    effect = effects(found, n_resamples=200, seed=5)
     for draws, p in zip(effect.draws, effect.columns[".p"], strict=True):
         other_side = min((draws <= 0).sum(), (draws >= 0).sum())
         assert p == pytest.approx(min(1, 2 * (other_side + 1) / 201))
@@ -398,7 +401,7 @@ def test_p_of_another_metric_is_how_often_a_resample_is_on_the_other_side():
 def test_where_there_is_no_effect_p_is_uniform_and_nothing_is_found(metric):
     rng = np.random.default_rng(4)
     counts = rng.integers(1, 20, 120).astype(float)
-    found = effects(measured(counts, rng.normal(0, 1, (200, 120)) * np.sqrt(counts), metric), resamples=1000)
+    found = effects(measured(counts, rng.normal(0, 1, (200, 120)) * np.sqrt(counts), metric), n_resamples=1000)
     assert scipy.stats.kstest(found.columns[".p"], "uniform").pvalue > 0.01
     assert found.columns[".holm"].min() > 0.01
     assert found.columns[".bh"].min() > 0.01
@@ -420,7 +423,7 @@ def test_corrections_are_those_of_textbooks(seed):
 
 def test_what_was_tested_once_counts_once():
     """The heads of a kind share a test: three tests are corrected for, not 24."""
-    table = ablated("marian", plan="kind")
+    table = ablated("marian", unit="kind")
     p = table["ablation[loss kind].p"].groupby("kind", sort=False).first()
     np.testing.assert_allclose(table["ablation[loss kind].holm"].groupby("kind", sort=False).first(), holm(p.array))
 
@@ -428,18 +431,18 @@ def test_what_was_tested_once_counts_once():
 # --- going on -------------------------------------------------------------------------------------------------------
 
 
-SMALL = {"budget": 160, "plan": "kind", "resamples": 20}  # several batches of few sentences
+SMALL = {"max_tokens": 160, "unit": "kind", "n_resamples": 20}  # several batches of few sentences
 
 
 def test_a_sweep_goes_on_after_its_last_finished_batch(tmp_path):
     metric, expected = Stopping(), ablated("marian", **SMALL)
     metric.after = 4 * 2 + 2  # the intact model and three kinds: in the third batch
     with pytest.raises(InterruptedError):
-        ablated("marian", metric=metric, folder=tmp_path, together=1, **SMALL | {"budget": 20})
+        ablated("marian", metric=metric, folder=tmp_path, heads_per_batch=1, **SMALL | {"max_tokens": 20})
     finished = files(tmp_path)
     assert len(finished) == 2
     metric.after = 10**9
-    found = ablated("marian", metric=metric, folder=tmp_path, together=1, **SMALL | {"budget": 20})
+    found = ablated("marian", metric=metric, folder=tmp_path, heads_per_batch=1, **SMALL | {"max_tokens": 20})
     pd.testing.assert_frame_equal(found, expected, rtol=0, atol=bound(5))
     assert len(files(tmp_path)) > 3
     assert finished.items() <= files(tmp_path).items()
@@ -451,7 +454,7 @@ def test_a_finished_sweep_is_read(tmp_path):
     assert len(finished) > 1
     pd.testing.assert_frame_equal(ablated("marian", metric=Loss(), folder=tmp_path, **SMALL), first)
     assert files(tmp_path) == finished
-    again = ablated("marian", folder=tmp_path, **SMALL | {"resamples": 50, "seed": 1})
+    again = ablated("marian", folder=tmp_path, **SMALL | {"n_resamples": 50, "seed": 1})
     pd.testing.assert_series_equal(again["ablation[loss kind]"], first["ablation[loss kind]"])
     assert files(tmp_path) == finished
 
@@ -472,11 +475,11 @@ ELSE = {  # what differs, of what a translator writes of three sentences
     "generation": lambda: {"model": terse(most=6)},
     "tokenizer": lambda: {"tokenizer": tokens_of("bert")},
     "corpus": lambda: {"corpus": corpus(4)},
-    "fill": lambda: {"fill": "mean"},
-    "plan": lambda: {"plan": "layer"},
+    "replacement": lambda: {"replacement": "mean"},
+    "unit": lambda: {"unit": "layer"},
     "metric": lambda: {"metric": "bleu"},
     "beams": lambda: {"metric": ChrF(2)},
-    "budget": lambda: {"budget": 160},
+    "max_tokens": lambda: {"max_tokens": 160},
 }
 
 
@@ -484,7 +487,7 @@ ELSE = {  # what differs, of what a translator writes of three sentences
 def unfinished(tmp_path_factory):
     """What a sweep was made from, and the folder with what it kept."""
     first = {"model": terse(), "tokenizer": tokens_of("marian"), "corpus": corpus(3), "metric": "chrf"}
-    first |= SMALL | {"budget": ALL}
+    first |= SMALL | {"max_tokens": ALL}
     folder = tmp_path_factory.mktemp("kept")
     ablate(**first, folder=folder)
     return first, folder
@@ -501,8 +504,8 @@ def test_what_was_made_from_something_else_is_not_read(what, unfinished):
 
 def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
     model, tokenizer, text = given("gpt2")
-    variants = [frozenset([head]) for head in families.index(model)]
-    groups = list(batches.batches(batches.encode(text, tokenizer, model), model, budget=20))
+    variants = [frozenset([head]) for head in families.head_index(model)]
+    groups = list(batching.batches(batching.encode(text, tokenizer, model), model, max_tokens=20))
     metric = Stopping()
     metric.after, metric.fails = len(variants) + 1 + 3, False  # in the second batch, of the third variant
     numbers = groups[1].numbers
@@ -512,7 +515,7 @@ def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
         f"are kept"
     )
     with pytest.raises(ValueError, match=whole(message)):
-        sweep(model, tokenizer, text, variants, metric, budget=20, together=1, folder=tmp_path)
+        sweep(model, tokenizer, text, variants, metric, max_tokens=20, heads_per_batch=1, folder=tmp_path)
     assert len(files(tmp_path)) == 1
 
 
@@ -536,11 +539,11 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     finished = {name: what for name, what in files(tmp_path).items() if name.endswith(".npy")}
-    options = {"budget": 80, "resamples": 20}
+    options = {"max_tokens": 80, "n_resamples": 20}
     given = zoo.tiny("marian"), tokens_of("marian"), corpus(40)
     found = ablate(*given, folder=tmp_path, **options)
     pd.testing.assert_frame_equal(found, ablate(*given, **options))
-    number = len(list(batches.batches(batches.encode(given[2], *given[1::-1]), given[0], budget=10)))
+    number = len(list(batching.batches(batching.encode(given[2], *given[1::-1]), given[0], max_tokens=10)))
     assert len(finished) < number == len(list(tmp_path.glob("*.npy")))
     assert finished.items() <= files(tmp_path).items()
 
@@ -559,14 +562,20 @@ def test_scores_of_what_is_written_are_those_of_sacrebleu(metric, beams):
     sources = [sentence.text for sentence in text]
 
     def scored(closed):
-        written = generated(sources, gates.closed(model, closed), beams)
+        written = generated(sources, masking.head_mask(model, closed), beams)
         return SCORES[metric.name](written, references).score
 
     intact = scored([])
     expected = [scored(closed) - intact for closed in dict.fromkeys(closing("marian", "layer"))]
     assert len(set(expected)) > 3
-    for together, budget in ((1, ALL), (4, 160)):
-        options = {"metric": metric(beams), "plan": "layer", "together": together, "budget": budget, "resamples": 0}
+    for heads_per_batch, max_tokens in ((1, ALL), (4, 160)):
+        options = {
+            "metric": metric(beams),
+            "unit": "layer",
+            "heads_per_batch": heads_per_batch,
+            "max_tokens": max_tokens,
+            "n_resamples": 0,
+        }
         table = ablate(model, tokens_of("marian"), text, **options)
         found = dict(zip(closing("marian", "layer"), table[column("layer", metric.name)], strict=True))
         assert list(found.values()) == pytest.approx(expected, abs=1e-9)
@@ -574,22 +583,22 @@ def test_scores_of_what_is_written_are_those_of_sacrebleu(metric, beams):
 
 def test_a_signature_tells_beams_apart():
     model, tokenizer = writing("marian"), tokens_of("marian")
-    options = {"plan": "kind", "resamples": 0}
+    options = {"unit": "kind", "n_resamples": 0}
     tables = [ablate(model, tokenizer, translated(), metric=ChrF(beams), **options) for beams in (1, 2)]
-    one, two = (set(heads.signature(table, "ablation[chrf kind]").split("|")) for table in tables)
+    one, two = (set(frame.provenance(table, "ablation[chrf kind]").split("|")) for table in tables)
     assert {field for field in one ^ two if not field.startswith("intact:")}
 
 
 def test_no_more_is_written_than_the_model_has_positions():
-    table = ablate(zoo.tiny("marian"), tokens_of("marian"), corpus(2), metric="chrf", plan="kind", resamples=0)
+    table = ablate(zoo.tiny("marian"), tokens_of("marian"), corpus(2), metric="chrf", unit="kind", n_resamples=0)
     assert table.notna().to_numpy()[:, 0].all()
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 UNKNOWN = {
-    "plan": "unknown plan 'all'; known: single, rest, layer, kind",
-    "fill": "unknown fill 'all'; known: zero, mean, other, uniform, rescale",
+    "unit": "unknown plan 'all'; known: single, rest, layer, kind",
+    "replacement": "unknown fill 'all'; known: zero, mean, other, uniform, rescale",
     "metric": "unknown metric 'all'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
     "top, reference, class, similarity",
 }
@@ -621,7 +630,7 @@ REFUSED = [
 def test_metrics_that_are_not_to_be_had(name, metric, text, message):
     model = classifier() if name == "classifier" else writing(name)
     with pytest.raises(ValueError, match=whole(message)):
-        ablate(model, given(name)[1], text, metric=metric, resamples=0)
+        ablate(model, given(name)[1], text, metric=metric, n_resamples=0)
 
 
 def test_a_model_whose_weights_are_no_numbers():
@@ -632,4 +641,4 @@ def test_a_model_whose_weights_are_no_numbers():
         "weights in GPT2LMHeadModel: 1 of 32 in transformer.h.1.mlp.c_proj.bias; finished batches are kept"
     )
     with pytest.raises(ValueError, match=whole(message)):
-        ablate(model, tokens_of("gpt2"), corpus(6), resamples=0)
+        ablate(model, tokens_of("gpt2"), corpus(6), n_resamples=0)

@@ -25,15 +25,14 @@ from helpers.messages import whole
 from helpers.traces import _traces
 
 import headroles as hr
-from headroles.ablation.curves import areas, curve
+from headroles import plots
+from headroles.ablation.curves import ablation_curve, areas
 from headroles.experiments.compare_scores import ABLATION, agreement, compare
-from headroles.models import batching as batches
+from headroles.models import batching, masking
 from headroles.models import heads as families
-from headroles.models import masking as gates
-from headroles.plots import attention_map as plots
 from headroles.scores.accumulator import counting
 from headroles.scores.objectives import objective
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 METRICS = ["agreement", "loss", "top"]
 
@@ -41,21 +40,21 @@ METRICS = ["agreement", "loss", "top"]
 @cache
 def orders(name):
     """All heads from the first to the last, and three of them."""
-    every = list(families.index(zoo.tiny(name)))
+    every = list(families.head_index(zoo.tiny(name)))
     return {"all": every, "three": every[-1:-4:-1]}
 
 
-def drawn(name, metric="agreement", *, steps=4, resamples=20, given=None, **options):
-    options = {"resamples": resamples, "steps": steps, "metric": metric} | options
-    return curve(zoo.tiny(name), tokens_of(name), given or corpus(6), orders(name), **options)
+def drawn(name, metric="agreement", *, steps=4, n_resamples=20, given=None, **options):
+    options = {"n_resamples": n_resamples, "steps": steps, "metric": metric} | options
+    return ablation_curve(zoo.tiny(name), tokens_of(name), given or corpus(6), orders(name), **options)
 
 
 @cache
 def read(name):
     """A model, and the corpus as one batch."""
     model = zoo.tiny(name)
-    encoded = batches.encode(corpus(6), tokens_of(name), model)
-    return model, list(batches.batches(encoded, model, budget=10**6))
+    encoded = batching.encode(corpus(6), tokens_of(name), model)
+    return model, list(batching.batches(encoded, model, max_tokens=10**6))
 
 
 @cache
@@ -64,7 +63,7 @@ def by_hand(name, metric, closed):
     model, groups = read(name)
     explain = objective(metric, model).explain(model, lambda: groups)
     (batch,) = groups
-    with torch.no_grad(), hr.gated(model, gates.closed(model, closed)):
+    with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, closed)):
         found = explain(model(**batch.inputs), batch)
     back = np.argsort(batch.numbers)
     sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
@@ -98,7 +97,7 @@ def test_a_curve_starts_at_the_intact_model_and_ends_where_all_of_its_heads_are_
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_intervals_are_of_the_same_resamples_as_those_of_scores(metric):
-    table = drawn("marian", metric, resamples=50, seed=3)
+    table = drawn("marian", metric, n_resamples=50, seed=3)
     weights = counting(range(6), 50, 3)[1:].numpy()
     for row in table.itertuples():
         sums, counts = by_hand("marian", metric, tuple(orders("marian")[row.order][: row.closed]))
@@ -108,7 +107,7 @@ def test_intervals_are_of_the_same_resamples_as_those_of_scores(metric):
 
 def test_changes_are_paired():
     """Against the intact model in the same resamples: narrower than if the two varied apart."""
-    table = drawn("marian", "loss", resamples=50, seed=3)
+    table = drawn("marian", "loss", n_resamples=50, seed=3)
     weights = counting(range(6), 50, 3).numpy()
     intact = np.divide(*(weights @ each for each in by_hand("marian", "loss", ())))
     for row in table.to_dict("records"):
@@ -119,22 +118,22 @@ def test_changes_are_paired():
 
 
 def test_batches_do_not_matter():
-    pd.testing.assert_frame_equal(drawn("marian", budget=20), drawn("marian"), rtol=0, atol=bound(1))
-    pd.testing.assert_frame_equal(drawn("bert", "loss", budget=20), drawn("bert", "loss"), rtol=0, atol=bound(5))
+    pd.testing.assert_frame_equal(drawn("marian", max_tokens=20), drawn("marian"), rtol=0, atol=bound(1))
+    pd.testing.assert_frame_equal(drawn("bert", "loss", max_tokens=20), drawn("bert", "loss"), rtol=0, atol=bound(5))
 
 
 def test_heads_may_be_replaced_by_something_else_than_nothing():
-    zero, uniform = (drawn("bert", "loss", fill=fill) for fill in ("zero", "uniform"))
+    zero, uniform = (drawn("bert", "loss", replacement=replacement) for replacement in ("zero", "uniform"))
     first = zero["share"] == 0
     np.testing.assert_allclose(zero["value"][first], uniform["value"][first], rtol=1e-6)
     assert not np.allclose(zero["value"][~first], uniform["value"][~first])
-    assert "fill:uniform" in heads.signature(uniform, "value").split("|")
+    assert "fill:uniform" in frame.provenance(uniform, "value").split("|")
 
 
 def test_a_signature_says_what_was_closed_and_measured():
-    fields = dict(field.partition(":")[::2] for field in heads.signature(drawn("gpt2"), "value").split("|"))
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(drawn("gpt2"), "value").split("|"))
     expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "examples": "6"}
-    expected |= {"metric": "Agreement()", "fill": "zero", "resamples": "20", "seed": "0"}
+    expected |= {"metric": "Agreement()", "replacement": "zero", "n_resamples": "20", "seed": "0"}
     assert expected.items() <= fields.items()
 
 
@@ -142,13 +141,13 @@ def test_a_signature_says_what_was_closed_and_measured():
 def test_the_model_is_left_as_it_was(training):
     model = zoo.tiny("gpt2").train(training)
     before = _traces(model)
-    table = curve(model, tokens_of("gpt2"), corpus(6), orders("gpt2"), steps=4, resamples=20)
+    table = ablation_curve(model, tokens_of("gpt2"), corpus(6), orders("gpt2"), steps=4, n_resamples=20)
     assert _traces(model) == before
     pd.testing.assert_frame_equal(table, drawn("gpt2"))  # and was measured without dropout
 
 
 def test_without_resamples_there_are_no_intervals():
-    table = drawn("gpt2", resamples=0)
+    table = drawn("gpt2", n_resamples=0)
     assert table[["low", "high"]].isna().all(axis=None)
     found = areas(table)
     assert found[["area.low", "area.high"]].isna().all(axis=None)
@@ -157,14 +156,14 @@ def test_without_resamples_there_are_no_intervals():
 
 def test_resamples_without_a_sentence_are_left_out():
     """Of two sentences every seventh resample draws none."""
-    table = drawn("gpt2", given=corpus(2), resamples=100)
+    table = drawn("gpt2", given=corpus(2), n_resamples=100)
     assert not counting(range(2), 100, 0)[1:].any(1).all()
     assert table[["low", "high"]].notna().all(axis=None)
     assert areas(table).notna().all(axis=None)
 
 
 def test_areas_are_trapezoids_best_first():
-    table = drawn("marian", resamples=50)
+    table = drawn("marian", n_resamples=50)
     found = areas(table)
     assert found.index.name == "order"
     assert found["area"].is_monotonic_decreasing
@@ -178,7 +177,7 @@ def test_areas_are_trapezoids_best_first():
         draws = [weights @ sums / (weights @ counts) for sums, counts in pairs]
         bounds = np.nanquantile(np.trapezoid(draws, part["share"], axis=0), [0.025, 0.975])
         close([row["area.low"], row["area.high"]], bounds)
-    assert heads.signature(found, "area") == heads.signature(table, "value")
+    assert frame.provenance(found, "area") == frame.provenance(table, "value")
 
 
 ONE, TWO = ("enc-self", 0, 0), ("enc-self", 0, 1)
@@ -192,17 +191,17 @@ def test_orders_that_cannot_be_closed(order, steps, size):
         f"order 'mine' of {size} heads cannot be closed in {steps} steps; give each head once, and at least one step"
     )
     with pytest.raises(ValueError, match=whole(message)):
-        curve(zoo.tiny("bert"), tokens_of("bert"), corpus(3), {"mine": order}, steps=steps)
+        ablation_curve(zoo.tiny("bert"), tokens_of("bert"), corpus(3), {"mine": order}, steps=steps)
 
 
 def test_heads_and_metrics_that_there_are_not():
     given = zoo.tiny("bert"), tokens_of("bert"), corpus(3)
     message = "no head ('enc-self', 2, 0) in BertForMaskedLM, which has enc-self 2 layers of 4 heads"
     with pytest.raises(ValueError, match=whole(message)):
-        curve(*given, {"mine": [ONE, ("enc-self", 2, 0)]})
+        ablation_curve(*given, {"mine": [ONE, ("enc-self", 2, 0)]})
     message = "metric 'bleu' needs a translation model; BertForMaskedLM writes none"
     with pytest.raises(ValueError, match=whole(message)):
-        curve(*given, {"mine": [ONE]}, metric="bleu")
+        ablation_curve(*given, {"mine": [ONE]}, metric="bleu")
 
 
 # --- plots ----------------------------------------------------------------------------------------------------------
@@ -270,7 +269,7 @@ def test_without_random_orders_there_is_no_grey_line(table):
 
 
 def test_what_is_no_table_of_curves(table):
-    message = "expected the table of headroles.curves.curve (high, low, order, share, value); got "
+    message = "expected the table of headroles.ablation_curve (high, low, order, share, value); got "
     for wrong in (table.drop(columns="low"), [1, 2]):
         with pytest.raises(ValueError, match=rf"\A{re.escape(message)}"):
             plots.curves(wrong)
@@ -280,7 +279,7 @@ def test_what_is_no_table_of_curves(table):
 
 
 def test_agreement_is_spearmans():
-    index = families.index(zoo.tiny("marian"))
+    index = families.head_index(zoo.tiny("marian"))
     rng = np.random.default_rng(0)
     names = ["one", "two", "three"]
     columns = {name: rng.integers(0, 9, len(index)).astype(float) for name in names}  # with ties
@@ -288,7 +287,7 @@ def test_agreement_is_spearmans():
         name: (values[:, None] + rng.normal(size=(len(index), 30))).astype(np.float32)
         for name, values in columns.items()
     }
-    table = heads.table(columns, index, "signed", draws=draws)
+    table = frame.table(columns, index, "signed", draws=draws)
     found = agreement(table, names[:2], "three")
     assert found["all"].is_monotonic_decreasing
     layers = [part.index for _, part in table.groupby(level=["kind", "layer"])]
@@ -308,24 +307,24 @@ def test_agreement_is_spearmans():
 
 
 def test_agreement_without_resamples_has_no_bounds():
-    index = families.index(zoo.tiny("bert"))
-    table = heads.table({"one": np.arange(8.0), "two": np.arange(8.0)[::-1]}, index, "signed")
+    index = families.head_index(zoo.tiny("bert"))
+    table = frame.table({"one": np.arange(8.0), "two": np.arange(8.0)[::-1]}, index, "signed")
     found = agreement(table, ["one"], "two")
     assert found.loc["one", ["all", "within"]].tolist() == pytest.approx([-1, -1])
     assert found[["all.low", "all.high", "within.low", "within.high"]].isna().all(axis=None)
 
 
 def test_heads_that_are_all_alike_have_no_ranks():
-    index = families.index(zoo.tiny("bert"))
+    index = families.head_index(zoo.tiny("bert"))
     draws = {"flat": np.ones((8, 5), np.float32), "two": np.random.default_rng(0).random((8, 5)).astype(np.float32)}
-    table = heads.table({"flat": np.ones(8), "two": np.arange(8.0)}, index, "signed", draws=draws)
+    table = frame.table({"flat": np.ones(8), "two": np.arange(8.0)}, index, "signed", draws=draws)
     assert agreement(table, ["flat"], "two").isna().all(axis=None)
 
 
 RULES = ["cp", "voita"]
 COMPARED = {"confidence", "importance", "relevance[cp].size", "relevance[cp logit].size", "relevance[voita].size"}
 COMPARED |= {"relevance[voita logit].size"}
-OPTIONS = {"rules": RULES, "seeds": 2, "resamples": 20}
+OPTIONS = {"rules": RULES, "seeds": 2, "n_resamples": 20}
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +354,7 @@ def test_the_least_relevant_heads_are_closed_first(compared):
     table, curves = study.load("heads"), study.load("curves")
     for name in ("confidence", "relevance[cp].size"):
         order = {name: table[name].sort_values(kind="stable").index.tolist()}
-        alone = curve(zoo.tiny("marian"), tokens_of("marian"), corpus(20)[6:], order, resamples=20)
+        alone = ablation_curve(zoo.tiny("marian"), tokens_of("marian"), corpus(20)[6:], order, n_resamples=20)
         kept = curves[curves["order"] == name].reset_index(drop=True)
         pd.testing.assert_frame_equal(_bare(kept), _bare(alone), rtol=0, atol=bound(1))
         np.testing.assert_allclose(area.loc[name], areas(alone).loc[name], rtol=0, atol=bound(1))
@@ -377,7 +376,7 @@ def test_an_encoder_without_a_head_is_compared_by_its_states(tmp_path):
     assert set(found.index) == {name for name in COMPARED if "voita" not in name}
     table = study.load("heads")
     for column in ("importance", "relevance[cp]", ABLATION):
-        assert "objective:Similarity()" in heads.signature(table, column).split("|")
+        assert "objective:Similarity()" in frame.provenance(table, column).split("|")
     assert area["area"].between(-1, 1).all()
 
 
@@ -423,7 +422,7 @@ def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
     }
     assert figures <= {path.name for path in Path(tmp_path).iterdir()}
     table = hr.Study(tmp_path).load("heads")
-    assert "sentences:5" in heads.signature(table, "relevance[cp]").split("|")
+    assert "sentences:5" in frame.provenance(table, "relevance[cp]").split("|")
     assert {"relevance[cp]", "relevance[attn].size", "confidence"} <= set(table)
 
 

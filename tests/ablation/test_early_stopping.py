@@ -24,7 +24,7 @@ from scipy import stats
 
 from headroles.ablation.early_stopping import FIRST, GROWTH, looks, scores, staged, stopped
 from headroles.ablation.effects import ablate, ablate_sets, closed_in
-from headroles.ablation.example_stats import Sweep, written
+from headroles.ablation.example_stats import ExampleStats, written
 from headroles.ablation.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perplexity
 from headroles.ablation.significance import best, effects
 from headroles.ablation.sweep import sweep
@@ -32,7 +32,7 @@ from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
 from headroles.scores.accumulator import counting
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 LEVEL, RISK, MISS = 0.01, 0.001, 0.05  # the defaults of `staged`
@@ -147,8 +147,8 @@ def test_what_is_clear_on_a_part_is_clear_on_a_larger_part(z, one, other):
 @DETERMINISTIC
 @given(st.lists(st.floats(-8, 8), max_size=5), SHARES)
 def test_each_effect_is_looked_at_by_itself(sizes, share):
-    together = stopped(np.array(sizes), share, level=LEVEL, risk=RISK, miss=MISS)
-    assert together.tolist() == [clear(z, share) for z in sizes]
+    heads_per_batch = stopped(np.array(sizes), share, level=LEVEL, risk=RISK, miss=MISS)
+    assert heads_per_batch.tolist() == [clear(z, share) for z in sizes]
 
 
 @pytest.mark.parametrize(("z", "share"), [*product([0, -1, 1.7, 2.4, 3], [0.1, 0.3, 0.6, 0.9])])
@@ -192,7 +192,7 @@ def simulated(sizes, seed):
 
 
 def p_of(found):
-    return effects(found, resamples=0).columns[".p"]
+    return effects(found, n_resamples=0).columns[".p"]
 
 
 def test_without_any_effect_no_more_is_found_than_was_risked():
@@ -217,7 +217,7 @@ def test_scores_are_effects_in_standard_errors():
     found = simulated(np.array([-3.0, 0.0, 0.5, 20.0]), seed=4)
     z = scores(found, list(found.closed))
     np.testing.assert_allclose(2 * stats.norm.sf(np.abs(z)), p_of(found), atol=1e-12)
-    assert np.sign(z).tolist() == np.sign(effects(found, resamples=0).columns[""]).tolist()
+    assert np.sign(z).tolist() == np.sign(effects(found, n_resamples=0).columns[""]).tolist()
     boots = scores(replace(found, metric=Perplexity()), list(found.closed))
     np.testing.assert_allclose(boots, z, rtol=0.2, atol=0.2)
 
@@ -236,7 +236,7 @@ def test_an_effect_that_is_always_the_same_is_of_any_size_and_none_is_of_none():
 
 
 def singles(model):
-    return [frozenset([head]) for head in families.index(model)]
+    return [frozenset([head]) for head in families.head_index(model)]
 
 
 def early(name="marian", text=None, metric=None, model=None, **options):
@@ -282,7 +282,7 @@ def test_a_variant_is_run_up_to_the_look_at_which_it_is_clear(seed):
 
 def test_what_was_never_stopped_has_the_statistics_of_the_whole_corpus():
     names = ["", ".low", ".high", ".p"]
-    one, other = (effects(found, resamples=100).columns for found in (early(), everything()))
+    one, other = (effects(found, n_resamples=100).columns for found in (early(), everything()))
     never = one[".examples"] == SIZE
     assert 0 < never.sum() < len(never)
     for name in names:
@@ -320,7 +320,7 @@ def test_a_seed_decides():
 
 
 def test_it_goes_on_after_its_last_finished_batch(tmp_path):
-    metric, options = Stopping(), {"together": 1, "budget": 40, "folder": tmp_path}
+    metric, options = Stopping(), {"heads_per_batch": 1, "max_tokens": 40, "folder": tmp_path}
     metric.after = 45
     with pytest.raises(InterruptedError):
         early("gpt2", metric=metric, **options)
@@ -329,7 +329,10 @@ def test_it_goes_on_after_its_last_finished_batch(tmp_path):
     metric.after = 10**9
     found = early("gpt2", metric=metric, **options)
     assert finished.items() < files(tmp_path).items()
-    equal(replace(found, metric=None), replace(early("gpt2", metric=Stopping(), together=1, budget=40), metric=None))
+    equal(
+        replace(found, metric=None),
+        replace(early("gpt2", metric=Stopping(), heads_per_batch=1, max_tokens=40), metric=None),
+    )
     kept = files(tmp_path)
     metric.after = 0  # nothing can be measured
     equal(early("gpt2", metric=metric, **options), found)
@@ -353,12 +356,12 @@ def test_sentences_too_long_are_counted_wherever_they_fall():
     assert "too_long:1" in found.signature.split("|")
 
 
-@pytest.mark.parametrize("fill", ["uniform", "rescale", "mean", "other"])
-def test_fills_are_those_of_the_whole_corpus(fill):
+@pytest.mark.parametrize("replacement", ["uniform", "rescale", "mean", "other"])
+def test_fills_are_those_of_the_whole_corpus(replacement):
     """So is the mean that a head puts out."""
-    found = by_number(early(fill=fill))
+    found = by_number(early(replacement=replacement))
     for each, rows in zip(found.closed, run_on(found), strict=True):
-        near(found.closed[each][rows], everything(fill=fill).closed[each][rows])
+        near(found.closed[each][rows], everything(replacement=replacement).closed[each][rows])
 
 
 def test_a_metric_that_compares_sentences_knows_them_all():
@@ -399,8 +402,8 @@ CASES = {
 
 @cache
 def ablated(metric, *, early):
-    *given, plan = CASES[metric]()
-    return ablate(*given, metric=metric, plan=plan, resamples=100, early=early)
+    *given, unit = CASES[metric]()
+    return ablate(*given, metric=metric, unit=unit, n_resamples=100, early=early)
 
 
 @pytest.mark.parametrize("metric", CASES)
@@ -409,7 +412,7 @@ def test_a_table_says_on_how_many_examples_it_rests(metric):
     assert list(table) == [f"{name}{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh", ".examples")]
     assert set(table[f"{name}.examples"]) == {FIRST, LONG}
     assert table.notna().all(axis=None)
-    assert all("early:True" in heads.signature(table, each).split("|") for each in table)
+    assert all("early:True" in frame.provenance(table, each).split("|") for each in table)
 
 
 @pytest.mark.parametrize("metric", CASES)
@@ -418,7 +421,7 @@ def test_a_head_that_was_not_stopped_has_the_effect_of_the_whole_corpus(metric):
     early.columns = early.columns.str.replace(" early]", "]")
     name = str(late.columns[0])
     assert list(late) == [each for each in early if not each.endswith(".examples")]
-    assert not any(field.startswith("early") for field in heads.signature(late, name).split("|"))
+    assert not any(field.startswith("early") for field in frame.provenance(late, name).split("|"))
     never = early[f"{name}.examples"] == LONG
     told = [name, f"{name}.low", f"{name}.high", f"{name}.p"]
     pd.testing.assert_frame_equal(early.loc[never, told], late.loc[never, told], rtol=0, atol=1e-4)
@@ -440,10 +443,10 @@ def partly(metric, seed=0):
 @pytest.mark.parametrize("metric", [Loss(), Perplexity()], ids=lambda metric: metric.name)
 def test_an_effect_is_of_the_part_that_was_run(metric):
     found, rows = partly(metric)
-    told = effects(found, resamples=200, seed=2)
+    told = effects(found, n_resamples=200, seed=2)
     for i, (each, values) in enumerate(found.closed.items()):
         own = replace(found, closed={each: values}).take(np.flatnonzero(rows[i]))
-        expected = effects(own, resamples=200, seed=2)
+        expected = effects(own, n_resamples=200, seed=2)
         for name in ("", ".low", ".high", ".p"):
             np.testing.assert_allclose(told.columns[name][i], expected.columns[name][0], rtol=1e-9)
         np.testing.assert_allclose(told.draws[i], expected.draws[0], rtol=1e-9)
@@ -454,7 +457,7 @@ def test_an_effect_is_of_the_part_that_was_run(metric):
 
 # --- the best head of each layer ------------------------------------------------------------------------------------
 
-INDEX = heads.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 5})
+INDEX = frame.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 5})
 RIGHT = {Loss: -1, Accuracy: 1}  # the sign of what is better
 
 
@@ -471,12 +474,12 @@ def alone(metric=None, changes=None, seed=0, examples=31):
     return replace(found, closed=closed, numbers=rng.permutation(100)[:examples].tolist(), signature="a:1|b:2")
 
 
-def by_hand(found, halves, seed, resamples):
+def by_hand(found, halves, seed, n_resamples):
     """(kind, layer) -> the columns of `best`, by a plain loop over layers and heads."""
     shuffled = np.random.default_rng(seed).permutation(len(found.numbers))
     half = len(shuffled) // 2
     first, second = (shuffled[:half], shuffled[half:]) if halves else (shuffled, shuffled)
-    weights = counting([found.numbers[row] for row in second], resamples, seed)[1:].numpy()
+    weights = counting([found.numbers[row] for row in second], n_resamples, seed)[1:].numpy()
     changes = {head: found.closed[rest_of(head)][:, 0] - found.intact[:, 0] for head in INDEX}
     rows = {}
     for layer in dict.fromkeys(head[:2] for head in INDEX):
@@ -496,7 +499,7 @@ def by_hand(found, halves, seed, resamples):
 def test_the_best_head_of_each_layer_is_that_of_a_plain_loop(metric, halves):
     for seed in range(3):
         found = alone(metric, seed=seed)
-        table = best(found, INDEX, halves=halves, resamples=50, seed=seed)
+        table = best(found, INDEX, halves=halves, n_resamples=50, seed=seed)
         expected = by_hand(found, halves, seed, 50)
         assert list(table.index) == list(expected)
         assert table.index.names == ["kind", "layer"]
@@ -515,7 +518,7 @@ def test_what_is_good_in_one_metric_is_bad_in_another(metric):
     changes = np.random.default_rng(0).normal(0, 1, (len(INDEX), 40))
     changes += np.where(marked, 3 * RIGHT[type(metric)], 0)[:, None]
     for halves, seed in product((False, True), range(5)):
-        table = best(alone(metric, changes, examples=40), INDEX, halves=halves, resamples=20, seed=seed)
+        table = best(alone(metric, changes, examples=40), INDEX, halves=halves, n_resamples=20, seed=seed)
         assert dict(zip(table.index, table["head"], strict=True)) == planted
         assert (table["effect.holm"] < 0.01).all()
 
@@ -525,7 +528,7 @@ def test_what_is_chosen_and_told_on_the_same_examples_is_too_good_and_on_halves_
     gains = {False: [], True: []}
     for seed, halves in product(range(300), (False, True)):
         changes = np.random.default_rng(seed).normal(0, 1, (len(INDEX), 20))
-        table = best(alone(metric, changes, examples=20), INDEX, halves=halves, resamples=0, seed=seed)
+        table = best(alone(metric, changes, examples=20), INDEX, halves=halves, n_resamples=0, seed=seed)
         gains[halves].append(RIGHT[type(metric)] * table["effect"].mean())
     means = {halves: np.mean(each) for halves, each in gains.items()}
     errors = {halves: np.std(each) / np.sqrt(len(each)) for halves, each in gains.items()}
@@ -534,14 +537,14 @@ def test_what_is_chosen_and_told_on_the_same_examples_is_too_good_and_on_halves_
 
 
 def test_the_best_say_how_they_were_chosen():
-    table = best(alone(), INDEX, halves=True, resamples=10, seed=4)
+    table = best(alone(), INDEX, halves=True, n_resamples=10, seed=4)
     expected = "a:1|b:2|plan:rest|halves:True|resamples:10|seed:4"
-    assert {heads.signature(table, name) for name in table} == {expected}
+    assert {frame.provenance(table, name) for name in table} == {expected}
 
 
 def test_two_halves_need_two_examples():
     found = alone(examples=2)
-    assert len(best(found, INDEX, halves=True, resamples=10)) == 3
+    assert len(best(found, INDEX, halves=True, n_resamples=10)) == 3
     with pytest.raises(ValueError, match=whole("two halves need at least two examples")):
         best(found.take(np.array([0])), INDEX, halves=True)
 
@@ -563,20 +566,20 @@ def test_a_sweep_comes_back_from_a_file(metric, tmp_path):
     values[2, 3:] = np.nan
     numbers = [5, 2, 9, 0, 30, 1, 7]
     closed = dict(zip(SETS, values[1:], strict=True))
-    found = Sweep(values[0], closed, numbers, 3, metric, "model:a/b|text:0f|metric:x")
-    again = Sweep.of(heads.load(heads.save(found.table(), tmp_path / "examples.parquet")), metric)
+    found = ExampleStats(values[0], closed, numbers, 3, metric, "model:a/b|text:0f|metric:x")
+    again = ExampleStats.of(frame.load_table(frame.save_table(found.table(), tmp_path / "examples.parquet")), metric)
     equal(again, found)
     assert again.metric is metric
     assert all(type(number) is int for number in again.numbers)
     if metric.name in ("loss", "perplexity", "accuracy"):
-        one, other = (effects(each, resamples=30) for each in (found, again))
+        one, other = (effects(each, n_resamples=30) for each in (found, again))
         np.testing.assert_array_equal(one.draws, other.draws)
         pd.testing.assert_frame_equal(pd.DataFrame(one.columns), pd.DataFrame(other.columns), check_exact=True)
 
 
 def test_a_table_of_examples_names_what_is_in_it(tmp_path):
     found = measured(np.ones(3), np.zeros((2, 3)))
-    table = heads.load(heads.save(found.table(), tmp_path / "examples.parquet"))
+    table = frame.load_table(frame.save_table(found.table(), tmp_path / "examples.parquet"))
     assert list(table) == ["closed", "example", "sum", "steps"]
     assert table["closed"].tolist() == ["intact"] * 3 + ["dec-self:0:0"] * 3 + ["dec-self:0:1"] * 3
     assert table["example"].tolist() == [0, 1, 2] * 3
@@ -592,13 +595,13 @@ def test_sets_of_heads_are_written_in_order():
 
 
 def kept(study, model=None, text=None, name="gpt2", **options):
-    options = {"resamples": 20} | options
+    options = {"n_resamples": 20} | options
     return closed_in(study, model or zoo.tiny(name), tokens_of(name), text or corpus(6), **options)
 
 
 def broken(model):
     """The model, which cannot be run any more."""
-    families.index(model)  # what it is made of is known without running it once more
+    families.head_index(model)  # what it is made of is known without running it once more
 
     def failing(*_, **__):
         raise AssertionError("the model was run")
@@ -622,22 +625,22 @@ def test_a_study_keeps_the_statistics_of_each_example(tmp_path):
     study = Study(tmp_path)
     table = kept(study)
     assert study.names() == ["ablation-loss-single-zero", "examples-loss-single-zero"]
-    expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), resamples=20)
+    expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), n_resamples=20)
     pd.testing.assert_frame_equal(values_of(table), values_of(expected))
     assert table.attrs["signatures"] == expected.attrs["signatures"]
     model = zoo.tiny("gpt2")
     found = sweep(model, tokens_of("gpt2"), corpus(6), singles(model), Loss())
-    equal(Sweep.of(study.load("examples-loss-single-zero"), Loss()), found)
+    equal(ExampleStats.of(study.load("examples-loss-single-zero"), Loss()), found)
 
 
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("plan", ["single", "rest", "layer", "kind"])
-def test_other_statistics_of_a_study_need_no_model(plan, early, tmp_path):
-    study, options = Study(tmp_path), {"plan": plan, "early": early}
+@pytest.mark.parametrize("unit", ["single", "rest", "layer", "kind"])
+def test_other_statistics_of_a_study_need_no_model(unit, early, tmp_path):
+    study, options = Study(tmp_path), {"unit": unit, "early": early}
     kept(study, **options)
     before = tables(tmp_path)
-    end = f"loss-{plan}-zero{'-early' if early else ''}.parquet"
-    options |= {"resamples": 50} if early else {"resamples": 50, "seed": 1}  # a seed also says what is run early
+    end = f"loss-{unit}-zero{'-early' if early else ''}.parquet"
+    options |= {"n_resamples": 50} if early else {"n_resamples": 50, "seed": 1}  # a seed also says what is run early
     told = kept(study, broken(zoo.tiny("gpt2")), **options)
     expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), **options)
     pd.testing.assert_frame_equal(values_of(told), values_of(expected))
@@ -648,36 +651,36 @@ def test_other_statistics_of_a_study_need_no_model(plan, early, tmp_path):
 
 def test_a_study_keeps_the_best_heads_of_the_plan_rest(tmp_path):
     study, model = Study(tmp_path), zoo.tiny("marian")
-    kept(study, name="marian", plan="rest", metric="agreement", seed=3)
+    kept(study, name="marian", unit="rest", metric="agreement", seed=3)
     names = {f"{name}-agreement-rest-zero" for name in ("ablation", "examples")}
     assert set(study.names()) == names | {"best-agreement-zero", "best-agreement-zero-halves"}
     variants = closing("marian", "rest")
     found = sweep(model, tokens_of("marian"), corpus(6), variants, METRICS["agreement"])
     for name, halves in (("best-agreement-zero", False), ("best-agreement-zero-halves", True)):
-        expected = best(found, families.index(model), halves=halves, resamples=20, seed=3)
+        expected = best(found, families.head_index(model), halves=halves, n_resamples=20, seed=3)
         pd.testing.assert_frame_equal(values_of(study.load(name)), values_of(expected))
         assert study.load(name).attrs["signatures"] == expected.attrs["signatures"]
 
 
-@pytest.mark.parametrize("options", [{"plan": "single"}, {"plan": "layer"}, {"plan": "rest", "early": True}])
+@pytest.mark.parametrize("options", [{"unit": "single"}, {"unit": "layer"}, {"unit": "rest", "early": True}])
 def test_other_plans_have_no_best_heads(options, tmp_path):
     kept(Study(tmp_path), **options)
     assert not list(tmp_path.glob("best-*"))
 
 
 def test_one_sentence_has_no_halves(tmp_path):
-    kept(Study(tmp_path), text=corpus(1), plan="rest")
+    kept(Study(tmp_path), text=corpus(1), unit="rest")
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
 
 
 def test_one_sentence_that_is_not_too_long_has_no_halves(tmp_path):
-    kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), Sentence("a " * 60))), plan="rest")
+    kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), Sentence("a " * 60))), unit="rest")
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
 
 
 def test_a_head_alone_in_its_layer_is_the_best_of_it(tmp_path):
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
-    kept(Study(tmp_path), model, plan="rest")
+    kept(Study(tmp_path), model, unit="rest")
     table = Study(tmp_path).load("best-loss-zero")
     assert table["head"].tolist() == [0, 0]
     assert table["effect"].tolist() == [0, 0]
@@ -697,14 +700,14 @@ ELSE = {
 
 @pytest.mark.parametrize("what", ELSE)
 def test_what_was_made_from_something_else_is_made_anew(what, tmp_path, caplog):
-    options = {"metric": "chrf", "plan": "kind", "name": "marian"}
+    options = {"metric": "chrf", "unit": "kind", "name": "marian"}
     kept(Study(tmp_path), writing("marian"), **options)
     other = {"model": writing("marian")} | ELSE[what]()
     if what == "model":
         other["model"].generation_config.max_new_tokens = 12
     found = kept(Study(tmp_path, overwrite=True), **options | other)
     expected = ablate(
-        other["model"], tokens_of("marian"), other.get("text", corpus(6)), metric="chrf", plan="kind", resamples=20
+        other["model"], tokens_of("marian"), other.get("text", corpus(6)), metric="chrf", unit="kind", n_resamples=20
     )
     pd.testing.assert_frame_equal(values_of(found), values_of(expected))
     end = ("was made by other options: computed anew", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
@@ -724,14 +727,14 @@ NAMED = {
 
 
 def sets(given=NAMED, **options):
-    return ablate_sets(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), given, **{"resamples": 50} | options)
+    return ablate_sets(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), given, **{"n_resamples": 50} | options)
 
 
-@pytest.mark.parametrize("fill", ["zero", "mean", "uniform", "rescale"])
-def test_sets_have_the_effects_of_plain_loops(fill):
-    table = sets(fill=fill)
+@pytest.mark.parametrize("replacement", ["zero", "mean", "uniform", "rescale"])
+def test_sets_have_the_effects_of_plain_loops(replacement):
+    table = sets(replacement=replacement)
     closed = [frozenset(map(tuple, given)) for given in NAMED.values()]
-    expected = [mean("gpt2", each, fill) - mean("gpt2", frozenset(), fill) for each in closed]
+    expected = [mean("gpt2", each, replacement) - mean("gpt2", frozenset(), replacement) for each in closed]
     close(table["ablation[loss]"], expected, size=mean("gpt2", frozenset()), operations=32)
     assert list(table.index) == list(NAMED)
     assert table.index.name == "set"
@@ -753,14 +756,20 @@ def test_a_set_that_is_named_twice_is_tested_once():
 
 
 def test_single_heads_as_sets_are_those_of_ablate():
-    every = {str(head): [head] for head in families.index(zoo.tiny("gpt2"))}
-    table = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), resamples=50)
+    every = {str(head): [head] for head in families.head_index(zoo.tiny("gpt2"))}
+    table = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), n_resamples=50)
     close(sets(every), table, size=mean("gpt2", frozenset()))
 
 
 def test_a_table_of_sets_says_what_was_measured():
-    fields = dict(field.partition(":")[::2] for field in heads.signature(sets(seed=2), "ablation[loss].p").split("|"))
-    expected = {"corpus": "letters", "text": corpus(6).hash, "examples": "6", "fill": "zero", "resamples": "50"}
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(sets(seed=2), "ablation[loss].p").split("|"))
+    expected = {
+        "corpus": "letters",
+        "text": corpus(6).hash,
+        "examples": "6",
+        "replacement": "zero",
+        "n_resamples": "50",
+    }
     assert expected | {"seed": "2", "intact": f"{mean('gpt2', frozenset()):.6g}"} == {
         name: fields[name] for name in [*expected, "seed", "intact"]
     }

@@ -27,18 +27,17 @@ from helpers.traces import NAMES, _traces
 from torch.overrides import TorchFunctionMode
 
 import headroles as hr
-from headroles.ablation.curves import areas, curve, curves_in, order_again, orders
+from headroles.ablation.curves import ablation_curve, areas, curves_in, order_again, orders
 from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import METRICS, Of, metric
 from headroles.ablation.sweep import sweep
 from headroles.models import heads as families
-from headroles.models import loading as models
-from headroles.models import masking as gates
+from headroles.models import loading, masking
 from headroles.models.batching import Batch
 from headroles.plots.effects import correlations
 from headroles.scores.objectives import OBJECTIVES, ClassLogit, Loss, Top
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 # --- what is multiplied again ---------------------------------------------------------------------------------------
 
@@ -62,7 +61,7 @@ def deep(name):
     source = side(inputs["input_ids"], inputs["attention_mask"])
     written = inputs.get("decoder_input_ids")
     target = None if written is None else side(written, inputs.get("decoder_attention_mask"))
-    families.sites(model)  # looked for here, not while rows are counted
+    families.attention_sites(model)  # looked for here, not while rows are counted
     return model, Batch((0, 1), inputs, source, target)
 
 
@@ -84,7 +83,7 @@ class Multiplied(TorchFunctionMode):
 def multiplied(model, replay, *variants):
     """The rows of each linear map while variants, sets of heads, run as one batch."""
     with Multiplied(model) as counting:
-        replay.run(torch.stack([gates.closed(model, closed) for closed in variants]))
+        replay.run(torch.stack([masking.head_mask(model, closed) for closed in variants]))
     return dict(counting.rows)
 
 
@@ -115,7 +114,7 @@ def in_marian(key):
     return found | {"lm_head": TARGET}
 
 
-KEYS = [(kind, layer) for kind in heads.KINDS for layer in range(LAYERS)]
+KEYS = [(kind, layer) for kind in frame.KINDS for layer in range(LAYERS)]
 
 
 def test_closing_one_head_multiplies_only_what_it_can_change():
@@ -154,7 +153,7 @@ def test_in_one_stack_what_is_after_the_heads_is_multiplied_again(name):
     model, batch = deep(name)
     replay = Replay(model, batch)
     place, before, after, end = BODY[name]
-    for kind, layer, head in families.index(model):
+    for kind, layer, head in families.head_index(model):
         own = [f"{place}.{layer}.{one}" for one in after]
         later = [f"{place}.{number}.{one}" for number in range(layer + 1, LAYERS) for one in before + after]
         assert multiplied(model, replay, [(kind, layer, head)]) == dict.fromkeys(own + later + end, SOURCE)
@@ -173,17 +172,21 @@ def test_the_intact_model_runs_once_and_nothing_closed_runs_the_end_alone(name):
 @pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name in zoo.ENCODER_DECODERS))
 def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_closed(name):
     model, batch = by_hand(name)
-    index = list(families.index(model))
+    index = list(families.head_index(model))
     first, starts = [head for head in index if head[:2] == ("dec-self", 0)], [head for head in index if head[2] == 0]
     pairs = [{one, other} for one in starts if one[0] == "enc-self" for other in first]
     more = [pair | {head} for pair in pairs[:2] for head in starts if head[0] != "enc-self"]
-    rows = torch.stack([gates.closed(model, closed) for closed in pairs + more])
-    for fill in ["zero"] if any(site.outside for site in families.sites(model)) else ["zero", "uniform"]:
-        expected = torch.stack([naive(model, batch, row, fill) for row in rows])
+    rows = torch.stack([masking.head_mask(model, closed) for closed in pairs + more])
+    for replacement in (
+        ["zero"] if any(site.outside for site in families.attention_sites(model)) else ["zero", "uniform"]
+    ):
+        expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
         for (one,) in ({head for head in pair if head[0] == "enc-self"} for pair in pairs[::4]):
-            alone = naive(model, batch, gates.closed(model, [one]), fill)  # without the decoder's head it is another
+            alone = naive(
+                model, batch, masking.head_mask(model, [one]), replacement
+            )  # without the decoder's head it is another
             assert not any(torch.allclose(alone, logits, atol=1e-4) for logits in expected)
-        replay = Replay(model, batch, fill)
+        replay = Replay(model, batch, replacement)
         near(replay.run(rows)[0].logits.reshape(expected.shape), expected)
         for row, logits in zip(rows[::3], expected[::3], strict=True):
             near(replay.run(row[None])[0].logits, logits)
@@ -207,8 +210,8 @@ def test_no_module_keeps_a_forward_whether_a_run_ends_or_is_stopped(name):
     replay = Replay(model, batch)
     before = attributes(model)
     assert not any("forward" in names for names in before[0])
-    for site in families.sites(model):
-        row = gates.closed(model, [(*site.key, 0)])[None]
+    for site in families.attention_sites(model):
+        row = masking.head_mask(model, [(*site.key, 0)])[None]
         replay.run(row)
         assert attributes(model) == before
         hook = site.out.register_forward_hook(raising)  # reached while the layers below are handed back
@@ -226,14 +229,14 @@ def test_a_forward_of_its_own_is_put_back_when_a_run_is_stopped():
     replay = Replay(model, batch)
     last.attn.c_proj.register_forward_hook(raising)
     with pytest.raises(InterruptedError):
-        replay.run(gates.closed(model, [("dec-self", 1, 0)])[None])
+        replay.run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
     assert vars(first)["forward"] is own
     assert "forward" not in vars(last)
 
 
 # --- orders ---------------------------------------------------------------------------------------------------------
 
-INDEX = heads.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 5})
+INDEX = frame.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 5})
 
 
 def scores():
@@ -242,7 +245,7 @@ def scores():
     size = len(INDEX)
     columns = {"one": rng.permutation(size).astype(float), "tied": rng.integers(0, 3, size).astype(float)}
     columns |= {"one.low": columns["one"] - 1, "one.high": columns["one"] + 1}
-    return heads.table(columns, INDEX, "made by hand")
+    return frame.table(columns, INDEX, "made by hand")
 
 
 @pytest.mark.parametrize("kind", [None, "enc-self", "cross"])
@@ -291,10 +294,10 @@ def counts(size, steps):
 def told_again(name, score, column, steps, kind=None):
     """The same in a plain loop: measure with what is gone closed, and let the smallest of what is left go."""
     model, gone = zoo.tiny(name), []
-    every = [head for head in families.index(model) if kind in (None, head[0])]
+    every = [head for head in families.head_index(model) if kind in (None, head[0])]
     for count in counts(len(every), steps):
-        with hr.gated(model, gates.closed(model, gone)):
-            values = hr.score(model, tokens_of(name), corpus(6), score, resamples=0)[column]
+        with hr.mask_heads(model, masking.head_mask(model, gone)):
+            values = hr.score(model, tokens_of(name), corpus(6), score, n_resamples=0)[column]
         left = [head for head in every if head not in gone]
         gone += sorted(left, key=lambda head: values[head])[: count - len(gone)]
     return gone
@@ -314,7 +317,7 @@ AGAIN = [
 @pytest.mark.parametrize(("name", "score", "column", "steps", "kind"), AGAIN)
 def test_what_is_left_is_measured_again_after_each_step(name, score, column, steps, kind):
     found = again(name, score=score, column=column, steps=steps, kind=kind)
-    every = [head for head in families.index(zoo.tiny(name)) if kind in (None, head[0])]
+    every = [head for head in families.head_index(zoo.tiny(name)) if kind in (None, head[0])]
     assert sorted(found) == sorted(every)
     assert found == told_again(name, score, column, steps, kind)
     assert found != again(name, score=score, column=column, steps=1, kind=kind)
@@ -323,12 +326,12 @@ def test_what_is_left_is_measured_again_after_each_step(name, score, column, ste
 @pytest.mark.parametrize("kind", [None, "enc-self", "dec-self", "cross"])
 def test_of_one_step_the_order_is_that_of_the_plain_score(kind):
     for score in ("importance", "confidence"):
-        table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(6), score, resamples=0)
+        table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(6), score, n_resamples=0)
         assert again("marian", score=score, steps=1, kind=kind) == orders(table, [score], kind=kind)[score]
 
 
 def test_the_column_is_by_default_the_first_of_the_score():
-    first = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(6), "position", resamples=0).columns[0]
+    first = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(6), "position", n_resamples=0).columns[0]
     assert first == "position[-2]"
     assert again("bert", score="position", steps=2) == again("bert", score="position", column=first, steps=2)
     assert again("bert", score="position", steps=2) != again("bert", score="position", column="position[+1]", steps=2)
@@ -338,12 +341,12 @@ def slopes(model, gone):
     """Michel et al.'s importance by hand: the mean over sentences of |d loss / d gate|, some gates closed."""
     found = []
     for sentence in corpus(6):
-        row = gates.closed(model, gone).requires_grad_()
+        row = masking.head_mask(model, gone).requires_grad_()
         ids = tokens_of("gpt2")(sentence.text, return_tensors="pt")["input_ids"]
-        with hr.gated(model, row):
+        with hr.mask_heads(model, row):
             loss = F.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
         found.append(torch.autograd.grad(loss, row)[0].abs())
-    return pd.Series(torch.stack(found).mean(0).numpy(), families.index(model))
+    return pd.Series(torch.stack(found).mean(0).numpy(), families.head_index(model))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 8])
@@ -377,7 +380,7 @@ def test_more_steps_than_heads_close_one_at_a_time(steps, kind):
 def test_heads_that_no_longer_matter_have_a_place_too(steps):
     """Of a translator whose cross heads are all closed the encoder's are left: their gradients are all zero."""
     found = again("marian", corpus(12), steps=steps)
-    assert sorted(found) == sorted(families.index(zoo.tiny("marian")))
+    assert sorted(found) == sorted(families.head_index(zoo.tiny("marian")))
 
 
 # --- curves of any metric -------------------------------------------------------------------------------------------
@@ -406,7 +409,7 @@ def by_token(model, name, formula):
 
 
 def bleu(closed):
-    written = generated([sentence.text for sentence in translated()], gates.closed(writing("marian"), closed), 1)
+    written = generated([sentence.text for sentence in translated()], masking.head_mask(writing("marian"), closed), 1)
     return sacrebleu.corpus_bleu(written, [[sentence.target.text for sentence in translated()]]).score
 
 
@@ -440,7 +443,7 @@ NAMED = [f"{name}-{getattr(one, 'name', one)}" for name, one, _ in CASES]
 
 def closing(name):
     """All heads from the last to the first, and the first three."""
-    every = list(families.index(given(name)[0]))
+    every = list(families.head_index(given(name)[0]))
     return {"all": every[::-1], "three": every[:3]}
 
 
@@ -449,23 +452,23 @@ def by_gates(name, formula, closed):
     if formula is None:
         return bleu(closed)
     model = given(name)[0]
-    with hr.gated(model, gates.closed(model, closed)):
+    with hr.mask_heads(model, masking.head_mask(model, closed)):
         return float(formula(model, name))
 
 
 @pytest.mark.parametrize(("name", "one", "formula"), CASES, ids=NAMED)
 def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
-    table = curve(*given(name, one), closing(name), metric=one, steps=4, resamples=0)
+    table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0)
     expected = [by_gates(name, formula, closing(name)[row.order][: row.closed]) for row in table.itertuples()]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
     assert len(set(np.round(expected, 3))) > 2
     said = metric(one)
-    assert f"|metric:{said!r}|" in heads.signature(table, "value")
+    assert f"|metric:{said!r}|" in frame.provenance(table, "value")
 
 
 @pytest.mark.parametrize(("name", "one"), [case[:2] for case in CASES], ids=NAMED)
 def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
-    table = curve(*given(name, one), closing(name), metric=one, steps=4, resamples=0, budget=200)
+    table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
     closed = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
     found = sweep(*given(name, one), [*dict.fromkeys(filter(None, closed))], metric(one))
     each = found.closed | {frozenset(): found.intact}
@@ -474,7 +477,9 @@ def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
 
 
 def test_an_objective_by_name_and_by_hand_is_one_metric():
-    by_name, instance = (curve(*given("gpt2"), closing("gpt2"), metric=one, resamples=20) for one in ("top", Top()))
+    by_name, instance = (
+        ablation_curve(*given("gpt2"), closing("gpt2"), metric=one, n_resamples=20) for one in ("top", Top())
+    )
     pd.testing.assert_frame_equal(by_name, instance)
     pd.testing.assert_frame_equal(areas(by_name), areas(instance))
 
@@ -499,20 +504,20 @@ def forwards(model, most=10**9):
         hook.remove()
 
 
-SMALL = {"metric": "loss", "steps": 4, "resamples": 20, "budget": 160}  # several batches of few sentences
+SMALL = {"metric": "loss", "steps": 4, "n_resamples": 20, "max_tokens": 160}  # several batches of few sentences
 
 
 def test_a_curve_goes_on_after_its_last_finished_batch(tmp_path):
     model, *rest = given("gpt2")
-    whole_one = curve(model, *rest, closing("gpt2"), **SMALL)
+    whole_one = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
     with forwards(model) as all_of_them:
-        curve(model, *rest, closing("gpt2"), **SMALL)
+        ablation_curve(model, *rest, closing("gpt2"), **SMALL)
     with forwards(model, all_of_them[0] - 1), pytest.raises(InterruptedError):  # in the last batch
-        curve(model, *rest, closing("gpt2"), **SMALL, folder=tmp_path)
+        ablation_curve(model, *rest, closing("gpt2"), **SMALL, folder=tmp_path)
     finished = files(tmp_path)
     assert len(finished) > 1
     with forwards(model) as few:
-        found = curve(model, *rest, closing("gpt2"), **SMALL, folder=tmp_path)
+        found = ablation_curve(model, *rest, closing("gpt2"), **SMALL, folder=tmp_path)
     assert few[0] * (len(finished) + 1) == all_of_them[0]  # each batch is as many forwards
     assert finished.items() < files(tmp_path).items()
     pd.testing.assert_frame_equal(found, whole_one)
@@ -522,11 +527,11 @@ def test_a_curve_goes_on_after_its_last_finished_batch(tmp_path):
 def test_a_finished_curve_is_read(one, tmp_path):
     model, *rest = given("marian", one)
     options = SMALL | {"metric": one, "folder": tmp_path}
-    first = curve(model, *rest, closing("marian"), **options)
+    first = ablation_curve(model, *rest, closing("marian"), **options)
     before = files(tmp_path)
     with forwards(model, 0) as seen:
-        again = curve(model, *rest, closing("marian"), **options)
-        more = curve(model, *rest, closing("marian"), **options | {"resamples": 50, "seed": 1})
+        again = ablation_curve(model, *rest, closing("marian"), **options)
+        more = ablation_curve(model, *rest, closing("marian"), **options | {"n_resamples": 50, "seed": 1})
     assert seen == [0]
     pd.testing.assert_frame_equal(again, first)
     pd.testing.assert_frame_equal(areas(again), areas(first))
@@ -541,7 +546,7 @@ def bare(table):
 def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, caplog):
     study, (model, *rest) = hr.Study(tmp_path), given("gpt2")
     first = curves_in(study, model, *rest, closing("gpt2"), **SMALL)
-    table = curve(model, *rest, closing("gpt2"), **SMALL)
+    table = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
     for name, found, expected in zip(("curves", "areas"), first, (table, areas(table)), strict=True):
         pd.testing.assert_frame_equal(found, expected)
         pd.testing.assert_frame_equal(bare(study.load(f"{name}-loss")), bare(expected))
@@ -569,11 +574,11 @@ ELSE = {  # what differs, and whether the model runs for it
     "order": (lambda: {"orders": {"all": closing("gpt2")["all"][::-1], "three": closing("gpt2")["three"]}}, True),
     "name": (lambda: {"orders": dict(zip(("all", "two"), closing("gpt2").values(), strict=True))}, False),
     "steps": (lambda: {"steps": 2}, True),
-    "fill": (lambda: {"fill": "uniform"}, True),
+    "replacement": (lambda: {"replacement": "uniform"}, True),
     "corpus": (lambda: {"corpus": corpus(7)}, True),
     "model": (lambda: {"model": zoo.tiny("gpt2", seed=1)}, True),
     "tokenizer": (lambda: {"tokenizer": tokens_of("bert")}, True),
-    "resamples": (lambda: {"resamples": 30}, False),
+    "n_resamples": (lambda: {"n_resamples": 30}, False),
     "seed": (lambda: {"seed": 1}, False),
 }
 
@@ -589,7 +594,7 @@ def test_curves_of_something_else_are_computed_anew(what, tmp_path, caplog):
     with forwards(other["model"]) as seen:
         table, area = curves_in(study, **other)
     assert bool(seen[0]) == runs
-    expected = curve(**other)
+    expected = ablation_curve(**other)
     pd.testing.assert_frame_equal(bare(table), bare(expected))
     pd.testing.assert_frame_equal(bare(area), bare(areas(expected)))
     anew = ("was made by other options: computed anew", "are replaced, and removed: areas-loss, curves-loss")
@@ -603,13 +608,13 @@ def test_curves_of_what_a_model_may_write_less_of_are_computed_anew(tmp_path):
     first, _ = curves_in(study, model, *rest, closing("marian"), **options)
     model.generation_config.max_new_tokens = 2
     found, _ = curves_in(study, model, *rest, closing("marian"), **options)
-    expected = curve(model, *rest, closing("marian"), **options)
+    expected = ablation_curve(model, *rest, closing("marian"), **options)
     assert not np.allclose(expected["value"], first["value"])
     np.testing.assert_allclose(found["value"], expected["value"])
 
 
 def test_metrics_and_kinds_have_tables_of_their_own(tmp_path):
-    study, options = hr.Study(tmp_path), {"steps": 1, "resamples": 0}
+    study, options = hr.Study(tmp_path), {"steps": 1, "n_resamples": 0}
     for one, kind in (("loss", None), ("loss", "dec-self"), ("top", None)):
         curves_in(study, *given("gpt2"), closing("gpt2"), metric=one, kind=kind, **options)
     names = ["loss", "loss-dec-self", "top"]
@@ -649,7 +654,7 @@ def test_an_unknown_metric_is_told_the_known_ones_before_anything_is_run(tmp_pat
     model, *rest = given("gpt2")
     for run_it in (
         lambda: metric("nonsense"),
-        lambda: curve(model, *rest, closing("gpt2"), metric="nonsense"),
+        lambda: ablation_curve(model, *rest, closing("gpt2"), metric="nonsense"),
         lambda: curves_in(hr.Study(tmp_path), model, *rest, closing("gpt2"), metric="nonsense"),
         lambda: ablate(model, *rest, metric="nonsense"),
     ):
@@ -660,8 +665,8 @@ def test_an_unknown_metric_is_told_the_known_ones_before_anything_is_run(tmp_pat
 
 # --- correlations ---------------------------------------------------------------------------------------------------
 
-MANY = heads.index({(kind, layer): 8 for kind in heads.KINDS for layer in range(4)})  # 96 heads
-ONE_KIND = heads.index({("enc-self", layer): 8 for layer in range(12)})
+MANY = frame.index({(kind, layer): 8 for kind in frame.KINDS for layer in range(4)})  # 96 heads
+ONE_KIND = frame.index({("enc-self", layer): 8 for layer in range(12)})
 NUMBERS = [f"{name}{end}" for name in ("pearson", "spearman") for end in ("", ".low", ".high")]
 
 
@@ -676,7 +681,7 @@ def related(index=MANY, *, seed=0, correlation=0.6, decimals=None):
 def test_correlations_are_scipys_over_all_heads_and_by_kind(decimals):
     one, other = related(decimals=decimals)
     found = correlations(one, other)
-    assert list(found.index) == ["all", *heads.KINDS]
+    assert list(found.index) == ["all", *frame.KINDS]
     assert list(found) == ["heads", *NUMBERS]
     assert found["heads"].tolist() == [96, 32, 32, 32]
     for name, row in found.iterrows():
@@ -690,7 +695,7 @@ def test_heads_are_matched_by_what_they_are_and_not_by_their_rows():
     shuffled = other.sample(frac=1, random_state=0)
     names = ["pearson", "spearman"]
     for pair in ((one, shuffled), (shuffled, one)):
-        found = correlations(*pair).loc[["all", *heads.KINDS], names]
+        found = correlations(*pair).loc[["all", *frame.KINDS], names]
         np.testing.assert_allclose(found, correlations(one, other)[names], atol=1e-12)
 
 
@@ -735,7 +740,7 @@ def test_where_only_a_kind_is_all_alike_the_others_have_theirs():
 
 def test_tables_of_different_heads_are_refused():
     one, other = related()
-    elsewhere = heads.index({(kind, layer): 8 for kind in ("enc-self", "dec-self") for layer in range(6)})
+    elsewhere = frame.index({(kind, layer): 8 for kind in ("enc-self", "dec-self") for layer in range(6)})
     for pair, sizes in (
         ((one, other[:40]), "96 and 40 rows, 40"),
         ((one[:40], other), "40 and 96 rows, 40"),
@@ -792,13 +797,13 @@ def test_agreement_writes_a_picture_and_its_table(studies, tmp_path):
     done = run("agreement", *studies, "--output", tmp_path / "x.png")
     assert (done.code, done.err) == (0, "")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    table = heads.load(tmp_path / "x.parquet")
+    table = frame.load_table(tmp_path / "x.parquet")
     one, two = (hr.Study(folder).scores() for folder in studies)
     pd.testing.assert_frame_equal(bare(table), bare(correlations(one["ablation[loss]"], two["ablation[loss]"])))
-    assert list(table.index) == ["all", *heads.KINDS]
-    signed = [heads.signature(each, "ablation[loss]") for each in (one, two)]
+    assert list(table.index) == ["all", *frame.KINDS]
+    signed = [frame.provenance(each, "ablation[loss]") for each in (one, two)]
     assert signed[0] != signed[1]
-    assert heads.signature(table, "pearson") == " AND ".join(signed)
+    assert frame.provenance(table, "pearson") == " AND ".join(signed)
     for name, row in table.iterrows():
         numbers = [[row[f"{key}{end}"] for end in ("", ".low", ".high")] for key in ("pearson", "spearman")]
         cells = ["{:.3f} [{:.3f}, {:.3f}]".format(*each) for each in numbers]
@@ -821,7 +826,9 @@ def test_agreement_of_a_column_that_is_not_there_is_one_line(studies, tmp_path, 
 def test_agreement_with_what_is_in_one_study_only_names_the_other(studies, tmp_path):
     other = hr.Study(tmp_path / "other")
     rows = hr.Study(studies[1]).scores()
-    heads.save(rows.drop(columns=[name for name in rows if name.startswith("ablation[loss]")]), other.path("heads"))
+    frame.save_table(
+        rows.drop(columns=[name for name in rows if name.startswith("ablation[loss]")]), other.path("heads")
+    )
     done = run("agreement", studies[0], other.folder, "--output", tmp_path / "x.png")
     assert done == line(f"no column 'ablation[loss]' in {other.folder}; make it with headroles ablate")
 
@@ -832,7 +839,7 @@ def test_agreement_of_a_column_that_is_no_effect_is_drawn_or_leaves_nothing(stud
     for folder, own in zip(studies, folders, strict=True):
         rows = hr.Study(folder).scores()
         told = {"confidence": np.arange(len(rows)) % 7.0}
-        heads.save(heads.join(rows, heads.table(told, heads.rows(rows), "made by hand")), own / "heads.parquet")
+        frame.save_table(frame.join(rows, frame.table(told, frame.rows(rows), "made by hand")), own / "heads.parquet")
     done = run("agreement", *folders, "--column", column, "--output", tmp_path / "x.png")
     written = [(tmp_path / f"x.{end}").exists() for end in ("png", "parquet")]
     assert written == [done.code == 0] * 2
@@ -851,18 +858,18 @@ def scored(place):
 def test_curve_closes_by_a_column_both_ways_and_by_what_is_told_again(place, scored):
     common = ["--study", scored, "--seeds", 2, "--steps", 4, "--resamples", 10, "--device", "cpu"]
     by = ["--by", "importance,-importance", "--again", place / "news.en"]
-    done = run("curve", place / "bert", place / "talks.en", *by, *common)
+    done = run("ablation-curve", place / "bert", place / "talks.en", *by, *common)
     assert (done.code, done.err) == (0, "")
-    table = heads.load(scored / "curves-agreement.parquet")
+    table = frame.load_table(scored / "curves-agreement.parquet")
     assert set(table["order"]) == {"importance", "-importance", "importance, again", "random 0", "random 1"}
     assert table["closed"].unique().tolist() == [0, 2, 4, 6, 8]
-    model, tokenizer = models.load(place / "bert")
+    model, tokenizer = loading.load(place / "bert")
     listed = orders(hr.Study(scored).scores(), ["importance", "-importance"], seeds=2)
     listed["importance, again"] = order_again(model, tokenizer, hr.read(place / "news.en"), steps=4)
-    expected = curve(model, tokenizer, hr.read(place / "talks.en"), listed, steps=4, resamples=10)
+    expected = ablation_curve(model, tokenizer, hr.read(place / "talks.en"), listed, steps=4, n_resamples=10)
     pd.testing.assert_frame_equal(bare(table), bare(expected))
     area = areas(expected)
-    pd.testing.assert_frame_equal(bare(heads.load(scored / "areas-agreement.parquet")), bare(area))
+    pd.testing.assert_frame_equal(bare(frame.load_table(scored / "areas-agreement.parquet")), bare(area))
     rows = re.findall(r"^│ (\S.*?) +│ +(-?[\d.]+) \[", done.out, re.M)
     assert rows == [(name, f"{value:.3f}") for name, value in area["area"].items()]
     assert (scored / "curves-agreement.png").exists()
@@ -870,13 +877,13 @@ def test_curve_closes_by_a_column_both_ways_and_by_what_is_told_again(place, sco
 
 def test_curve_takes_a_column_with_a_minus_alone(place, scored):
     common = ["--study", scored, "--seeds", 0, "--steps", 1, "--resamples", 0, "--metric", "top", "--device", "cpu"]
-    done = run("curve", place / "bert", place / "talks.en", "--by", "-importance", *common)
+    done = run("ablation-curve", place / "bert", place / "talks.en", "--by", "-importance", *common)
     assert (done.code, done.err) == (0, "")
-    assert heads.load(scored / "curves-top.parquet")["order"].unique().tolist() == ["-importance"]
+    assert frame.load_table(scored / "curves-top.parquet")["order"].unique().tolist() == ["-importance"]
 
 
 def test_curve_by_what_is_not_there_is_one_line(place, scored):
-    start = "curve", place / "bert", place / "talks.en", "--study", scored
+    start = "ablation-curve", place / "bert", place / "talks.en", "--study", scored
     message = "no column '-nothing' to order heads by; known: importance"
     assert run(*start, "--by", "importance,-nothing") == line(message)
     assert run(*start, "--metric", "nonsense") == line(UNKNOWN)
@@ -885,15 +892,15 @@ def test_curve_by_what_is_not_there_is_one_line(place, scored):
 def test_a_study_of_two_fills_can_still_be_ordered_by_its_scores(place, scored, tmp_path):
     (tmp_path / "heads.parquet").write_bytes((scored / "heads.parquet").read_bytes())
     common = ["--study", tmp_path, "--resamples", 0, "--device", "cpu"]
-    for fill in ("zero", "mean"):
-        assert run("ablate", place / "bert", place / "news.en", "--fill", fill, *common).code == 0
-    done = run("curve", place / "bert", place / "talks.en", "--seeds", 0, "--steps", 1, *common)
+    for replacement in ("zero", "mean"):
+        assert run("ablate", place / "bert", place / "news.en", "--replacement", replacement, *common).code == 0
+    done = run("ablation-curve", place / "bert", place / "talks.en", "--seeds", 0, "--steps", 1, *common)
     assert (done.code, done.err) == (0, "")
 
 
 def test_the_plan_rest_prints_the_best_head_of_each_layer(place, tmp_path):
     common = ["--study", tmp_path, "--resamples", 20, "--device", "cpu"]
-    done = run("ablate", place / "bert", place / "news.en", "--plan", "rest", *common)
+    done = run("ablate", place / "bert", place / "news.en", "--unit", "rest", *common)
     assert (done.code, done.err) == (0, "")
     titles = "the best head to keep alone", "the best head to keep alone, chosen on one half, measured on the other"
     for name, title in zip(("best-loss-zero", "best-loss-zero-halves"), titles, strict=True):

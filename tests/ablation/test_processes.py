@@ -20,11 +20,11 @@ from helpers.letters import corpus, tokens_of
 from helpers.processes import LAUNCH, WITHOUT_GPU, launched
 
 import headroles as hr
-from headroles import _distributed as processes
+from headroles import _distributed
 from headroles.ablation.early_stopping import FIRST
 from headroles.ablation.effects import ablate
 from headroles.data.readers import read
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 SIZE = 300  # sentences, more than a first look
@@ -61,32 +61,47 @@ def test_one_process_does_everything_in_order():
         seen.extend(own)
         return iter(own)
 
-    found = processes.spread(list("abc"), lambda number, item: f"{number}{item}", shown)
+    found = _distributed.spread(list("abc"), lambda number, item: f"{number}{item}", shown)
     assert found == ["0a", "1b", "2c"]
     assert seen == [(0, "a"), (1, "b"), (2, "c")]
-    assert processes.spread([], lambda *_: pytest.fail("there is nothing to do"), list) == []
+    assert _distributed.spread([], lambda *_: pytest.fail("there is nothing to do"), list) == []
 
 
 @pytest.mark.usefixtures("without_a_launcher")
 def test_without_a_launcher_there_is_one_process(monkeypatch):
-    assert (processes.count(), processes.rank(), processes.local_rank(), processes.first()) == (1, 0, 0, True)
+    assert (_distributed.count(), _distributed.rank(), _distributed.local_rank(), _distributed.first()) == (
+        1,
+        0,
+        0,
+        True,
+    )
     monkeypatch.setenv("RANK", "3")  # of something else: there is no other process
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert (processes.count(), processes.rank(), processes.local_rank(), processes.first()) == (1, 0, 0, True)
+    assert (_distributed.count(), _distributed.rank(), _distributed.local_rank(), _distributed.first()) == (
+        1,
+        0,
+        0,
+        True,
+    )
 
 
 def test_a_launcher_says_which_process_this_is(monkeypatch):
     for name, value in zip(VARIABLES, ("4", "3", "1"), strict=True):
         monkeypatch.setenv(name, value)
-    assert (processes.count(), processes.rank(), processes.local_rank(), processes.first()) == (4, 3, 1, False)
+    assert (_distributed.count(), _distributed.rank(), _distributed.local_rank(), _distributed.first()) == (
+        4,
+        3,
+        1,
+        False,
+    )
     monkeypatch.setenv("RANK", "0")
-    assert processes.first()
+    assert _distributed.first()
 
 
 @pytest.mark.usefixtures("without_a_launcher")
 def test_an_error_of_one_item_is_raised():
     with pytest.raises(ZeroDivisionError):
-        processes.spread([1, 0], lambda _, item: 1 / item, list)
+        _distributed.spread([1, 0], lambda _, item: 1 / item, list)
 
 
 # --- two processes --------------------------------------------------------------------------------------------------
@@ -95,7 +110,7 @@ SHARING = """
 import sys
 from pathlib import Path
 import numpy as np  # noqa: E402
-from headroles import processes
+from headroles import _distributed as processes
 
 def run(number, item):
     return number, item, processes.rank(), np.full(number, number / 3)
@@ -123,7 +138,7 @@ def alike(one, other):
     for name in Study(one).names():
         first, second = (Study(folder).load(name) for folder in (one, other))
         assert first.attrs["signatures"] == second.attrs["signatures"]
-        drawn = [heads.resamples(table) for table in (first, second)]
+        drawn = [frame.resamples(table) for table in (first, second)]
         if drawn[0] is not None:
             assert {column: values.tobytes() for column, values in drawn[0].draws.items()} == {
                 column: values.tobytes() for column, values in drawn[1].draws.items()
@@ -139,11 +154,11 @@ def batches_in(folder):
 
 
 SOME = ["--limit", "40", "--resamples", "50"]
-ABLATE = ["ablate", *SOME, "--budget", "640"]
+ABLATE = ["ablate", *SOME, "--max-tokens", "640"]
 COMMANDS = [
-    ["ablate", "--metric", "bleu", "--plan", "rest", *ABLATE[1:]],
+    ["ablate", "--metric", "bleu", "--unit", "rest", *ABLATE[1:]],
     ["ablate", "--early", "--resamples", "50"],
-    ["curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME],
+    ["ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME],
 ]
 TABLES = {"ablation-bleu-rest-zero", "examples-bleu-rest-zero", "best-bleu-zero", "best-bleu-zero-halves"}
 TABLES |= {"ablation-loss-single-zero-early", "examples-loss-single-zero-early", "curves-agreement", "areas-agreement"}
@@ -162,41 +177,41 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def compared(done, commands, alone, together):
+def compared(done, commands, alone, heads_per_batch):
     """What two processes did is what one does with the same commands."""
     assert done.code == 0, done.err
     assert "headroles:" not in done.err
     told = [run(*command, "--study", alone) for command in commands]
     assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
-    assert done.out == "".join(each.out for each in told).replace(str(alone), str(together))
+    assert done.out == "".join(each.out for each in told).replace(str(alone), str(heads_per_batch))
     figures = done.out.strip().rpartition(": ")[2].split(", ")
-    assert {path.name for path in together.glob("*.png") if path.stat().st_size > 1000} == set(figures)
-    alike(alone, together)
+    assert {path.name for path in heads_per_batch.glob("*.png") if path.stat().st_size > 1000} == set(figures)
+    alike(alone, heads_per_batch)
 
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     command = [ABLATE[0], *given, *ABLATE[1:]]
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    done = ended(launched("-m", "headroles", *command, "--study", together))
-    compared(done, [command], alone, together)
-    assert set(Study(together).names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
-    assert len(batches_in(together)) > 2
+    alone, heads_per_batch = tmp_path / "alone", tmp_path / "together"
+    done = ended(launched("-m", "headroles", *command, "--study", heads_per_batch))
+    compared(done, [command], alone, heads_per_batch)
+    assert set(Study(heads_per_batch).names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
+    assert len(batches_in(heads_per_batch)) > 2
 
 
 @pytest.mark.slow
 def test_two_processes_share_the_heads_where_there_is_one_batch(given, tmp_path):
-    command = ["ablate", *given, "--limit", "12", "--resamples", "50", "--budget", "100000"]
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    done = ended(launched("-m", "headroles", *command, "--study", together))
+    command = ["ablate", *given, "--limit", "12", "--resamples", "50", "--max-tokens", "100000"]
+    alone, heads_per_batch = tmp_path / "alone", tmp_path / "together"
+    done = ended(launched("-m", "headroles", *command, "--study", heads_per_batch))
     assert done.code == 0, done.err
     assert run(*command, "--study", alone).code == 0
-    tables = [Study(folder).load("ablation-loss-single-zero") for folder in (alone, together)]
+    tables = [Study(folder).load("ablation-loss-single-zero") for folder in (alone, heads_per_batch)]
     assert tables[0].attrs["signatures"] == tables[1].attrs["signatures"]
     for one in tables:
         one.attrs = {}
     pd.testing.assert_frame_equal(*tables, check_exact=True)
-    (whole,), parts = batches_in(alone), [np.load(path) for path in sorted(batches_in(together))]
+    (whole,), parts = batches_in(alone), [np.load(path) for path in sorted(batches_in(heads_per_batch))]
     measured = [~np.isnan(part).any((1, 2)) for part in parts]
     assert len(parts) == 2
     assert all(own[0] and 0.3 < own.mean() < 0.7 for own in measured)  # the intact model, and half of the variants
@@ -215,7 +230,7 @@ loaded, tokenizer = hr.load(model)
 corpus = read(source, target, limit=40)
 for strategy in ("importance", "-effect", "confidence", "random", "middle"):
     table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, schedule="prune")
-    heads.save(table, f"{out}-{strategy}-{processes.rank()}.parquet")
+    heads.save_table(table, f"{out}-{strategy}-{processes.rank()}.parquet")
 """
 
 
@@ -228,8 +243,8 @@ def test_two_processes_prune_what_one_prunes(given, tmp_path):
     files_ = sorted(tmp_path.glob("one-*.parquet"))
     assert len(files_) == 5
     for file, rank in product(files_, (0, 1)):
-        expected = heads.load(file)
-        found = heads.load(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
+        expected = frame.load_table(file)
+        found = frame.load_table(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
         assert found.attrs["signatures"] == expected.attrs["signatures"]
         pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
@@ -245,7 +260,7 @@ loaded, tokenizer = hr.load(model)
 asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
 for budget in (200, 100_000):  # many batches; one, of which the second process has no share
     table = hr.score(loaded, tokenizer, read(source, target, limit=40), asked, budget=budget, resamples=20)
-    heads.save(table, f"{out}-{budget}-{processes.rank()}.parquet")
+    heads.save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
 """
 COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers
 
@@ -256,9 +271,9 @@ def test_two_processes_score_what_one_scores(given, tmp_path):
     done = ended(launched(tmp_path / "scoring.py", *given, tmp_path / "two"))
     assert done.code == 0, done.err
     subprocess.run([sys.executable, tmp_path / "scoring.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
-    for budget, rank in product((200, 100_000), (0, 1)):
-        expected = heads.load(tmp_path / f"one-{budget}-0.parquet")
-        found = heads.load(tmp_path / f"two-{budget}-{rank}.parquet")
+    for max_tokens, rank in product((200, 100_000), (0, 1)):
+        expected = frame.load_table(tmp_path / f"one-{max_tokens}-0.parquet")
+        found = frame.load_table(tmp_path / f"two-{max_tokens}-{rank}.parquet")
         assert found.attrs["signatures"] == expected.attrs["signatures"]
         np.testing.assert_array_equal(found[COUNTED].to_numpy(), expected[COUNTED].to_numpy())
         np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), rtol=1e-10, atol=1e-12)
@@ -266,27 +281,29 @@ def test_two_processes_score_what_one_scores(given, tmp_path):
 
 @pytest.mark.slow
 def test_so_they_do_with_what_is_written_early_stops_and_curves(given, tmp_path):
-    script, alone, together = (tmp_path / name for name in ("several.py", "alone", "together"))
+    script, alone, heads_per_batch = (tmp_path / name for name in ("several.py", "alone", "together"))
     script.write_text(SEVERAL)
     commands = [[name, *map(str, given), *rest] for name, *rest in COMMANDS]
-    for study in (alone, together):
+    for study in (alone, heads_per_batch):
         ordered(study)
-    done = ended(launched(script, json.dumps([[*each, "--study", str(together)] for each in commands])))
-    compared(done, commands, alone, together)
-    assert set(Study(together).names()) == TABLES | {"heads"}
-    early = Study(together).load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
+    done = ended(launched(script, json.dumps([[*each, "--study", str(heads_per_batch)] for each in commands])))
+    compared(done, commands, alone, heads_per_batch)
+    assert set(Study(heads_per_batch).names()) == TABLES | {"heads"}
+    early = Study(heads_per_batch).load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
     assert set(early) == {FIRST, SIZE}
 
 
 def ordered(folder):
     """A study that has something to order heads by."""
-    index = heads.index({(kind, layer): 4 for kind in heads.KINDS for layer in (0, 1)})
-    heads.save(heads.table({"layer": index.get_level_values("layer")}, index, "made:up"), Study(folder).path("heads"))
+    index = frame.index({(kind, layer): 4 for kind in frame.KINDS for layer in (0, 1)})
+    frame.save_table(
+        frame.table({"layer": index.get_level_values("layer")}, index, "made:up"), Study(folder).path("heads")
+    )
 
 
 # --- a process that dies --------------------------------------------------------------------------------------------
 
-MANY = {"plan": "layer", "budget": 80, "resamples": 20}  # one sentence a batch
+MANY = {"unit": "layer", "max_tokens": 80, "n_resamples": 20}  # one sentence a batch
 LIMIT = 120  # sentences
 
 

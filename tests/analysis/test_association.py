@@ -19,8 +19,8 @@ import headroles as hr
 from headroles.analysis import intervals
 from headroles.analysis.logistic import firth
 from headroles.analysis.role_rules import roles
-from headroles.experiments.relate_study import meet
-from headroles.tables import frame as heads
+from headroles.experiments.relate_study import relate_study
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 NOBODY, EVERYBODY = "no head has the role", "every head has the role: there is none to compare with"
@@ -36,7 +36,7 @@ FEW_HEADS = "too few heads, or nothing varies but by the role: no interval of th
 def test_the_numbers_are_those_of_scipy():
     where, random = index(kinds=("enc-self", "cross")), np.random.default_rng(0)
     rarity, y = random.random(len(where)), random.normal(size=len(where)).round(1)  # with ties
-    row = hr.relate(told(where, rarity=rarity), effects(where, loss=y), resamples=50, permutations=99).iloc[0]
+    row = hr.relate(told(where, rarity=rarity), effects(where, loss=y), n_resamples=50, n_permutations=99).iloc[0]
     one, other = y[rarity >= 0.5], y[rarity < 0.5]
     assert (row["with"], row["without"]) == (len(one), len(other))
     auc = stats.mannwhitneyu(one, other).statistic / len(one) / len(other)
@@ -58,14 +58,14 @@ def test_the_numbers_are_those_of_scipy():
 def test_within_is_the_mean_difference_from_the_neighbours_of_the_layer():
     where = index(layers=2, many=3)
     table = told(where, rarity=[1, 0, 0, 1, 1, 0])
-    row = hr.relate(table, effects(where, loss=[5.0, 1, 3, 9, 7, 2]), resamples=0, permutations=9).iloc[0]
+    row = hr.relate(table, effects(where, loss=[5.0, 1, 3, 9, 7, 2]), n_resamples=0, n_permutations=9).iloc[0]
     assert row["within"] == pytest.approx(((5 - 2) + (9 - 2) + (7 - 2)) / 3)
 
 
 def test_p_is_that_of_all_ways_to_deal_the_role_out_within_layers():
     where, y = index(layers=2, many=4), np.array([3.0, 1, 0, 1, 10, 14, 11, 19])
     held = np.array([1, 0, 0, 0, 0, 1, 0, 1])
-    row = hr.relate(told(where, rarity=held), effects(where, loss=y), resamples=0, permutations=40_000).iloc[0]
+    row = hr.relate(told(where, rarity=held), effects(where, loss=y), n_resamples=0, n_permutations=40_000).iloc[0]
 
     def within(first: tuple[int, ...], second: tuple[int, ...]) -> float:
         parts = []
@@ -85,7 +85,9 @@ def simulated(seed: int, effect: float, *, confounded: bool) -> pd.Series:
     layer = where.get_level_values("layer").to_numpy()
     held = random.random(len(where)) < (layer / 6 if confounded else 0.3)
     y = layer + random.normal(size=len(where)) + effect * held
-    return hr.relate(told(where, rarity=held), effects(where, loss=y), resamples=0, permutations=199, seed=seed).iloc[0]
+    return hr.relate(
+        told(where, rarity=held), effects(where, loss=y), n_resamples=0, n_permutations=199, seed=seed
+    ).iloc[0]
 
 
 @pytest.mark.parametrize("confounded", [False, True])
@@ -106,27 +108,29 @@ def test_planted_effects_are_found():
 @given(st.permutations(range(24)))
 def test_the_order_of_the_heads_does_not_matter(order):
     where, random = index(layers=3), np.random.default_rng(1)
-    scores = heads.table({"rarity": random.random(24), "importance": random.random(24)}, where, "s")
-    out = heads.table({"survival[x]": (random.random(24) < 0.5).astype(float)}, where, "s")
-    shuffled, options = heads.rows(out.iloc[order]), {"resamples": 20, "permutations": 30}
-    mixed = heads.table({"survival[x]": out["survival[x]"].to_numpy()[order]}, shuffled, "s")
-    for run in (hr.relate, hr.predictors):
+    scores = frame.table({"rarity": random.random(24), "importance": random.random(24)}, where, "s")
+    out = frame.table({"survival[x]": (random.random(24) < 0.5).astype(float)}, where, "s")
+    shuffled, options = frame.rows(out.iloc[order]), {"n_resamples": 20, "n_permutations": 30}
+    mixed = frame.table({"survival[x]": out["survival[x]"].to_numpy()[order]}, shuffled, "s")
+    for run in (hr.relate, hr.predict_outcome):
         table = roles(scores, ROLES) if run is hr.relate else scores
         pd.testing.assert_frame_equal(run(table, mixed, **options), run(table, out, **options))  # type: ignore[operator]
-    pd.testing.assert_frame_equal(hr.odds(roles(scores, ROLES), mixed), hr.odds(roles(scores, ROLES), out))
+    pd.testing.assert_frame_equal(
+        hr.survival_odds(roles(scores, ROLES), mixed), hr.survival_odds(roles(scores, ROLES), out)
+    )
 
 
 def test_variants_are_joined_or_told_apart_and_any_joins_special_roles():
     where = index(layers=1, many=6)
     scores = {"minus": [1, 0, 0, 0, 0, 0], "plus": [0, 1, 0, 0, 0, 0], "rarity": [0, 0, 1, 0, 0, 0]}
     out = effects(where, loss=[6.0, 5, 4, 3, 2, 1])
-    options = {"resamples": 0, "permutations": 9}
+    options = {"n_resamples": 0, "n_permutations": 9}
     joined = hr.relate(told(where, **scores), out, **options).set_index("role")["with"]
     assert joined.to_dict() == {"rare": 1, "positional": 2, "any": 3}
     apart = hr.relate(told(where, **scores), out, by="variant", **options).set_index("role")["with"]
     assert apart.to_dict() == {"rare": 1, "positional[-1]": 1, "positional[+1]": 1, "any": 3}
     first = {"sink[first]": [0, 0, 0, 0, 1, 1], "rarity": [0, 1, 0, 0, 0, 0], "position[-1]": [1, 0, 0, 0, 0, 0]}
-    some = hr.relate(roles(heads.table(first, where, "s")), out, **options)
+    some = hr.relate(roles(frame.table(first, where, "s")), out, **options)
     assert some.set_index("role")["with"].to_dict() == {"sink": 2, "rare": 1, "positional": 1, "any": 2}
     one = hr.relate(told(where, rarity=scores["rarity"], minus=[0] * 6), out, **options)
     assert one["role"].tolist() == ["rare", "positional"]  # any would be the same as rare
@@ -137,15 +141,15 @@ def test_outcomes_are_measurements_and_heads_that_could_not_go_are_left_out():
     n, random = len(where), np.random.default_rng(0)
     names = ["ablation[loss]", "ablation[loss].p", "importance", "importance.low", "confidence", "relevance[cp].size"]
     names += ["survival[l0 8 cross]", "survival[l0 8 cross].open", "survival[importance 8].turn", "attribution[ig]"]
-    out = heads.table({name: random.random(n) for name in names}, where, "s")
-    found = hr.relate(told(where, rarity=random.random(n)), out, resamples=5, permutations=9).set_index("outcome")
+    out = frame.table({name: random.random(n) for name in names}, where, "s")
+    found = hr.relate(told(where, rarity=random.random(n)), out, n_resamples=5, n_permutations=9).set_index("outcome")
     assert found.index.tolist() == [
         "ablation[loss]", "importance", "relevance[cp].size", "survival[l0 8 cross]", "survival[importance 8].turn",
         "attribution[ig]",
     ]  # fmt: skip
     both = found["with"] + found["without"]
     assert both.tolist() == [16, 16, 16, 8, 16, 16]
-    own = hr.relate(told(where, rarity=random.random(n)), out, kinds=["enc-self"], names=["confidence"], resamples=0)
+    own = hr.relate(told(where, rarity=random.random(n)), out, kinds=["enc-self"], names=["confidence"], n_resamples=0)
     assert own[["outcome", "with", "without"]].iloc[0].tolist()[0] == "confidence"
     assert own["with"][0] + own["without"][0] == 8
 
@@ -163,7 +167,7 @@ def test_outcomes_are_measurements_and_heads_that_could_not_go_are_left_out():
 )
 def test_what_cannot_be_said_is_said_in_words(rarity, y, note):
     where = index(layers=2, many=4)
-    row = hr.relate(told(where, rarity=rarity), effects(where, loss=list(y)), resamples=20, permutations=9).iloc[0]
+    row = hr.relate(told(where, rarity=rarity), effects(where, loss=list(y)), n_resamples=20, n_permutations=9).iloc[0]
     assert row["note"] == note
     if note == FILLED:
         assert row["p"] == 1
@@ -176,20 +180,20 @@ def test_what_cannot_be_said_is_said_in_words(rarity, y, note):
 
 
 def test_notes_are_told_one_after_the_other():
-    where = heads.index({("enc-self", 0): 1, ("enc-self", 1): 7})
+    where = frame.index({("enc-self", 0): 1, ("enc-self", 1): 7})
     table = told(where, rarity=[1] + [0] * 7)
-    row = hr.relate(table, effects(where, loss=range(8)), resamples=0, permutations=9).iloc[0]
+    row = hr.relate(table, effects(where, loss=range(8)), n_resamples=0, n_permutations=9).iloc[0]
     assert row["note"] == f"{ALONE}; {FILLED}"
 
 
 def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reaches_it():
     where = index(layers=2, many=4)
-    row = hr.relate(told(where, rarity=np.arange(8) / 100), effects(where, loss=range(8)), permutations=9).iloc[0]
+    row = hr.relate(told(where, rarity=np.arange(8) / 100), effects(where, loss=range(8)), n_permutations=9).iloc[0]
     assert row["note"] == NOBODY
     assert row["spearman"] == pytest.approx(1)
     for many, expected in (3, 1.0), (2, np.nan):  # two are always in order
         where = index(layers=1, many=many)
-        few = hr.relate(told(where, rarity=np.arange(many) / 100), effects(where, loss=range(many)), permutations=9)
+        few = hr.relate(told(where, rarity=np.arange(many) / 100), effects(where, loss=range(many)), n_permutations=9)
         assert few["spearman"][0] == pytest.approx(expected, nan_ok=True)
 
 
@@ -198,7 +202,7 @@ def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():
     minus, plus, rarity, y = random.random((4, len(where)))
     rarity[: len(where) // 2] = np.nan  # the role is for heads of one kind only
     table = told(where, minus=minus, plus=plus, rarity=rarity)
-    found = hr.relate(table, effects(where, loss=y), resamples=0, permutations=9).set_index("role")
+    found = hr.relate(table, effects(where, loss=y), n_resamples=0, n_permutations=9).set_index("role")
     positional = np.maximum(minus, plus)
     expected = {
         "positional": stats.spearmanr(positional, y).statistic,
@@ -211,14 +215,14 @@ def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():
 
 def test_one_head_in_each_layer_cannot_be_told_from_the_layer():
     where = index(layers=6, many=1)
-    row = hr.relate(told(where, rarity=[1, 1, 1, 0, 0, 0]), effects(where, loss=range(6)), permutations=9).iloc[0]
+    row = hr.relate(told(where, rarity=[1, 1, 1, 0, 0, 0]), effects(where, loss=range(6)), n_permutations=9).iloc[0]
     assert (row["note"], row["p"]) == (f"{FILLED}; {FEW_HEADS}", 1)
 
 
 def test_p_is_corrected_over_the_rows_that_have_one():
     where, random = index(), np.random.default_rng(0)
     out = effects(where, a=random.random(32), b=random.random(32), c=[1.0] * 32)
-    found = hr.relate(told(where, rarity=random.random(32)), out, resamples=0, permutations=99)
+    found = hr.relate(told(where, rarity=random.random(32)), out, n_resamples=0, n_permutations=99)
     p = found["p"].to_numpy()
     assert np.isnan(p).tolist() == [False, False, True]
     np.testing.assert_allclose(found["bh"][:2], stats.false_discovery_control(p[:2]))
@@ -231,10 +235,10 @@ def test_tables_of_different_models_are_refused_or_warned_of(caplog):
         message = f"roles and outcomes are of different heads: {sizes}; relate tables of one model"
         with pytest.raises(ValueError, match=f"^{message}$"):
             hr.relate(told(small, rarity=[1] * 8), effects(where, loss=range(len(where))))
-    other = heads.table({"importance": range(8)}, small, "model:x|weights:b2")
+    other = frame.table({"importance": range(8)}, small, "model:x|weights:b2")
     with caplog.at_level(logging.WARNING):
-        hr.relate(told(small, rarity=[1, 0] * 4), other, resamples=0, permutations=9)
-        hr.relate(told(small, rarity=[1, 0] * 4), effects(small, loss=range(8)), resamples=0, permutations=9)
+        hr.relate(told(small, rarity=[1, 0] * 4), other, n_resamples=0, n_permutations=9)
+        hr.relate(told(small, rarity=[1, 0] * 4), effects(small, loss=range(8)), n_resamples=0, n_permutations=9)
     assert caplog.messages == ["roles and outcomes are of 2 different sets of weights: a1, b2"]
 
 
@@ -248,19 +252,21 @@ def test_bad_input_is_named():
     message = "no outcome (ablation, importance, relevance, attribution or survival) among the columns: "
     for columns, there in ({"confidence": range(8)}, "confidence"), ({"confidence.low": range(8)}, "none"):
         with pytest.raises(ValueError, match=f"^{re.escape(message + there)}$"):
-            hr.relate(table, heads.table(columns, where, "s"))
+            hr.relate(table, frame.table(columns, where, "s"))
     with pytest.raises(ValueError, match=r"^expected the table of hr\.roles, a column \.stability for each role"):
         hr.relate(out, out)
     with pytest.raises(ValueError, match=r"^the table of roles has no column rare\.margin; tell the roles again"):
-        hr.relate(heads.only(table, ["rare", "rare.value", "rare.stability"]), out)
+        hr.relate(frame.only(table, ["rare", "rare.value", "rare.stability"]), out)
     with pytest.raises(ValueError, match=r"^by='kind'; expected 'family' or 'variant'$"):
         hr.relate(table, out, by="kind")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^no outcome with heads of 0 and of 1, .*, among: ablation\[loss\]$"):
-        hr.odds(table, out)
+        hr.survival_odds(table, out)
     with pytest.raises(ValueError, match=r"^no outcome survival\[\.\.\.\] among the columns: ablation\[loss\]$"):
-        hr.predictors(heads.table({"confidence": range(8)}, where, "s"), out)
+        hr.predict_outcome(frame.table({"confidence": range(8)}, where, "s"), out)
     with pytest.raises(ValueError, match=r"^no score nothing among the columns: confidence$"):
-        hr.predictors(heads.table({"confidence": range(8)}, where, "s"), out, of=["ablation[loss]"], names=["nothing"])
+        hr.predict_outcome(
+            frame.table({"confidence": range(8)}, where, "s"), out, of=["ablation[loss]"], names=["nothing"]
+        )
 
 
 def test_predictors_are_ranked_by_what_they_say_of_survival():
@@ -268,9 +274,9 @@ def test_predictors_are_ranked_by_what_they_say_of_survival():
     layer = where.get_level_values("layer").to_numpy(float)
     alive = (random.random(24) < 0.5).astype(float)
     scores = {"importance": alive + 0.1 * random.random(24), "confidence": layer, "entropy": [1.0] * 24}
-    table = heads.table(scores | {"position[-1]": range(24), "ablation[loss]": range(24)}, where, "s")
-    out = heads.table({"survival[x 12]": alive, "survival[x 12].turn": range(24)}, where, "s")
-    found = hr.predictors(table, out, resamples=50, permutations=199)
+    table = frame.table(scores | {"position[-1]": range(24), "ablation[loss]": range(24)}, where, "s")
+    out = frame.table({"survival[x 12]": alive, "survival[x 12].turn": range(24)}, where, "s")
+    found = hr.predict_outcome(table, out, n_resamples=50, n_permutations=199)
     assert found["score"].tolist() == ["importance", "confidence", "entropy"]
     best, flat, same = (found.iloc[place] for place in range(3))
     assert best["spearman"] == pytest.approx(stats.spearmanr(scores["importance"], alive).statistic)
@@ -279,7 +285,9 @@ def test_predictors_are_ranked_by_what_they_say_of_survival():
         alive.sum() * (1 - alive).sum()))  # fmt: skip
     assert (flat["note"], flat["p"]) == ("alike within each layer", 1)
     assert same["note"] == "the score is constant"
-    turns = hr.predictors(table, out, of=["survival[x 12].turn"], names=["position[-1]"], permutations=99).iloc[0]
+    turns = hr.predict_outcome(table, out, of=["survival[x 12].turn"], names=["position[-1]"], n_permutations=99).iloc[
+        0
+    ]
     assert turns["spearman"] == turns["within"] == pytest.approx(1)
     assert np.isnan(turns["auc"])
 
@@ -316,8 +324,8 @@ def test_the_ends_of_an_odds_interval_are_where_the_likelihood_ratio_says_so():
     where, random = index(layers=5, many=6), np.random.default_rng(0)
     rare = random.random(30) < 0.4
     alive = (random.random(30) < np.where(rare, 0.8, 0.3)).astype(float)
-    out = heads.table({"survival[x]": alive}, where, "s")
-    row = hr.odds(told(where, rarity=rare), out).set_index("term").loc["rare"]
+    out = frame.table({"survival[x]": alive}, where, "s")
+    row = hr.survival_odds(told(where, rarity=rare), out).set_index("term").loc["rare"]
     layer = where.get_level_values("layer").to_numpy()
     mixed = np.isin(layer, [one for one in range(5) if 0 < alive[layer == one].mean() < 1])
     x = np.column_stack([rare, *(layer == one for one in np.unique(layer[mixed]))])[mixed].astype(float)
@@ -334,8 +342,8 @@ def odds_by_layer(seed: int) -> pd.DataFrame:
     where, random = index(layers=9, many=12), np.random.default_rng(seed)
     rate = 0.05 + 0.9 * np.exp(-(((where.get_level_values("layer").to_numpy() - 4) / 1.8) ** 2))
     alive, rare = (random.random((2, len(where))) < rate).astype(float)
-    out = heads.table({"survival[x]": alive}, where, "s")
-    return hr.odds(told(where, rarity=rare), out)
+    out = frame.table({"survival[x]": alive}, where, "s")
+    return hr.survival_odds(told(where, rarity=rare), out)
 
 
 def test_odds_tell_a_role_from_layers_that_differ_in_any_way():
@@ -348,13 +356,13 @@ def test_odds_tell_a_role_from_layers_that_differ_in_any_way():
 def test_odds_say_which_roles_they_cannot_tell_from_layers():
     where = index(layers=6, many=8, kinds=("dec-self", "cross"))
     kind, layer, head = (where.get_level_values(name).to_numpy() for name in ("kind", "layer", "head"))
-    upper = heads.table({"survival[x]": (layer >= 3).astype(float)}, where, "s")  # the layer alone decides
-    (row,) = hr.odds(told(where, rarity=head < 3), upper).to_dict("records")
+    upper = frame.table({"survival[x]": (layer >= 3).astype(float)}, where, "s")  # the layer alone decides
+    (row,) = hr.survival_odds(told(where, rarity=head < 3), upper).to_dict("records")
     assert (row["note"], row["heads"]) == (
         "in no layer do some heads survive and others not: it cannot be told from the layer", 0)  # fmt: skip
     assert np.isnan([row["odds"], row["odds.low"], row["odds.high"], row["p"]]).all()
-    some = heads.table({"survival[x]": ((layer >= 3) | (head == 0)).astype(float)}, where, "s")
-    notes = hr.odds(told(where, rarity=kind == "cross", minus=layer >= 3), some).set_index("term")["note"]
+    some = frame.table({"survival[x]": ((layer >= 3) | (head == 0)).astype(float)}, where, "s")
+    notes = hr.survival_odds(told(where, rarity=kind == "cross", minus=layer >= 3), some).set_index("term")["note"]
     assert notes.to_dict() == {
         "rare": "follows from the layer or from other roles: cannot be told apart",
         "positional": "the same for all heads of layers in which some survive and others not",
@@ -363,16 +371,16 @@ def test_odds_say_which_roles_they_cannot_tell_from_layers():
 
 def test_drift_counts_who_kept_lost_left_and_took_over():
     before = told(index(layers=1, many=6), rarity=[1, 1, 1, 0, 0, 0])
-    left = heads.index({("enc-self", 0): [0, 1, 3, 5]})
+    left = frame.index({("enc-self", 0): [0, 1, 3, 5]})
     after = told(left, rarity=[1, 0, 1, 0])
-    row = hr.drift(before, after).iloc[0].drop("role")
+    row = hr.role_changes(before, after).iloc[0].drop("role")
     assert row.to_dict() == {"before": 3, "stayed": 1, "lost": 1, "went": 1, "new": 1, "after": 2}
-    several = hr.drift(before, {6: before, 4: after})
+    several = hr.role_changes(before, {6: before, 4: after})
     assert several[["heads", "after"]].to_numpy().tolist() == [[6, 3], [4, 2]]
     with pytest.raises(ValueError, match=r"^2 heads are left that were not there before, such as enc-self:0:2$"):
-        hr.drift(after, before)
+        hr.role_changes(after, before)
     with pytest.raises(ValueError, match=r"^nothing to compare with: give at least one table of roles after pruning$"):
-        hr.drift(before, {})
+        hr.role_changes(before, {})
 
 
 @pytest.fixture
@@ -380,62 +388,69 @@ def studies(tmp_path):
     """A study with scores and roles, and one with survival and the roles of what is left."""
     where, random = index(layers=3, kinds=("enc-self", "cross")), np.random.default_rng(0)
     n = len(where)
-    scores = heads.table({"rarity": random.random(n), "importance": random.random(n)}, where, "weights:a1")
-    heads.save(scores, tmp_path / "one" / "heads.parquet")
-    heads.save(roles(scores, ROLES), tmp_path / "one" / "roles.parquet")
+    scores = frame.table({"rarity": random.random(n), "importance": random.random(n)}, where, "weights:a1")
+    frame.save_table(scores, tmp_path / "one" / "heads.parquet")
+    frame.save_table(roles(scores, ROLES), tmp_path / "one" / "roles.parquet")
     alive = (random.random(n) < 0.5).astype(float)
     columns = {"survival[l0 24]": alive, "survival[l0 24].open": alive, "survival[l0 10 cross]": alive}
-    heads.save(heads.table(columns, where, "weights:a1"), tmp_path / "two" / "survival-l0.parquet")
-    heads.save(heads.table({"importance": random.random(n)}, where, "weights:a1"), tmp_path / "two" / "heads.parquet")
-    left = heads.rows(scores[alive == 1])
-    kept = heads.table({"rarity": random.random(len(left))}, left, "weights:a1")
-    heads.save(roles(kept, ROLES), tmp_path / "two" / f"roles-l0-{len(left)}.parquet")
+    frame.save_table(frame.table(columns, where, "weights:a1"), tmp_path / "two" / "survival-l0.parquet")
+    frame.save_table(
+        frame.table({"importance": random.random(n)}, where, "weights:a1"), tmp_path / "two" / "heads.parquet"
+    )
+    left = frame.rows(scores[alive == 1])
+    kept = frame.table({"rarity": random.random(len(left))}, left, "weights:a1")
+    frame.save_table(roles(kept, ROLES), tmp_path / "two" / f"roles-l0-{len(left)}.parquet")
     return tmp_path
 
 
 def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
     study = Study(studies / "both")
-    found = meet(study, studies / "one", [studies / "two"])
+    found = relate_study(study, studies / "one", [studies / "two"])
     assert study.names() == ["drift-l0", "odds", "predictors", "relate"]
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]", "survival[l0 10 cross]"]
-    alone = hr.relate(heads.load(studies / "one/roles.parquet"), heads.load(studies / "one/heads.parquet"))
+    alone = hr.relate(frame.load_table(studies / "one/roles.parquet"), frame.load_table(studies / "one/heads.parquet"))
     numbers = ["auc", "difference", "p"]  # the importance of the first study, not of the second
     pd.testing.assert_frame_equal(found.loc[[0], numbers], alone[numbers])
     assert set(study.load("predictors")["score"]) == {"importance", "rarity"}
-    assert {path.name for path in hr.survey.draw(study)} == {"drift-l0.png", "odds.png", "predictors.png", "relate.png"}
+    assert {path.name for path in hr.experiments.score_study.draw(study)} == {
+        "drift-l0.png",
+        "odds.png",
+        "predictors.png",
+        "relate.png",
+    }
 
 
 def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
-    found = meet(Study(studies / "b"), studies / "one/roles.parquet", [studies / "two/survival-l0.parquet"])
+    found = relate_study(Study(studies / "b"), studies / "one/roles.parquet", [studies / "two/survival-l0.parquet"])
     assert found["outcome"].unique().tolist() == ["survival[l0 24]", "survival[l0 10 cross]"]
     with pytest.raises(FileNotFoundError, match=r"^no table 'roles' in .*two; there are: heads, roles-l0"):
-        meet(Study(studies / "c"), studies / "two", [studies / "one"])
+        relate_study(Study(studies / "c"), studies / "two", [studies / "one"])
 
 
 def test_seeds_are_one_outcome(studies):
-    alive = heads.load(studies / "two/survival-l0.parquet")["survival[l0 24]"]
+    alive = frame.load_table(studies / "two/survival-l0.parquet")["survival[l0 24]"]
     columns = {"survival[x 24 seed 0]": alive, "survival[x 24 seed 1]": 1 - alive, "survival[y 24 seed 0]": alive}
-    heads.save(heads.table(columns, heads.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
+    frame.save_table(frame.table(columns, frame.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
     study = Study(studies / "both")
-    found = meet(study, studies / "one", [studies / "seeds.parquet"]).set_index("outcome")
+    found = relate_study(study, studies / "one", [studies / "seeds.parquet"]).set_index("outcome")
     assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
     assert set(study.load("odds")["outcome"]) == {"survival[y 24]"}
-    meet(study, studies / "one", [studies / "seeds.parquet"], only=["importance"])
+    relate_study(study, studies / "one", [studies / "seeds.parquet"], only=["importance"])
     assert study.names() == ["relate"]  # nothing is left of other outcomes
 
 
 def test_outcomes_can_be_chosen_by_words(studies):
-    found = meet(Study(studies / "both"), studies / "one", [studies / "two"], only=["imp", "l0 24"])
+    found = relate_study(Study(studies / "both"), studies / "one", [studies / "two"], only=["imp", "l0 24"])
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]"]
     with pytest.raises(
         ValueError, match=r"^no outcome begins with x or y; there are: importance, survival\[l0 24\], surv"
     ):
-        meet(Study(studies / "both"), studies / "one", [studies / "two"], only=["x", "y"])
+        relate_study(Study(studies / "both"), studies / "one", [studies / "two"], only=["x", "y"])
 
 
 def test_the_forests_show_the_table(studies):
     study = Study(studies / "both")
-    meet(study, studies / "one", [studies / "two"])
+    relate_study(study, studies / "one", [studies / "two"])
     for name, drawing, column in (
         ("relate", hr.plots.relation, "auc"),
         ("odds", hr.plots.odds, "odds"),
@@ -457,19 +472,19 @@ def test_the_forests_show_the_table(studies):
 
 def test_drift_is_drawn_as_it_is_counted():
     before = told(index(layers=1, many=6), rarity=[1, 1, 1, 0, 0, 0])
-    after = told(heads.index({("enc-self", 0): [0, 1, 3, 5]}), rarity=[1, 0, 1, 0])
-    (ax,) = hr.plots.drift(hr.drift(before, {6: before, 4: after}))
+    after = told(frame.index({("enc-self", 0): [0, 1, 3, 5]}), rarity=[1, 0, 1, 0])
+    (ax,) = hr.plots.drift(hr.role_changes(before, {6: before, 4: after}))
     heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
     assert heights == {"stayed": [3, 1], "new": [0, 1], "lost": [0, -1], "went": [0, -1]}
     assert [label.get_text() for label in ax.get_xticklabels()] == ["6", "4"]
     nobody = told(index(layers=1), rarity=[0] * 8)
     with pytest.raises(ValueError, match="^nothing to draw: no head has a role, before or after$"):
-        hr.plots.drift(hr.drift(nobody, {8: nobody}))
+        hr.plots.drift(hr.role_changes(nobody, {8: nobody}))
 
 
 def test_nothing_to_draw_is_said():
     where = index(layers=1)
-    nobody = hr.relate(told(where, rarity=[0] * 8), effects(where, loss=range(8)), resamples=0, permutations=9)
+    nobody = hr.relate(told(where, rarity=[0] * 8), effects(where, loss=range(8)), n_resamples=0, n_permutations=9)
     with pytest.raises(ValueError, match=f"^nothing to draw: {NOBODY}$"):
         hr.plots.relation(nobody)
 
@@ -481,8 +496,8 @@ def test_the_command_says_what_was_found_and_what_cannot_be(studies):
     assert (found.code, found.err) == (0, "")
     assert "of 3 relations have p < 0.05 within layers after Holm" in found.out
     assert "rare: survival[l0 24]" in found.out
-    nobody = heads.table({"rarity": [0.0] * 48}, index(layers=3, kinds=("enc-self", "cross")), "weights:a1")
-    heads.save(roles(nobody, ROLES), studies / "roles.parquet")
+    nobody = frame.table({"rarity": [0.0] * 48}, index(layers=3, kinds=("enc-self", "cross")), "weights:a1")
+    frame.save_table(roles(nobody, ROLES), studies / "roles.parquet")
     found = run("relate", studies / "roles.parquet", studies / "two/survival-l0.parquet", "--study", studies / "none")
     assert "rare: no head has the role (2 outcomes)" in found.out
     assert "nan" not in found.out
@@ -493,23 +508,23 @@ def test_the_command_says_what_was_found_and_what_cannot_be(studies):
 
 def test_what_is_related_says_of_which_models_and_corpora():
     where = index(layers=2, many=4)
-    table = roles(heads.table({"rarity": [1.0, 0] * 4}, where, "model:m|weights:a1|corpus:c|text:t1|seed:0"), ROLES)
+    table = roles(frame.table({"rarity": [1.0, 0] * 4}, where, "model:m|weights:a1|corpus:c|text:t1|seed:0"), ROLES)
     columns = {"survival[x]": [1.0, 1, 0, 0, 1, 0, 1, 0], "importance": range(8)}
     signed = {"survival[x]": "model:m|weights:a1|trained_on:t2|keep:4", "importance": "model:m|weights:a1|text:t3"}
-    out = heads.table(columns, where, signed)
+    out = frame.table(columns, where, signed)
     tables = [
-        hr.relate(table, out, resamples=0, permutations=9),
-        hr.odds(table, out),
-        hr.predictors(out, out, resamples=0, permutations=9),
+        hr.relate(table, out, n_resamples=0, n_permutations=9),
+        hr.survival_odds(table, out),
+        hr.predict_outcome(out, out, n_resamples=0, n_permutations=9),
     ]
     for found in tables:
-        text = heads.signature(found, "p")
+        text = frame.provenance(found, "p")
         assert "model:m|weights:a1|trained_on:t2" in text
         assert "seed:0|keep" not in text
-    assert "roles:model:m|weights:a1|corpus:c|text:t1" in heads.signature(tables[0], "auc")
+    assert "roles:model:m|weights:a1|corpus:c|text:t1" in frame.provenance(tables[0], "auc")
     for name in tables[0]:
-        assert heads.signature(tables[0], name).startswith("relate:family|resamples:0|permutations:9|seed:0|roles:")
-        assert "|outcomes:model:m|weights:a1|" in heads.signature(tables[0], name)
-    usual = heads.signature(hr.relate(table, out), "p")
+        assert frame.provenance(tables[0], name).startswith("relate:family|resamples:0|permutations:9|seed:0|roles:")
+        assert "|outcomes:model:m|weights:a1|" in frame.provenance(tables[0], name)
+    usual = frame.provenance(hr.relate(table, out), "p")
     assert usual.startswith("relate:family|resamples:1000|permutations:9999|seed:0|")
-    assert heads.sources(pd.DataFrame({"a": [1]}), ["a"]) == "unsigned"
+    assert frame.sources(pd.DataFrame({"a": [1]}), ["a"]) == "unsigned"

@@ -15,17 +15,17 @@ from scipy import stats
 
 import headroles as hr
 from headroles.ablation.early_stopping import scores
-from headroles.ablation.example_stats import Sweep
+from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import F1, METRICS, Loss
 from headroles.ablation.significance import effects as found_effects
 from headroles.analysis import intervals
 from headroles.analysis.association import HIGHER, LOWER, matters
-from headroles.analysis.prediction import predictors
+from headroles.analysis.prediction import predict_outcome
 from headroles.analysis.resampling import dealt, relation
 from headroles.plots.effects import correlations
 from headroles.pruning.comparison import _summary
 from headroles.scores.accumulator import counting
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 NOTHING_ELSE = "too few heads, or nothing varies but by the role: no interval of the difference"
 LITTLE = "too few ways to deal the role out within layers: no interval of within"
@@ -69,8 +69,8 @@ def test_the_variance_of_totals_says_how_many_sentences_there_are():
     assert intervals.clusters(totals) == pytest.approx(lengths.sum() ** 2 / (lengths**2).sum(), rel=0.1)
 
 
-def one_relation(held, y, layers, permutations=199):
-    return relation(held, np.zeros(len(y)), y, layers, 199, permutations, 0)
+def one_relation(held, y, layers, n_permutations=199):
+    return relation(held, np.zeros(len(y)), y, layers, 199, n_permutations, 0)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -95,7 +95,7 @@ def test_within_leaves_out_0_exactly_where_its_p_is_small(seed, many, how, effec
 
 def test_an_interval_is_all_shifts_that_dealing_out_does_not_reject():
     random = np.random.default_rng(0)
-    held, y, together = np.arange(12) < 3, random.normal(size=12), np.zeros(12, int)
+    held, y, heads_per_batch = np.arange(12) < 3, random.normal(size=12), np.zeros(12, int)
     every = np.array([np.isin(np.arange(12), own) for own in combinations(range(12), 3)])
 
     def rejected(by):
@@ -103,7 +103,7 @@ def test_an_interval_is_all_shifts_that_dealing_out_does_not_reject():
         differences = np.array([less[own].mean() - less[~own].mean() for own in every])
         return (np.abs(differences) >= abs(differences[0]) - 1e-12).mean() < 0.05
 
-    row = relation(held, np.zeros(12), y, together, 0, 39_999, 0)
+    row = relation(held, np.zeros(12), y, heads_per_batch, 0, 39_999, 0)
     spread = row["within.high"] - row["within.low"]
     for end, way in (("low", -1), ("high", 1)):
         assert rejected(row[f"within.{end}"] + way * 0.03 * spread)
@@ -125,16 +125,16 @@ def test_intervals_of_few_heads_cover(many):
 
 def test_two_heads_at_the_top_are_not_sure_of_it():
     where = index(layers=1, many=40)
-    row = hr.relate(told(where, rarity=np.arange(40) >= 38), effects(where, loss=range(40)), permutations=999).iloc[0]
+    row = hr.relate(told(where, rarity=np.arange(40) >= 38), effects(where, loss=range(40)), n_permutations=999).iloc[0]
     assert row["auc"] == 1
     assert 0.5 < row["auc.low"] < 0.8
     assert row["auc.high"] == 1
-    alive = heads.table({"survival[x]": (np.arange(40) >= 38).astype(float)}, where, "s")
-    row = hr.relate(told(where, rarity=np.arange(40) >= 38), alive, permutations=999).iloc[0]
+    alive = frame.table({"survival[x]": (np.arange(40) >= 38).astype(float)}, where, "s")
+    row = hr.relate(told(where, rarity=np.arange(40) >= 38), alive, n_permutations=999).iloc[0]
     assert (row["within"], row["auc"], row["note"]) == (pytest.approx(1), 1, "")
     assert 0.1 < row["within.low"] < 0.6
-    scores = heads.table({"confidence": np.arange(40.0)}, where, "s")
-    row = predictors(scores, alive, permutations=99).iloc[0]
+    scores = frame.table({"confidence": np.arange(40.0)}, where, "s")
+    row = predict_outcome(scores, alive, n_permutations=99).iloc[0]
     assert (row["auc"], row["auc.high"]) == (1, 1)
     assert 0.5 < row["auc.low"] < 0.8
 
@@ -142,12 +142,12 @@ def test_two_heads_at_the_top_are_not_sure_of_it():
 def test_what_dealing_out_cannot_bound_is_said():
     where = index(layers=2, many=8)
     table = told(where, rarity=[1, 0, 0, 0, 0, 0, 0, 0] + [1] * 8)
-    row = hr.relate(table, effects(where, loss=np.arange(16.0) ** 2), permutations=199).iloc[0]
+    row = hr.relate(table, effects(where, loss=np.arange(16.0) ** 2), n_permutations=199).iloc[0]
     assert row["note"] == LITTLE  # eight ways: the smallest p is 1/8
     assert np.isnan(row[["within.low", "within.high"]].astype(float)).all()
     assert np.isfinite(row[["auc.low", "difference.low"]].astype(float)).all()
     held = np.arange(16) % 2
-    row = hr.relate(told(where, rarity=held), effects(where, loss=3 * held - 0.5), permutations=199).iloc[0]
+    row = hr.relate(told(where, rarity=held), effects(where, loss=3 * held - 0.5), n_permutations=199).iloc[0]
     assert row["note"] == f"{LITTLE}; {NOTHING_ELSE}"
     assert np.isnan(row["difference.low"])
 
@@ -159,10 +159,10 @@ def test_infinite_numbers_are_refused():
         r"^'ablation\[loss\]' is infinite for 1 of 8 heads, such as enc-self:0:2; expected finite numbers, or NaN "
         r"where there is none; leave these heads out, or choose other columns$"
     )
-    fine = heads.table({"survival[x]": [0.0, 1] * 4, "confidence": range(8)}, where, "s")
+    fine = frame.table({"survival[x]": [0.0, 1] * 4, "confidence": range(8)}, where, "s")
     calls = [
         lambda: hr.relate(told(where, rarity=[1, 0] * 4), broken),
-        lambda: predictors(broken, fine, names=["ablation[loss]"]),
+        lambda: predict_outcome(broken, fine, names=["ablation[loss]"]),
         lambda: correlations(broken["ablation[loss]"], fine["confidence"]),
     ]
     for call in calls:
@@ -181,7 +181,7 @@ def test_which_way_an_outcome_matters():
     }  # fmt: skip
     assert {name: matters(name) for name in expected} == expected
     where = index(layers=1)
-    table = hr.relate(told(where, rarity=[1, 0] * 4), effects(where, bleu=range(8)), resamples=0, permutations=9)
+    table = hr.relate(told(where, rarity=[1, 0] * 4), effects(where, bleu=range(8)), n_resamples=0, n_permutations=9)
     assert table["matters"].tolist() == ["lower"]
 
 
@@ -232,8 +232,8 @@ def test_two_examples_alike_are_no_proof():
         intact = np.ones((2, statistics))
         closed = {frozenset({("enc-self", 0, 0)}): 3 * intact, frozenset({("enc-self", 0, 1)}): intact}
         closed = {key: np.column_stack([each[:, :-1], intact[:, -1]]) for key, each in closed.items()}
-        found = Sweep(intact, closed, [0, 1], 0, metric)
-        assert (found_effects(found, resamples=200).columns[".p"] >= 0.5).all()
+        found = ExampleStats(intact, closed, [0, 1], 0, metric)
+        assert (found_effects(found, n_resamples=200).columns[".p"] >= 0.5).all()
         assert (np.abs(scores(found, list(closed))) <= stats.norm.isf(0.25) + 1e-9).all()
 
 

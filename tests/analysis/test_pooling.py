@@ -8,20 +8,20 @@ import pytest
 from scipy import stats
 
 from headroles.analysis.pooling import graded_roles, pooled_survival, random_effects
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 
 def model(seed, *, effect=0.0, of_layer=0.0, of_covariate=0.0, layers=3, size=8):
     """A table of heads of which half survive, by what the effects say and by chance."""
     random = np.random.default_rng(seed)
-    index = heads.index({("enc-self", layer): size for layer in range(layers)})
+    index = frame.index({("enc-self", layer): size for layer in range(layers)})
     layer = index.get_level_values("layer").to_numpy()
     confidence = random.normal(size=len(index))
     positional = random.normal(size=len(index)) + layer * of_layer + confidence * of_covariate
     drawn = effect * positional + of_covariate * confidence + of_layer * layer + random.normal(size=len(index))
     survival = (drawn > np.median(drawn)).astype(float)
     columns = {"positional": positional, "syntactic": random.normal(size=len(index)), "confidence": confidence}
-    return heads.table(columns | {"sink": random.normal(size=len(index)), "survival": survival}, index, "simulated")
+    return frame.table(columns | {"sink": random.normal(size=len(index)), "survival": survival}, index, "simulated")
 
 
 def models(count, start=0, **effects):
@@ -29,7 +29,7 @@ def models(count, start=0, **effects):
 
 
 def pooled(tables, **options):
-    return pooled_survival(tables, ["survival"], permutations=99, **options).set_index("predictor")
+    return pooled_survival(tables, ["survival"], n_permutations=99, **options).set_index("predictor")
 
 
 def test_a_planted_effect_is_found_and_no_other():
@@ -74,9 +74,9 @@ def test_pooled_by_hand():
 
 def test_layers_without_a_choice_and_missing_values_are_left_out():
     table = model(3, effect=1.0)
-    more = heads.table(
+    more = frame.table(
         {name: np.r_[table[name], np.arange(8.0) if name == "positional" else np.ones(8)] for name in table},
-        heads.index({("enc-self", layer): 8 for layer in range(4)}),
+        frame.index({("enc-self", layer): 8 for layer in range(4)}),
         "simulated",
     )
     other = model(4, effect=1.0)
@@ -87,14 +87,14 @@ def test_layers_without_a_choice_and_missing_values_are_left_out():
 
 
 def test_graded_roles_are_the_largest_share_and_margin():
-    index = heads.index({("enc-self", 0): 2})
+    index = frame.index({("enc-self", 0): 2})
     columns = {
         "position[-1]": [0.2, 0.9], "position[+1]": [0.3, 0.1], "position[best]": [1.0, 1.0],
         "syntax[obj dep>head]": [0.5, 0.2], "syntax[obj dep>head].baseline": [0.4, 0.4],
         "syntax[nsubj dep>head]": [0.9, 0.3], "syntax[nsubj dep>head].baseline": [0.6, 0.6],
         "confidence": [0.7, 0.8], "sink[special]": [0.1, 0.6], "sink[first]": [0.2, 0.0],
     }  # fmt: skip
-    found = graded_roles(heads.table(columns, index, "by hand"))
+    found = graded_roles(frame.table(columns, index, "by hand"))
     assert found["positional"].tolist() == [0.3, 0.9]
     assert found["syntactic"].tolist() == pytest.approx([0.3, -0.2])
     assert found["sink"].tolist() == [0.2, 0.6]

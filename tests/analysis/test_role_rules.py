@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headroles.analysis import role_rules as role
+from headroles.analysis import role_rules
 from headroles.analysis.role_rules import ROLES, Role, roles
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 SYNTAX = "syntax[nsubj dep>head]"
@@ -29,9 +29,9 @@ def whole(message):
 def table(columns, draws=None, *, index=None):
     """A signed table of one layer; `draws` are the resampled values of each head."""
     size = len(next(iter(columns.values())))
-    index = heads.index({("enc-self", 0): size}) if index is None else index
+    index = frame.index({("enc-self", 0): size}) if index is None else index
     resampled = {name: np.array(rows, dtype=np.float32) for name, rows in (draws or {}).items()}
-    return heads.table(columns, index, {name: f"score:{name}" for name in columns}, draws=resampled)
+    return frame.table(columns, index, {name: f"score:{name}" for name in columns}, draws=resampled)
 
 
 def shares(**bounds):
@@ -78,35 +78,35 @@ def test_a_margin_of_ten_points_is_enough(accuracy, baseline, held):
 def test_only_columns_of_scores_make_roles():
     names = ["position[-2]", "position[best]", "position[offset]", "position[-1].low", "alignment[diagonal]",
              "confidence", f"{SYNTAX}.high", "rarity.high", "position[-1]"]  # fmt: skip
-    assert role.names(roles(table({name: [1.0] for name in names}))) == ["positional[-1]"]
+    assert role_rules.names(roles(table({name: [1.0] for name in names}))) == ["positional[-1]"]
 
 
 def test_a_table_is_tellable_where_one_of_its_columns_makes_a_role():
-    assert role.tellable(table({"confidence": [0.1], "rarity": [0.1]}))
-    assert not role.tellable(table({"confidence": [0.1], "rarity.low": [0.1]}))
-    assert role.tellable(table({"confidence": [0.1]}), [Role("sure", "confidence", 0.9)])
+    assert role_rules.assignable(table({"confidence": [0.1], "rarity": [0.1]}))
+    assert not role_rules.assignable(table({"confidence": [0.1], "rarity.low": [0.1]}))
+    assert role_rules.assignable(table({"confidence": [0.1]}), [Role("sure", "confidence", 0.9)])
 
 
 def test_every_role_but_the_sink_is_of_heads_that_do_something():
-    assert sorted([*role.SPECIAL, "sink"]) == sorted(one.name for one in ROLES)
+    assert sorted([*role_rules.SPECIAL, "sink"]) == sorted(one.name for one in ROLES)
 
 
 def test_margins_are_those_of_the_nearest_role_that_does_something():
     made = table({"rarity": [0.4, 0.9, nan], "position[-1]": [0.7, 0.95, nan], "sink[first]": [1.0, 1.0, 1.0]})
-    found = role.margins(made)
+    found = role_rules.margins(made)
     assert found.tolist() == pytest.approx([-0.1, 0.4, nan], nan_ok=True)
     assert (found.name, found.index.equals(made.index)) == ("margin", True)
-    assert role.margins(made, ["positional"]).tolist() == pytest.approx([-0.2, 0.05, nan], nan_ok=True)
+    assert role_rules.margins(made, ["positional"]).tolist() == pytest.approx([-0.2, 0.05, nan], nan_ok=True)
     message = "none of the roles alignment, rare can be told from position[-1], sink[first]"
     with pytest.raises(ValueError, match=whole(message)):
-        role.margins(made[["position[-1]", "sink[first]"]], ["rare", "alignment"])
+        role_rules.margins(made[["position[-1]", "sink[first]"]], ["rare", "alignment"])
 
 
 def test_a_head_can_have_several_roles():
     made = table({"position[-1]": [0.95, 0.2], "position[+1]": [0, 0.9], "rarity": [0.7, 0.6], "sink[first]": [0.1, 0]})
     told = roles(made)
-    assert role.names(told) == ["positional[-1]", "positional[+1]", "rare", "sink[first]"]
-    assert told[role.names(told)].to_numpy().tolist() == [[True, False, True, False], [False, True, True, False]]
+    assert role_rules.names(told) == ["positional[-1]", "positional[+1]", "rare", "sink[first]"]
+    assert told[role_rules.names(told)].to_numpy().tolist() == [[True, False, True, False], [False, True, True, False]]
     assert told.index.equals(made.index)
 
 
@@ -123,7 +123,7 @@ def test_roles_are_monotone_in_their_thresholds(values, limits, strictly):
 @given(values=shares(width=32), limit=st.floats(0, 1, width=32), strictly=st.booleans())
 def test_stability_is_the_share_of_resamples_that_have_the_role(values, limit, strictly):
     """A head whose resamples are all its value is wholly stable, whichever it is; the share is counted exactly."""
-    far = [value for value in values if value == limit or abs(value - limit) > 2 * role.COARSE]
+    far = [value for value in values if value == limit or abs(value - limit) > 2 * role_rules.COARSE]
     made = table({"rarity": [0.0]}, {"rarity": [far]}) if far else table({"rarity": [0.0]})
     told = roles(made, [Role("some", "rarity", limit, strictly=strictly)])
     having = [value > limit if strictly else value >= limit for value in far]
@@ -196,22 +196,22 @@ def test_a_threshold_can_be_changed_and_is_signed():
     assert told["rare"].tolist() == [False, True]
     assert told["sink[first]"].tolist() == [True, True]
     expected = f"score:rarity|role:{Role('rare', 'rarity', 0.8, strictly=True)}"
-    assert {heads.signature(told, f"rare{part}") for part in ("", ".value", ".stability")} == {expected}
+    assert {frame.provenance(told, f"rare{part}") for part in ("", ".value", ".stability")} == {expected}
 
 
 def test_a_role_of_ones_own():
     wide = Role("wide", r"entropy", 2.0)
     far = Role("back", r"position\[-(\d)\]", 0.3)
     told = roles(table({"entropy": [1.9, 2.0], "position[-2]": [0.3, 0.2]}), [wide, far])
-    assert role.names(told) == ["wide", "back[2]"]
+    assert role_rules.names(told) == ["wide", "back[2]"]
     assert told[["wide", "back[2]"]].to_numpy().tolist() == [[False, True], [True, False]]
 
 
 def test_the_roles_a_head_has_are_listed():
-    index = heads.index({("enc-self", 0): 2, ("cross", 0): 1})
+    index = frame.index({("enc-self", 0): 2, ("cross", 0): 1})
     columns = {"position[-1]": [0.2, 0.95, nan], "rarity": [0.6, 0.7, 0.8]}
     told = roles(table(columns, {"rarity": [[1], [0], [1]]}, index=index))
-    listed = role.held(told)
+    listed = role_rules.held(told)
     rows = [("enc-self", 0, 0, "rare", 0.6, 1.0), ("enc-self", 0, 1, "positional[-1]", 0.95, nan),
             ("enc-self", 0, 1, "rare", 0.7, 0.0), ("cross", 0, 0, "rare", 0.8, 1.0)]  # fmt: skip
     expected = pd.DataFrame(rows, columns=["kind", "layer", "head", "role", "value", "stability"])
@@ -220,20 +220,20 @@ def test_the_roles_a_head_has_are_listed():
 
 def test_the_roles_of_a_head_are_listed_in_the_order_of_the_table():
     told = roles(table({name: [1.0] * 30 for name in ("sink[first]", "rarity", "position[-1]", "induction")}))
-    assert role.held(told)["role"].tolist() == role.names(told) * 30
+    assert role_rules.held(told)["role"].tolist() == role_rules.names(told) * 30
 
 
 def test_where_no_head_has_a_role_none_is_listed():
-    listed = role.held(roles(table({"rarity": [0.1, nan]})))
+    listed = role_rules.held(roles(table({"rarity": [0.1, nan]})))
     assert listed.empty
     assert list(listed) == ["kind", "layer", "head", "role", "value", "stability"]
 
 
 def test_a_role_table_is_saved_and_loaded(tmp_path):
     told = roles(table({"rarity": [0.6, nan], "position[-1]": [0.9, 1]}, {"rarity": [[1], [nan]]}))
-    loaded = heads.load(heads.save(told, tmp_path / "roles.parquet"))
+    loaded = frame.load_table(frame.save_table(told, tmp_path / "roles.parquet"))
     pd.testing.assert_frame_equal(loaded, told)
-    pd.testing.assert_frame_equal(role.held(loaded), role.held(told))
+    pd.testing.assert_frame_equal(role_rules.held(loaded), role_rules.held(told))
 
 
 def test_errors():
@@ -262,7 +262,7 @@ made = heads.table({"rarity": values}, index, "s", draws={"rarity": np.ones((6, 
 folder = study.Study(sys.argv[1])
 kept = folder.keep("heads", "recipe", lambda: heads.join(made, heads.table({"b": values}, index, "t")))
 told = role.roles(folder.load("heads"))
-heads.save(told, folder.path("roles"))
+heads.save_table(told, folder.path("roles"))
 plots.heatmap(kept["rarity"])
 plots.roles(told)
 print(json.dumps([sorted(sys.modules), folder.names(), len(role.held(told))]))

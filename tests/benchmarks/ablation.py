@@ -21,10 +21,10 @@ from transformers import MarianConfig, MarianMTModel
 
 from headroles.ablation.runner import Runner
 from headroles.experiments.demo import minilm
-from headroles.models import heads as families
+from headroles.models import heads
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import closed, gated
+from headroles.models.masking import head_mask, mask_heads
 from headroles.scores import objectives
 
 SENTENCES, TOKENS = 16, 24
@@ -33,7 +33,7 @@ SENTENCES, TOKENS = 16, 24
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--together", type=int, default=8)
+    parser.add_argument("--heads-per-batch", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, nargs="+", default=[8000, 32000])
     given = parser.parse_args()
     found = {f"Marian, {words} words": _ratios(marian(words).eval(), words, given) for words in given.vocabulary}
@@ -48,16 +48,16 @@ def marian(words: int) -> MarianMTModel:
 class Bench:
     """A model, a random batch for it, and two ways to close each of its heads."""
 
-    def __init__(self, model, words: int, together: int) -> None:
+    def __init__(self, model, words: int, heads_per_batch: int) -> None:
         self.model, self.batch = model, _batch(model, words)
-        self.index = list(families.index(model))
-        size = max(1, SENTENCES // together)
+        self.index = list(heads.head_index(model))
+        size = max(1, SENTENCES // heads_per_batch)
         self.groups = [self.batch.take(torch.arange(i, i + size)) for i in range(0, SENTENCES, size)]
         name = "loss" if model.config.is_encoder_decoder else "agreement"
         self.explain = objectives.objective(name, model).explain(model, lambda: [self.batch])
         variants = [frozenset([head]) for head in self.index]
-        self.gates = [closed(model, variant) for variant in variants]
-        self.runner = Runner(model, TOKENS, self._read, None, variants, "zero", "zero", together)
+        self.gates = [head_mask(model, variant) for variant in variants]
+        self.runner = Runner(model, TOKENS, self._read, None, variants, "zero", "zero", heads_per_batch)
 
     def values(self, output, of: Batch) -> torch.Tensor:
         """The metric of each sentence, summed over its steps: [sentence]."""
@@ -73,7 +73,7 @@ class Bench:
         """A full forward of the batch for every head: [head, sentence]."""
         rows = []
         for row in self.gates:
-            with gated(self.model, row):
+            with mask_heads(self.model, row):
                 rows.append(self.forward())
         return torch.stack(rows)
 
@@ -87,7 +87,7 @@ class Bench:
 
 
 def _ratios(model, words: int, given: argparse.Namespace) -> dict[str, float]:
-    bench = Bench(model, words, given.together)
+    bench = Bench(model, words, given.heads_per_batch)
     runs = {"forward": bench.forward, "naive": bench.naive, "swept": bench.swept}
     times = times_of(runs, given.repeats)
     share = _share(model, bench.index)
@@ -136,7 +136,7 @@ def _share(model, index) -> float:
 def _batch(model, words: int) -> Batch:
     generator = torch.Generator().manual_seed(0)
     source, target = (_side(torch.randint(3, words, (SENTENCES, TOKENS), generator=generator)) for _ in range(2))
-    inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
+    inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
     if not model.config.is_encoder_decoder:
         return Batch(tuple(range(SENTENCES)), inputs, source, None)
     labels = target.ids.clone()

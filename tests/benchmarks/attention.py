@@ -12,7 +12,7 @@ from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
 import headroles as hr
-from headroles.models.batching import Batch, Side
+from headroles.models.batching import Batch, TokenView
 from headroles.scores.base import shifted
 
 SCORES = ["confidence", "position", "entropy", "sink", "distance"]
@@ -20,9 +20,9 @@ OFFSETS = {"-2": -2, "-1": -1, "0": 0, "+1": 1, "+2": 2}
 Collect = Callable[[Batch], Iterator[tuple[tuple[str, int], Tensor]]]  # of each site the attention on a batch
 
 
-def ours(of: Setting, resamples: int = 0) -> Callable[[], pd.DataFrame]:
+def ours(of: Setting, n_resamples: int = 0) -> Callable[[], pd.DataFrame]:
     def run() -> pd.DataFrame:
-        found = hr.score(of.model, of.tokenizer, of.corpus, SCORES, resamples=resamples, budget=of.budget)
+        found = hr.score(of.model, of.tokenizer, of.corpus, SCORES, n_resamples=n_resamples, max_tokens=of.max_tokens)
         kept = [name for name in found if not name.endswith((".low", ".high", "[best]", "[offset]"))]
         return found[kept]
 
@@ -107,12 +107,12 @@ def _told(of: Setting, collect: Collect) -> pd.DataFrame:
     return pd.DataFrame({name: torch.cat([row.get(name, lacking) for row in rows]) for name in columns}, of.index)
 
 
-def plain(kind: str, weights: Tensor, queries: Side, keys: Side) -> dict[str, Tensor]:
+def plain(kind: str, weights: Tensor, queries: TokenView, keys: TokenView) -> dict[str, Tensor]:
     """Sums over the tokens of a batch for each head, and over how many: weights are [batch, head, query, key]."""
-    rows = queries.real[:, None]  # [batch, 1, query]
-    real = weights * keys.real[:, None, None]
+    rows = queries.content[:, None]  # [batch, 1, query]
+    real = weights * keys.content[:, None, None]
     top, place = real.max(-1)  # [batch, head, query]
-    special = keys.present & ~keys.real
+    special = keys.attention_mask & ~keys.content
     sums = {
         "confidence": (top * rows).sum((0, 2)),
         "entropy": -(torch.xlogy(weights, weights).sum(-1) * rows).sum((0, 2)),
@@ -127,7 +127,7 @@ def plain(kind: str, weights: Tensor, queries: Side, keys: Side) -> dict[str, Te
     sums["mass"] = (real.sum(-1) * rows).sum((0, 2))
     for name, d in OFFSETS.items():
         ahead = kind == "dec-self" and d > 0  # where nothing can be looked at
-        there = rows & shifted(queries.real, d)[:, None] & (not ahead)
+        there = rows & shifted(queries.content, d)[:, None] & (not ahead)
         sums[f"position[{name}]"] = ((place - steps == d) & there).sum((0, 2))
         sums[f"there[{name}]"] = there.sum()
     return sums

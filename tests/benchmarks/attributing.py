@@ -9,7 +9,7 @@ import torch
 from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
-from headroles.models.masking import gated
+from headroles.models.masking import mask_heads
 from headroles.scores.gradients.base import slopes
 from headroles.scores.objectives import Reference
 
@@ -101,7 +101,7 @@ def captum_integrated(of: Setting) -> Callable[[], pd.DataFrame]:
         for number, batch in enumerate(of.batches):
 
             def value(gates: Tensor, number=number, batch=batch) -> Tensor:
-                with gated(of.model, gates):
+                with mask_heads(of.model, gates):
                     return _value(of, number, of.model(**of.inputs(batch)).logits)[None]
 
             ones = torch.ones(1, len(of.index))

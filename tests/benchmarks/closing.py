@@ -10,7 +10,7 @@ from setting import Job, Setting, Tool, lens, lens_inputs, loss
 from torch import Tensor
 
 import headroles as hr
-from headroles.models.masking import closed, gated
+from headroles.models.masking import head_mask, mask_heads
 
 TOGETHER = 8
 Close = Callable[[str, int, int], Iterable[Tensor]]  # of a head: the logits of each batch
@@ -18,7 +18,7 @@ Close = Callable[[str, int, int], Iterable[Tensor]]  # of a head: the logits of 
 
 def ours(of: Setting) -> Callable[[], pd.DataFrame]:
     def run() -> pd.DataFrame:
-        given = {"metric": "loss", "resamples": 0, "together": TOGETHER, "budget": of.budget}
+        given = {"metric": "loss", "n_resamples": 0, "heads_per_batch": TOGETHER, "max_tokens": of.max_tokens}
         if of.few is None:
             return hr.ablate(of.model, of.tokenizer, of.corpus, **given)[["ablation[loss]"]]
         sets = {str(head): [head] for head in of.closing}
@@ -32,7 +32,7 @@ def loop(of: Setting) -> Callable[[], pd.DataFrame]:
     """A full forward for each head, its gate closed."""
 
     def logits(*head) -> Iterable[Tensor]:
-        with gated(of.model, closed(of.model, [head])):
+        with mask_heads(of.model, head_mask(of.model, [head])):
             return [of.model(**of.inputs(batch)).logits for batch in of.batches]
 
     def intact() -> list[Tensor]:
@@ -114,7 +114,7 @@ def _each(of: Setting, number: int, gates: Tensor) -> Tensor:
     """The loss of one batch under each row of gates."""
     batch, many, size = of.batches[number], len(gates), len(of.batches[number].numbers)
     wide = batch.take(torch.arange(size).repeat(many))
-    with gated(of.model, gates.repeat_interleave(size, 0)):
+    with mask_heads(of.model, gates.repeat_interleave(size, 0)):
         logits = of.model(**of.inputs(wide)).logits
     each = logits.unflatten(0, (many, size))
     return torch.stack([loss(one, of.labels[number]) for one in each])

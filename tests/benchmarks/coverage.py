@@ -23,7 +23,7 @@ import headroles as hr
 from headroles.analysis import intervals
 from headroles.analysis.resampling import relation
 from headroles.analysis.role_rules import Role, roles
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 RESAMPLES = 200
 CHANCES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999, 1.0)
@@ -106,13 +106,13 @@ def odds(runs: int) -> Iterator[dict[str, Any]]:
     for shape, count in product(("middle", "up", "even"), (6, 12)):
         place = np.arange(count) / (count - 1)
         rate = {"middle": np.exp(-(((place - 0.5) / 0.22) ** 2)), "up": place, "even": np.full(count, 0.5)}[shape]
-        where = heads.index({("enc-self", layer): 12 for layer in range(count)})
+        where = frame.index({("enc-self", layer): 12 for layer in range(count)})
         layer, p = where.get_level_values("layer").to_numpy(), []
         for seed in range(min(runs, 400)):
             random = np.random.default_rng(seed)
             alive, rare = (random.random((2, len(where))) < 0.05 + 0.9 * rate[layer]).astype(float)
-            told = roles(heads.table({"rarity": rare}, where, "s"), [Role("rare", "rarity", 0.5)])
-            p.append(hr.odds(told, heads.table({"survival[x]": alive}, where, "s"))["p"].iloc[0])
+            told = roles(frame.table({"rarity": rare}, where, "s"), [Role("rare", "rarity", 0.5)])
+            p.append(hr.survival_odds(told, frame.table({"survival[x]": alive}, where, "s"))["p"].iloc[0])
         told_p = np.array(p)
         known = np.isfinite(told_p)
         covered = float((told_p[known] >= 0.05).mean())

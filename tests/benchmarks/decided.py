@@ -51,12 +51,12 @@ def main() -> None:
 
 def _run(shared: Path, name: str, examples: int, keep: float, epochs: int, rate: float | None) -> dict[str, Any]:
     model, tokenizer, learnt, held_out = _marian(shared, examples) if name == "marian" else _minilm(shared, examples)
-    before = hr.evaluate(model, tokenizer, held_out, ["loss"], resamples=0).loc["loss", "value"]
+    before = hr.evaluate(model, tokenizer, held_out, ["loss"], n_resamples=0).loc["loss", "value"]
     tune = {"epochs": epochs, "save_strategy": "no"}
     table = hr.prune(model, tokenizer, learnt, hr.L0(rate=rate), keep=keep, tune=tune)
     opened, stays = table.iloc[:, 1], int(table.iloc[:, 0].sum())
-    hr.shrink(model, table.iloc[:, 0])
-    after = hr.evaluate(model, tokenizer, held_out, ["loss"], resamples=0).loc["loss", "value"]
+    hr.remove_heads(model, table.iloc[:, 0])
+    after = hr.evaluate(model, tokenizer, held_out, ["loss"], n_resamples=0).loc["loss", "value"]
     steps = epochs * -(-len(learnt) // 32)
     numbers = {"open": round(float(opened.sum()), 1), "before": round(before, 3), "after": round(after, 3)}
     return {"steps": steps, "heads": len(table), "stay": stays, "undecided": undecided(opened), **numbers}
@@ -72,7 +72,7 @@ def _marian(shared: Path, examples: int) -> Any:
 def _minilm(shared: Path, examples: int) -> Any:
     learnt = hr.read(shared / "data/glue/SST-2/train.tsv.gz").sample(examples)
     held_out = hr.read(shared / "data/glue/SST-2/dev.tsv.gz").sample(HELD_OUT)
-    return *hr.classifier(Path(str(files(PACKAGE))) / "model", learnt), learnt, held_out
+    return *hr.load_classifier(Path(str(files(PACKAGE))) / "model", learnt), learnt, held_out
 
 
 if __name__ == "__main__":

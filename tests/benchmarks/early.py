@@ -16,11 +16,9 @@ import time
 import torch
 
 import headroles as hr
-from headroles.models import attention_hooks as seam
-from headroles.models import batching as batches
-from headroles.models import heads as families
+from headroles.models import attention_hooks, batching, heads
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import closed, gated
+from headroles.models.masking import head_mask, mask_heads
 from headroles.scores import objectives
 
 
@@ -31,13 +29,15 @@ def main() -> None:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--sample", type=int, default=100)
-    parser.add_argument("--budget", type=int, default=2048)
+    parser.add_argument("--max-tokens", type=int, default=2048)
     given = parser.parse_args()
     model, tokenizer = hr.load(given.model)
     corpus = hr.read(given.corpus, given.target, limit=given.limit)
-    naive = _timed(lambda: _naive(model, tokenizer, corpus[:: max(1, len(corpus) // given.sample)], given.budget))[1]
+    naive = _timed(lambda: _naive(model, tokenizer, corpus[:: max(1, len(corpus) // given.sample)], given.max_tokens))[
+        1
+    ]
     naive *= len(corpus) / len(corpus[:: max(1, len(corpus) // given.sample)])
-    options = {"resamples": 0, "budget": given.budget}
+    options = {"n_resamples": 0, "max_tokens": given.max_tokens}
     early, short = _timed(lambda: hr.ablate(model, tokenizer, corpus, early=True, **options))
     whole, long = _timed(lambda: hr.ablate(model, tokenizer, corpus, **options))
     run = early["ablation[loss early].examples"]
@@ -54,15 +54,15 @@ def main() -> None:
     print(json.dumps(found, indent=1))
 
 
-def _naive(model, tokenizer, corpus, budget: int) -> None:
-    encoded = batches.encode(corpus, tokenizer, model, words=False)
-    with seam.evaluating(model), torch.inference_mode():
-        groups = list(batches.batches(encoded, model, budget=budget))
+def _naive(model, tokenizer, corpus, max_tokens: int) -> None:
+    encoded = batching.encode(corpus, tokenizer, model, words=False)
+    with attention_hooks.evaluating(model), torch.inference_mode():
+        groups = list(batching.batches(encoded, model, max_tokens=max_tokens))
         explain = objectives.objective("loss", model).explain(model, lambda: groups)
-        for head in families.index(model):
-            gates = closed(model, [head])
+        for head in heads.head_index(model):
+            gates = head_mask(model, [head])
             for batch in groups:
-                with gated(model, gates):
+                with mask_heads(model, gates):
                     explain(model(**batch.inputs, **without_cache(model)), batch)
 
 

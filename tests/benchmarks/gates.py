@@ -49,7 +49,7 @@ def _models() -> dict[str, tuple[PreTrainedModel, dict[str, Tensor]]]:
 
 
 def _ratio(model: PreTrainedModel, batch: dict[str, Tensor], *, repeats: int) -> dict[str, float]:
-    heads = [(kind, layer, head) for kind, layer, head in families.index(model)]
+    heads = [(kind, layer, head) for kind, layer, head in families.head_index(model)]
     gates = hr.L0(strength=0.01).gates(model, heads, None)
     optimizer = torch.optim.AdamW([*model.parameters(), *gates.parameters()], 1e-5)
     model.train()
@@ -62,7 +62,7 @@ def _ratio(model: PreTrainedModel, batch: dict[str, Tensor], *, repeats: int) ->
         return time.process_time() - start
 
     def gated() -> float:
-        with hr.learning(model, gates):
+        with hr.train_gates(model, gates):
             gates.train()
             return step()
 

@@ -1,4 +1,4 @@
-"""A forward without half of the heads: cut out by `hr.shrink`, and zeroed in others, which cannot cut."""
+"""A forward without half of the heads: cut out by `hr.remove_heads`, and zeroed in others, which cannot cut."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
 import headroles as hr
-from headroles.models.masking import closed, gated
+from headroles.models.masking import head_mask, mask_heads
 
 
 def ours(of: Setting) -> Callable[[], pd.DataFrame]:
     """The model, smaller."""
-    small = hr.shrink(of.own(), half(of))
+    small = hr.remove_heads(of.own(), half(of))
     return lambda: _logits(of, lambda batch: small(**of.inputs(batch)).logits)
 
 
 def closing(of: Setting) -> Callable[[], pd.DataFrame]:
     """Our gates at zero."""
-    gates = closed(of.model, half(of))
+    gates = head_mask(of.model, half(of))
 
     def logits(batch) -> Tensor:
-        with gated(of.model, gates):
+        with mask_heads(of.model, gates):
             return of.model(**of.inputs(batch)).logits
 
     return lambda: _logits(of, logits)
@@ -61,7 +61,7 @@ def nnsight(of: Setting) -> Callable[[], pd.DataFrame]:
 
     net = NNsight(of.own())
     outs = [net.get(of.place(*site)[2]) for site in of.calls()]
-    gates = closed(of.model, half(of)).view(len(outs), of.heads)
+    gates = head_mask(of.model, half(of)).view(len(outs), of.heads)
     masks = gates[[of.sites().index(site) for site in of.calls()]].repeat_interleave(
         of.model.config.hidden_size // of.heads, -1
     )
@@ -83,7 +83,7 @@ def half(of: Setting) -> list[tuple[str, int, int]]:
 
 def parameters(of: Setting) -> dict[str, float]:
     """The share of parameters that the smaller model has, of all and of those of attention."""
-    small = hr.shrink(deepcopy(of.model), half(of))
+    small = hr.remove_heads(deepcopy(of.model), half(of))
     sizes = {
         "all": (small.num_parameters(), of.model.num_parameters()),
         "attention": tuple(_attention(model, of) for model in (small, of.model)),

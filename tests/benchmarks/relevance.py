@@ -19,8 +19,8 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
-from headroles.models import heads as families
-from headroles.models.batching import Batch, Side
+from headroles.models import heads
+from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores import objectives
 from headroles.scores.gradients.base import slopes
@@ -66,7 +66,7 @@ def _ratios(model, given: argparse.Namespace) -> dict[str, float]:
     def relevance(steps: str) -> Callable[[], object]:
         return lambda: slopes(model, explain, batch, rules=given.rules, steps=steps, chunk=given.chunk)  # type: ignore[arg-type]
 
-    families.sites(model)  # found once, before anything is timed
+    heads.attention_sites(model)  # found once, before anything is timed
     runs = {"forward": forward, "step": step, "pass": relevance("sum"), "all": relevance("all")}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -92,15 +92,15 @@ def _ratios(model, given: argparse.Namespace) -> dict[str, float]:
 def _batch(model, vocabulary: int) -> Batch:
     generator = torch.Generator().manual_seed(0)
     source, target = (_side(torch.randint(3, vocabulary, (16, 32), generator=generator)) for _ in range(2))
-    inputs = {"input_ids": source.ids, "attention_mask": source.present.long()}
+    inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
     if not model.config.is_encoder_decoder:
         return Batch(tuple(range(16)), inputs, source, None)
     return Batch(tuple(range(16)), inputs | {"decoder_input_ids": target.ids}, source, target, target.ids)
 
 
-def _side(ids: torch.Tensor) -> Side:
+def _side(ids: torch.Tensor) -> TokenView:
     there = torch.ones_like(ids, dtype=torch.bool)
-    return Side(ids, there, there, torch.arange(ids.shape[1]).expand_as(ids), (None,) * len(ids))
+    return TokenView(ids, there, there, torch.arange(ids.shape[1]).expand_as(ids), (None,) * len(ids))
 
 
 if __name__ == "__main__":

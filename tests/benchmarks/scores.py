@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from reference import attention as slow
 
 import headroles as hr
-from headroles.models import batching as batches
+from headroles.models import batching
 from headroles.models.dummy_inputs import without_cache
 
 SCORES = ["confidence", "position", "rarity", "entropy", "sink", "distance", "alignment"]
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--budget", type=int, default=4096)
+    parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--peak", choices=["bare", "scores", "syntax"], help="run this alone and print its peak memory")
     given = parser.parse_args()
     runs = _runs(given)
@@ -50,9 +50,9 @@ def main() -> None:
 def _runs(given: argparse.Namespace) -> dict[str, Callable[[], object]]:
     model, tokenizer = hr.load(given.model)
     corpus = hr.read(given.corpus, given.target, limit=given.limit)
-    kinds = {site.kind for site in hr.sites(model)}
-    scores = [name for name in SCORES if set(hr.scores.known()[name].kinds) & kinds]
-    groups = list(batches.batches(batches.encode(corpus, tokenizer, model), model, budget=given.budget))
+    kinds = {site.kind for site in hr.attention_sites(model)}
+    scores = [name for name in SCORES if set(hr.list_scores()[name].kinds) & kinds]
+    groups = list(batching.batches(batching.encode(corpus, tokenizer, model), model, max_tokens=given.max_tokens))
 
     def bare() -> None:
         before = model.config._attn_implementation
@@ -64,14 +64,16 @@ def _runs(given: argparse.Namespace) -> dict[str, Callable[[], object]]:
 
     def singly() -> None:
         for sentence in corpus[:50]:
-            hr.score(model, tokenizer, hr.Corpus("one", (sentence,)), scores, resamples=0)
+            hr.score(model, tokenizer, hr.Corpus("one", (sentence,)), scores, n_resamples=0)
 
     runs: dict[str, Callable[[], object]] = {
         "bare": bare,
-        "scores": lambda: hr.score(model, tokenizer, corpus, scores, budget=given.budget),
-        "syntax": lambda: hr.score(model, tokenizer, corpus, [*scores, "syntax"], budget=given.budget),
+        "scores": lambda: hr.score(model, tokenizer, corpus, scores, max_tokens=given.max_tokens),
+        "syntax": lambda: hr.score(model, tokenizer, corpus, [*scores, "syntax"], max_tokens=given.max_tokens),
         "singly": singly,
-        "together": lambda: hr.score(model, tokenizer, corpus[:50], scores, resamples=0, budget=given.budget),
+        "heads_per_batch": lambda: hr.score(
+            model, tokenizer, corpus[:50], scores, n_resamples=0, max_tokens=given.max_tokens
+        ),
     }
     if kinds == {"enc-self"}:
         runs["loops"] = lambda: slow.scores(model, tokenizer, corpus[:50])

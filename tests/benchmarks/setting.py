@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 from transformers import PreTrainedTokenizerFast as Fast
 
 import headroles as hr
-from headroles.models import batching as batches
+from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
@@ -62,16 +62,16 @@ class Setting:
     corpus: hr.Corpus
     alone: bool = False
     few: int | None = None  # so many heads are closed, by default all
-    budget: int = 4096
+    max_tokens: int = 4096
     batches: list[Batch] = field(init=False)
     index: pd.MultiIndex = field(init=False)
     labels: list[Tensor] = field(init=False)  # what should be written after each token of each batch, -100: nothing
 
     def __post_init__(self) -> None:
         self.model.eval()
-        encoded = batches.encode(self.corpus, self.tokenizer, self.model, words=False)
-        self.batches = list(batches.batches(encoded, self.model, budget=self.budget))
-        self.index = families.index(self.model)
+        encoded = batching.encode(self.corpus, self.tokenizer, self.model, words=False)
+        self.batches = list(batching.batches(encoded, self.model, max_tokens=self.max_tokens))
+        self.index = families.head_index(self.model)
         self.labels = [outputs.labels(self.model, batch) for batch in self.batches]
 
     @property

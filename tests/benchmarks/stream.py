@@ -53,7 +53,7 @@ def main() -> None:
 def _cost(file: Path) -> dict[str, float]:
     model, tokenizer = zoo.tiny("bert"), tokens_of("bert")
     before, start = _most(), time.monotonic()
-    parts = hr.Stream(file).parts()
+    parts = hr.StreamingCorpus(file).parts()
     first = next(parts)
     found: dict[str, float] = {"seconds to the first part": round(time.monotonic() - start, 2)}
     lines = len(first) + sum(len(part) for part in parts)
@@ -61,7 +61,7 @@ def _cost(file: Path) -> dict[str, float]:
     ten = file.with_name("ten.txt")
     with file.open() as text:
         ten.write_text("".join(islice(text, 10 * len(first))))
-    hr.score(model, tokenizer, hr.Stream(ten), ["confidence", "entropy"], resamples=0, budget=65_536)
+    hr.score(model, tokenizer, hr.StreamingCorpus(ten), ["confidence", "entropy"], n_resamples=0, max_tokens=65_536)
     return found | {"MiB, ten parts scored": round(_most() - before)}
 
 

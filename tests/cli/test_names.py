@@ -9,7 +9,7 @@ from helpers.trainings import films
 from helpers.trainings import tokenizer as of_films
 
 import headroles as hr
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 ODD = [
     "a|fill:mean|b",
@@ -26,9 +26,9 @@ ODD = [
 @pytest.mark.parametrize("name", ODD)
 def test_ablation_ends_with_its_table(name):
     corpus = hr.Corpus(name, tuple(films(8)))
-    table = hr.ablate(learnt(), of_films(), corpus, metric="accuracy", plan="kind", fill="mean", resamples=10)
+    table = hr.ablate(learnt(), of_films(), corpus, metric="accuracy", unit="kind", replacement="mean", n_resamples=10)
     assert list(table)[0] == "ablation[accuracy kind mean]"
-    assert dict(heads.fields(heads.signature(table, table.columns[0])))["corpus"] == name
+    assert dict(frame.fields(frame.provenance(table, table.columns[0])))["corpus"] == name
 
 
 def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
@@ -51,8 +51,8 @@ def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
     for command in commands:
         done = run(*command)
         assert done.code == 0, done.err
-    table = heads.load(study[1] / "ablation-accuracy-single-zero.parquet")
-    fields = dict(heads.fields(heads.signature(table, "ablation[accuracy]")))
+    table = frame.load_table(study[1] / "ablation-accuracy-single-zero.parquet")
+    fields = dict(frame.fields(frame.provenance(table, "ablation[accuracy]")))
     assert (fields["corpus"], fields["metric"], fields["fill"]) == (name, "Accuracy()", "zero")
     assert fields["model"] == f"{name}/{name} model"
     assert "<b>" not in (place / f"{name}.html").read_text()  # what could be a tag is escaped

@@ -11,7 +11,7 @@ from helpers.letters import tokens_of
 from helpers.messages import whole
 
 import headroles as hr
-from headroles.data import hf_datasets as hub
+from headroles.data import hf_datasets
 from headroles.data.corpus import Sentence
 
 
@@ -86,7 +86,7 @@ def test_which_split_is_taken_is_said_and_one_that_is_not_there_refused(folder, 
     hr.read(place)
     assert f"{place}: split test" in caplog.messages
     said = f"dataset {place} has no split 'dev'; it has "
-    with pytest.raises(ValueError, match=rf"\A{hub.re.escape(said)}(test, train|train, test)\Z"):
+    with pytest.raises(ValueError, match=rf"\A{hf_datasets.re.escape(said)}(test, train|train, test)\Z"):
         hr.read(f"{place}:dev")
 
 
@@ -99,7 +99,7 @@ def test_which_split_is_taken_is_said_and_one_that_is_not_there_refused(folder, 
 def test_what_is_a_name(source, expected, tmp_path, monkeypatch):
     (tmp_path / "tests").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert hub.named(source) == expected
+    assert hf_datasets.named(source) == expected
 
 
 def test_a_name_that_nobody_knows_is_one_sentence(monkeypatch):
@@ -112,7 +112,7 @@ def test_a_name_that_nobody_knows_is_one_sentence(monkeypatch):
 
 def test_without_datasets_it_is_said_what_to_install(folder, monkeypatch):
     place = folder("some", train=ONE)
-    monkeypatch.setattr(hub, "find_spec", lambda _: None)
+    monkeypatch.setattr(hf_datasets, "find_spec", lambda _: None)
     said = f"{place} is not a file; if it is a dataset, install what reads it: pip install 'headroles[data]'"
     with pytest.raises(ModuleNotFoundError, match=whole(said)):
         hr.read(place)
@@ -125,4 +125,4 @@ def test_the_command_reads_a_folder(folder, tmp_path):
     place = folder("some", validation=ONE)
     done = run("score", tmp_path / "model", f"{place}:validation", "--resamples", 0, "--study", tmp_path / "study")
     assert done.code == 0
-    assert f"corpus:{place}:validation" in hr.heads.signature(hr.Study(tmp_path / "study").load("heads"), "confidence")
+    assert f"corpus:{place}:validation" in hr.provenance(hr.Study(tmp_path / "study").load("heads"), "confidence")

@@ -11,17 +11,17 @@ from helpers.letters import corpus, looking, seen, tokens_of, value
 import headroles as hr
 from headroles.data.corpus import Tokens
 from headroles.experiments.score_study import measure
-from headroles.models.batching import Side
-from headroles.scores.base import Seen
+from headroles.models.batching import TokenView
+from headroles.scores.base import Observation
 from headroles.scores.patterns.induction import Duplicate, Induction
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 SCORES = ["induction", "duplicate"]
 
 
 def small():
     model = zoo.tiny("gpt2")
-    return model, tokens_of(model), hr.repeated(tokens_of(model), 4, length=6)
+    return model, tokens_of(model), hr.repeated_tokens(tokens_of(model), 4, length=6)
 
 
 def test_each_half_is_drawn_without_repeats_and_comes_twice():
@@ -33,8 +33,8 @@ def test_each_half_is_drawn_without_repeats_and_comes_twice():
         assert len(set(ids[start:])) == 6
         assert not set(ids[start:]) & set(tokenizer.all_special_ids)
     assert len({sentence.ids for sentence in twice}) == 4
-    assert hr.repeated(tokenizer, 4, length=6) == twice
-    assert hr.repeated(tokenizer, 4, length=6, seed=1).hash != twice.hash
+    assert hr.repeated_tokens(tokenizer, 4, length=6) == twice
+    assert hr.repeated_tokens(tokenizer, 4, length=6, seed=1).hash != twice.hash
 
 
 def test_more_tokens_than_the_vocabulary_has():
@@ -42,7 +42,7 @@ def test_more_tokens_than_the_vocabulary_has():
     plain = len({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
     said = f"the vocabulary has {plain} tokens that are not special; give a length of at most that"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        hr.repeated(tokenizer, length=10_000)
+        hr.repeated_tokens(tokenizer, length=10_000)
 
 
 def test_what_is_given_as_ids_is_read_as_they_are_even_beside_text():
@@ -64,7 +64,7 @@ def test_a_token_right_after_itself_does_not_copy_itself():
 
 def test_the_scores_are_those_of_slow_loops():
     model, tokenizer, twice = small()
-    found = hr.score(model, tokenizer, twice, SCORES, resamples=0)
+    found = hr.score(model, tokenizer, twice, SCORES, n_resamples=0)
     model.set_attn_implementation("eager")
     sums = {name: np.zeros(len(found)) for name in SCORES}
     count = 0
@@ -89,19 +89,19 @@ def test_the_scores_are_those_of_slow_loops():
 def test_a_head_made_for_it_has_all_its_weight_there(back, is_induction):
     ids = torch.tensor([[*range(10, 16), *range(10, 16)]])
     yes = torch.ones_like(ids, dtype=torch.bool)
-    side = Side(ids, yes, yes, torch.full_like(ids, -1), (None,))
+    side = TokenView(ids, yes, yes, torch.full_like(ids, -1), (None,))
     weights = torch.zeros(1, 1, 12, 12)
     weights[0, 0, torch.arange(12), (torch.arange(12) - back).clamp(min=0)] = 1
-    seen = Seen("dec-self", weights, side, side, torch.ones(20), torch.arange(20))
+    seen = Observation("dec-self", weights, side, side, torch.ones(20), torch.arange(20))
     for score, expected in ((Induction(), is_induction), (Duplicate(), not is_induction)):
-        (column,) = score.finish(score.tally(seen) | score.ground(seen)).values()
+        (column,) = score.compute(score.update(seen) | score.denominators(seen)).values()
         assert column.item() == expected
 
 
 def test_without_a_repeated_token_there_is_nothing_to_say():
     model, tokenizer, twice = small()
     once = hr.Corpus("once", tuple(Tokens("", ids=sentence.ids[:6]) for sentence in twice))
-    found = hr.score(model, tokenizer, once, SCORES, resamples=10)
+    found = hr.score(model, tokenizer, once, SCORES, n_resamples=10)
     assert found[SCORES].isna().all(axis=None)
 
 
@@ -109,9 +109,9 @@ def test_a_study_of_a_decoder_has_them_without_asking_and_one_of_an_encoder_has_
     for name, expected in (("gpt2", True), ("bert", False)):
         model = zoo.tiny(name)
         study = hr.Study(tmp_path / name)
-        table = measure(study, model, tokens_of(model), corpus(3), resamples=20)
+        table = measure(study, model, tokens_of(model), corpus(3), n_resamples=20)
         assert ({*SCORES} <= {*table.columns}) == expected
         if expected:
-            assert "corpus:repeated" in heads.signature(table, "induction")
-            assert "corpus:repeated" not in heads.signature(table, "confidence")
+            assert "corpus:repeated" in frame.provenance(table, "induction")
+            assert "corpus:repeated" not in frame.provenance(table, "confidence")
             assert {"induction", "duplicate"} <= {*hr.roles(table).columns}

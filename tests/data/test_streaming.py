@@ -11,7 +11,7 @@ from helpers.letters import corpus, tokens_of
 from helpers.messages import whole
 
 import headroles as hr
-from headroles.data.streaming import Stream
+from headroles.data.streaming import StreamingCorpus
 
 SIZE = 30
 
@@ -47,7 +47,7 @@ def tree(number):
 )  # fmt: skip
 def test_what_is_streamed_is_what_is_read_at_once(files, names):
     paths = [files / name for name in names]
-    stream, read = Stream(*paths, part=7), hr.read(*paths)
+    stream, read = StreamingCorpus(*paths, part=7), hr.read(*paths)
     assert tuple(stream) == tuple(stream) == read.sentences
     assert stream.name == read.name
     parts = list(stream.parts())
@@ -58,17 +58,17 @@ def test_what_is_streamed_is_what_is_read_at_once(files, names):
 def test_its_hash_is_of_the_files(files, tmp_path):
     copy = tmp_path / "other.txt"
     copy.write_bytes((files / "source.txt").read_bytes())
-    assert Stream(copy).hash == Stream(files / "source.txt").hash
+    assert StreamingCorpus(copy).hash == StreamingCorpus(files / "source.txt").hash
     copy.write_bytes(copy.read_bytes() + b"more\n")
-    assert Stream(copy).hash != Stream(files / "source.txt").hash
-    assert Stream(copy, files / "target.txt").hash != Stream(copy).hash
+    assert StreamingCorpus(copy).hash != StreamingCorpus(files / "source.txt").hash
+    assert StreamingCorpus(copy, files / "target.txt").hash != StreamingCorpus(copy).hash
 
 
 def test_a_long_file_begins_at_once_and_takes_no_more_memory_than_a_part(tmp_path):
     path = tmp_path / "long.txt.gz"
     packed = gzip.compress(b"a sentence of nine words or so, and again\n" * 300_000)
     path.write_bytes(packed[: len(packed) // 2])  # its first part is there before it is found to be cut off
-    parts = Stream(path, part=1000).parts()
+    parts = StreamingCorpus(path, part=1000).parts()
     tracemalloc.start()
     try:
         assert len(next(parts)) == 1000
@@ -96,35 +96,35 @@ def test_files_that_cannot_be_streamed(files, tmp_path):
     for name, (content, said) in broken.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=whole(f"{tmp_path / name}, {said}")):
-            list(Stream(tmp_path / name))
+            list(StreamingCorpus(tmp_path / name))
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(ValueError, match=whole(f"{tmp_path / 'empty.txt'}: expected at least one sentence")):
-        list(Stream(tmp_path / "empty.txt").parts())
+        list(StreamingCorpus(tmp_path / "empty.txt").parts())
     (tmp_path / "short.txt").write_text("one\ntwo\n")
     said = (
         f"{tmp_path / 'short.txt'} ends before sentence 3; parallel files need the same number, the n-th of one "
         "translating the n-th of the other"
     )
     with pytest.raises(ValueError, match=whole(said)):
-        list(Stream(files / "source.txt", tmp_path / "short.txt"))
+        list(StreamingCorpus(files / "source.txt", tmp_path / "short.txt"))
     with pytest.raises(FileNotFoundError, match=whole(f"no file at {tmp_path / 'none.txt'}")):
-        Stream(tmp_path / "none.txt")
+        StreamingCorpus(tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize(("name", "files_of"), [("bert", ["trees.conllu"]), ("marian", ["source.txt", "target.txt"])])
 def test_it_is_scored_like_the_corpus_resamples_included(files, name, files_of):
     model, paths = zoo.tiny(name), [files / one for one in files_of]
-    options = {"resamples": 20, "reference": hr.read(paths[0])}
+    options = {"n_resamples": 20, "reference": hr.read(paths[0])}
     expected = hr.score(model, tokens_of(model), hr.read(*paths), **options)
-    found = hr.score(model, tokens_of(model), Stream(*paths, part=7), **options)
+    found = hr.score(model, tokens_of(model), StreamingCorpus(*paths, part=7), **options)
     assert list(found) == list(expected)
     for name in expected:
         close(found[name], expected[name], size=[1, *expected[name].dropna()])  # shares, distances, counts of words
 
 
 def test_what_must_be_known_beforehand_is_left_out_or_refused(files):
-    model, stream = zoo.tiny("bert"), Stream(files / "text.txt")
-    assert "rarity" not in hr.score(model, tokens_of(model), stream, resamples=0)
+    model, stream = zoo.tiny("bert"), StreamingCorpus(files / "text.txt")
+    assert "rarity" not in hr.score(model, tokens_of(model), stream, n_resamples=0)
     faults = {
         "rarity": "score 'rarity' needs to know how frequent each token is, and 'text' is a stream; give reference=",
         "importance": "score 'importance' is of gradients, and 'text' is a stream; read a corpus whole: headroles.read",
@@ -152,18 +152,18 @@ def test_the_command_streams(files, tmp_path):
 @pytest.mark.parametrize("names", [["text.txt"], ["source.txt", "target.txt"], ["pairs.tsv"], ["trees.conllu"]])
 def test_a_limit_is_that_of_read(files, names):
     paths = [files / name for name in names]
-    stream, read = Stream(*paths, part=2, limit=5), hr.read(*paths, limit=5)
+    stream, read = StreamingCorpus(*paths, part=2, limit=5), hr.read(*paths, limit=5)
     assert tuple(stream) == read.sentences == hr.read(*paths).sentences[:5]
     assert [len(part) for part in stream.parts()] == [2, 2, 1]
     assert stream.hash == read.hash
     with pytest.raises(ValueError, match=whole("limit must be None or at least 1 sentence; got 0")):
-        Stream(paths[0], limit=0)
+        StreamingCorpus(paths[0], limit=0)
 
 
 READERS = {
     "read": hr.read,
     "read(limit=1)": lambda *paths: hr.read(*paths, limit=1),
-    "stream": lambda *paths: list(Stream(*paths)),
+    "stream": lambda *paths: list(StreamingCorpus(*paths)),
 }
 
 
@@ -236,7 +236,7 @@ def test_lines_end_where_they_end_for_a_reader_of_the_whole(name, end, tmp_path)
     rows = {"text.txt": "One.\r\nTwo.", "pairs.tsv": "One.\tEins.\r\nTwo.\tZwei.", "labels.tsv": "sentence\tlabel"}
     (tmp_path / name).write_bytes(f"{rows[name]}{end}".encode())
     found = []
-    for reading in (hr.read, hr.Stream):
+    for reading in (hr.read, hr.StreamingCorpus):
         try:
             found.append([(one.text, one.target and one.target.text) for one in reading(tmp_path / name)])
         except ValueError:

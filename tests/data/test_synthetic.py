@@ -8,12 +8,12 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from headroles.data import synthetic_lexicon as lexicon
+from headroles.data import synthetic_lexicon
 from headroles.data.corpus import Corpus, Sentence
-from headroles.data.synthetic import LENGTHS, corpus
+from headroles.data.synthetic import LENGTHS, synthetic_corpus
 
 PAPER = ("nsubj", "obj", "amod", "advmod")
-CORPUS = corpus(2000, translated=True)
+CORPUS = synthetic_corpus(2000, translated=True)
 BOTH = [(s, s.target) for s in CORPUS if s.target is not None]
 TARGETS = [target for _, target in BOTH]
 SENTENCES = [*CORPUS, *TARGETS]
@@ -44,11 +44,11 @@ def children(sentence: Sentence, head: int, relation: str) -> list[int]:
 
 def test_every_sentence_is_translated():
     assert len(BOTH) == len(CORPUS) == 2000
-    assert all(sentence.target is None for sentence in corpus(10))
+    assert all(sentence.target is None for sentence in synthetic_corpus(10))
 
 
 def test_translating_leaves_the_english_as_it_is():
-    assert [s.text for s in corpus(50)] == [s.text for s in CORPUS[:50]]
+    assert [s.text for s in synthetic_corpus(50)] == [s.text for s in CORPUS[:50]]
 
 
 def test_trees_are_trees():
@@ -120,13 +120,13 @@ def test_lengths_are_varied():
 
 
 def test_a_shorter_corpus_is_the_beginning_of_a_longer_one():
-    assert corpus(10, translated=True).sentences == CORPUS[:10].sentences
-    assert corpus(0).sentences == ()
+    assert synthetic_corpus(10, translated=True).sentences == CORPUS[:10].sentences
+    assert synthetic_corpus(0).sentences == ()
 
 
 def test_seeds_give_different_corpora():
-    assert corpus(20, seed=1).hash != corpus(20, seed=0).hash
-    assert not {s.text for s in corpus(200, seed=1) if len(s.spans) > 8} & {s.text for s in CORPUS}
+    assert synthetic_corpus(20, seed=1).hash != synthetic_corpus(20, seed=0).hash
+    assert not {s.text for s in synthetic_corpus(200, seed=1) if len(s.spans) > 8} & {s.text for s in CORPUS}
 
 
 def test_the_corpus_is_the_same_in_another_process():
@@ -134,12 +134,12 @@ def test_the_corpus_is_the_same_in_another_process():
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
     )
-    assert told.stdout.strip() == corpus(100, seed=3, translated=True).hash
+    assert told.stdout.strip() == synthetic_corpus(100, seed=3, translated=True).hash
 
 
 def test_a_negative_number_of_sentences_is_an_error():
     with pytest.raises(ValueError, match=r"^a corpus cannot have -1 sentences; give 0 or more$"):
-        corpus(-1)
+        synthetic_corpus(-1)
 
 
 @pytest.mark.parametrize("relation", PAPER)
@@ -165,9 +165,9 @@ def test_words_are_zipfian_with_a_long_tail():
 
 def test_no_english_verb_shows_its_subjects_number():
     """Each form of each verb and auxiliary stands with singular and plural subjects alike."""
-    plurals = {lexicon.plural(noun) for noun in (*lexicon.PEOPLE, *lexicon.THINGS)}
+    plurals = {synthetic_lexicon.plural(noun) for noun in (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS)}
     shares = defaultdict(Counter)
-    for sentence in corpus(4000, seed=5):
+    for sentence in synthetic_corpus(4000, seed=5):
         said = words(sentence)
         for i, name in enumerate(sentence.relations):
             if name == "nsubj" and said[i] != "that":
@@ -182,23 +182,55 @@ def test_no_english_verb_shows_its_subjects_number():
 
 def test_an_english_form_belongs_to_one_word():
     """So that every English sentence has one translation."""
-    verbs = (*lexicon.VERBS, *lexicon.THING_VERBS, *lexicon.INTRANSITIVE, *lexicon.SAYING)
-    nouns = (*lexicon.PEOPLE, *lexicon.THINGS, *lexicon.PLACES)
-    others = (*lexicon.NAMES, *lexicon.ADJECTIVES, *lexicon.ADVERBS, *lexicon.DEGREES, *lexicon.AUXILIARIES)
-    entries = [*others, *lexicon.MARKS, *{*lexicon.SINGULAR, *lexicon.PLURAL}, "that"]
-    entries += [form for verb in verbs for form in set(lexicon.forms(verb))]
-    entries += [form for noun in nouns for form in (noun, lexicon.plural(noun))]
-    entries += [word for kinds in lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions]
+    verbs = (
+        *synthetic_lexicon.VERBS,
+        *synthetic_lexicon.THING_VERBS,
+        *synthetic_lexicon.INTRANSITIVE,
+        *synthetic_lexicon.SAYING,
+    )
+    nouns = (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS, *synthetic_lexicon.PLACES)
+    others = (
+        *synthetic_lexicon.NAMES,
+        *synthetic_lexicon.ADJECTIVES,
+        *synthetic_lexicon.ADVERBS,
+        *synthetic_lexicon.DEGREES,
+        *synthetic_lexicon.AUXILIARIES,
+    )
+    entries = [*others, *synthetic_lexicon.MARKS, *{*synthetic_lexicon.SINGULAR, *synthetic_lexicon.PLURAL}, "that"]
+    entries += [form for verb in verbs for form in set(synthetic_lexicon.forms(verb))]
+    entries += [form for noun in nouns for form in (noun, synthetic_lexicon.plural(noun))]
+    entries += [
+        word for kinds in synthetic_lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions
+    ]
     assert [form for form, count in Counter(entries).items() if count > 1] == []
 
 
 def test_made_up_stems_differ():
-    verbs = (*lexicon.VERBS, *lexicon.THING_VERBS, *lexicon.INTRANSITIVE, *lexicon.SAYING)
-    lemmas = [*lexicon.PEOPLE, *lexicon.THINGS, *lexicon.PLACES, *lexicon.ADJECTIVES, *lexicon.ADVERBS]
-    lemmas += [*lexicon.DEGREES, *lexicon.AUXILIARIES, *lexicon.MARKS, *{*lexicon.SINGULAR, *lexicon.PLURAL}, "that"]
-    lemmas += [lexicon.forms(verb)[0] for verb in verbs]
-    lemmas += [word for kinds in lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions]
-    stems = Counter(map(lexicon.stem, lemmas))
+    verbs = (
+        *synthetic_lexicon.VERBS,
+        *synthetic_lexicon.THING_VERBS,
+        *synthetic_lexicon.INTRANSITIVE,
+        *synthetic_lexicon.SAYING,
+    )
+    lemmas = [
+        *synthetic_lexicon.PEOPLE,
+        *synthetic_lexicon.THINGS,
+        *synthetic_lexicon.PLACES,
+        *synthetic_lexicon.ADJECTIVES,
+        *synthetic_lexicon.ADVERBS,
+    ]
+    lemmas += [
+        *synthetic_lexicon.DEGREES,
+        *synthetic_lexicon.AUXILIARIES,
+        *synthetic_lexicon.MARKS,
+        *{*synthetic_lexicon.SINGULAR, *synthetic_lexicon.PLURAL},
+        "that",
+    ]
+    lemmas += [synthetic_lexicon.forms(verb)[0] for verb in verbs]
+    lemmas += [
+        word for kinds in synthetic_lexicon.PHRASES.values() for prepositions, _ in kinds for word in prepositions
+    ]
+    stems = Counter(map(synthetic_lexicon.stem, lemmas))
     assert [stem for stem, count in stems.items() if count > 1] == []
 
 
@@ -248,7 +280,11 @@ def test_the_verb_decides_the_case_of_its_object():
 
 def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
     """The made-up ending of a verb follows from its English subject; its made-up subject does not show the number."""
-    nouns = {form: noun for noun in (*lexicon.PEOPLE, *lexicon.THINGS) for form in (noun, lexicon.plural(noun))}
+    nouns = {
+        form: noun
+        for noun in (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS)
+        for form in (noun, synthetic_lexicon.plural(noun))
+    }
     forms, checked = defaultdict(set), 0
     for sentence, target in BOTH:
         english, made = words(sentence), words(target)
@@ -256,7 +292,7 @@ def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
             continue
         subject, its = english[sentence.relations.index("nsubj")], made[target.relations.index("nsubj")]
         noun = nouns.get(subject, subject)
-        second, plural = lexicon.second_gender(noun), subject != noun
+        second, plural = synthetic_lexicon.second_gender(noun), subject != noun
         assert made[target.heads.index(-1)].split("-")[1] == (("el", "eln"), ("or", "orn"))[second][plural]
         forms[noun].add(its)
         checked += 1
@@ -266,7 +302,8 @@ def test_agreement_is_seen_on_the_made_up_verb_and_the_english_subject_alone():
 
 def test_made_up_adjectives_agree_with_their_noun_in_gender():
     genders = {
-        lexicon.stem(noun): lexicon.second_gender(noun) for noun in (*lexicon.PEOPLE, *lexicon.THINGS, *lexicon.PLACES)
+        synthetic_lexicon.stem(noun): synthetic_lexicon.second_gender(noun)
+        for noun in (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS, *synthetic_lexicon.PLACES)
     }
     for target in TARGETS:
         said = words(target)
@@ -289,7 +326,7 @@ def test_some_made_up_words_come_in_two_pieces():
     ("noun", "plural"), [("dog", "dogs"), ("boy", "boys"), ("city", "cities"), ("box", "boxes"), ("woman", "women")]
 )
 def test_plurals(noun: str, plural: str):
-    assert lexicon.plural(noun) == plural
+    assert synthetic_lexicon.plural(noun) == plural
 
 
 @pytest.mark.parametrize(
@@ -303,4 +340,4 @@ def test_plurals(noun: str, plural: str):
     ],
 )
 def test_verb_forms(entry: str, forms: tuple[str, str, str]):
-    assert lexicon.forms(entry) == forms
+    assert synthetic_lexicon.forms(entry) == forms

@@ -22,9 +22,7 @@ from helpers.commands import run
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.experiments.papers import budhraja2020 as budhraja_claims
-from headroles.experiments.papers import michel2019 as michel_claims
-from headroles.experiments.papers import voita2019 as voita_claims
+from headroles.experiments.papers import budhraja2020, michel2019, voita2019
 from headroles.experiments.papers.artefact import (
     above,
     below,
@@ -54,7 +52,7 @@ WANTED = {  # what is listed in the papers
     "michel2019": "fig1 fig2 fig3 fig4 fig5 fig6 table1 table2 table3 table4 table5 table6 heads_share",
     "budhraja2020": "claim1 claim2 claim3 claim4",
 }
-CLAIMS = {"voita2019": voita_claims, "michel2019": michel_claims, "budhraja2020": budhraja_claims}
+CLAIMS = {"voita2019": voita2019, "michel2019": michel2019, "budhraja2020": budhraja2020}
 
 
 def whole(message: str) -> str:
@@ -340,57 +338,57 @@ def attention(share: float) -> pd.DataFrame:
 
 
 RULES = {  # the rule: a table with which it holds, one with which it does not, one with which it cannot be told
-    (voita_claims, "fig1a"): (shares(0.3, 0.28, 0.32), shares(0.15, 0.14, 0.16), shares(0.2, 0.17, 0.22)),
-    (voita_claims, "fig1b"): (ranks(0.1, 0.5), ranks(-0.5, -0.1), ranks(-0.1, 0.4)),
-    (voita_claims, "fig1c"): (functions((1, 1)), functions((0, 0)), functions((0, 2))),
-    (voita_claims, "fig2"): tuple(functions(each).assign(corpus="b") for each in ((1, 1), (0, 0), (np.nan, np.nan))),
-    (voita_claims, "fig3"): (commonest(0.36, 0.5), commonest(0.1, 0.3), commonest(0.3, 0.4)),
-    (voita_claims, "fig4"): (dependencies(0.6, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
-    (voita_claims, "table1"): (dependencies(0.5, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
-    (voita_claims, "fig5"): tuple(frame("queries hits", (20, hits)) for hits in (19, 2, 11)),
-    (voita_claims, "rare"): (score(0.6, 0.55, 0.65), score(0.2, 0.1, 0.3), score(0.5, 0.4, 0.6)),
-    (voita_claims, "fig7"): (sizes(0.0, 0.02), sizes(0.04, 0.1), sizes(0.0, 0.05)),
-    (voita_claims, "fig8"): (left(8, 0), frame("heads none", (48, 2), (12, 10)), left(8, 5)),
-    (voita_claims, "fig9"): (kinds(3, 14, 19), kinds(20, 8, 8), kinds(11, 12, 13, half=(22, 24, 26))),
-    (voita_claims, "fig10"): (
+    (voita2019, "fig1a"): (shares(0.3, 0.28, 0.32), shares(0.15, 0.14, 0.16), shares(0.2, 0.17, 0.22)),
+    (voita2019, "fig1b"): (ranks(0.1, 0.5), ranks(-0.5, -0.1), ranks(-0.1, 0.4)),
+    (voita2019, "fig1c"): (functions((1, 1)), functions((0, 0)), functions((0, 2))),
+    (voita2019, "fig2"): tuple(functions(each).assign(corpus="b") for each in ((1, 1), (0, 0), (np.nan, np.nan))),
+    (voita2019, "fig3"): (commonest(0.36, 0.5), commonest(0.1, 0.3), commonest(0.3, 0.4)),
+    (voita2019, "fig4"): (dependencies(0.6, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
+    (voita2019, "table1"): (dependencies(0.5, 0.7), dependencies(0.41, 0.45), dependencies(0.45, 0.55)),
+    (voita2019, "fig5"): tuple(frame("queries hits", (20, hits)) for hits in (19, 2, 11)),
+    (voita2019, "rare"): (score(0.6, 0.55, 0.65), score(0.2, 0.1, 0.3), score(0.5, 0.4, 0.6)),
+    (voita2019, "fig7"): (sizes(0.0, 0.02), sizes(0.04, 0.1), sizes(0.0, 0.05)),
+    (voita2019, "fig8"): (left(8, 0), frame("heads none", (48, 2), (12, 10)), left(8, 5)),
+    (voita2019, "fig9"): (kinds(3, 14, 19), kinds(20, 8, 8), kinds(11, 12, 13, half=(22, 24, 26))),
+    (voita2019, "fig10"): (
         thirds(9, 5, 2, 1, 4, 14), thirds(9, 5, 2, 14, 4, 1), thirds(5, 5, 5, 1, 4, 14)
     ),
-    (voita_claims, "table2"): (scratch(1, 2), scratch(-2, -1), scratch(-0.5, 0.5)),
-    (voita_claims, "gates"): tuple(frame("of undecided closed", (288, count, 9)) for count in (5, 80, 25)),
-    (michel_claims, "fig1"): (single(*[0.001] * 20, 0.2), single(*[0.1] * 20), single(0.1, 0.001, 0.2, 0.002)),
-    (michel_claims, "table1"): (redundant(40, 2), redundant(2, 40), redundant(20, 20)),
-    (michel_claims, "table2"): (
+    (voita2019, "table2"): (scratch(1, 2), scratch(-2, -1), scratch(-0.5, 0.5)),
+    (voita2019, "gates"): tuple(frame("of undecided closed", (288, count, 9)) for count in (5, 80, 25)),
+    (michel2019, "fig1"): (single(*[0.001] * 20, 0.2), single(*[0.1] * 20), single(0.1, 0.001, 0.2, 0.002)),
+    (michel2019, "table1"): (redundant(40, 2), redundant(2, 40), redundant(20, 20)),
+    (michel2019, "table2"): (
         kept(0.5, *[(0.0, -0.01, 0.01)] * 3, (1, 0.5, 2)),
         kept(0.001, *[(0.0, -0.01, 0.01)] * 2, *[(1, 0.5, 2)] * 2),
         kept(0.5, *[(0.02, 0, 0.1)] * 4),  # none is worse at p < 0.01, and none is sure to be as good
     ),
-    (michel_claims, "table5"): (
+    (michel2019, "table5"): (
         kept(0.001, *[(0.0, -0.01, 0.01)] * 2, *[(1, 0.5, 2)] * 2),
         kept(0.001, (0.0, -0.01, 0.01), *[(1, 0.5, 2)] * 3),
         kept(0.5, *[(0.02, 0, 0.1)] * 4),
     ),
-    (michel_claims, "table3"): (
+    (michel2019, "table3"): (
         kept(0.5, *[(0.0, -0.01, 0.01)] * 3), kept(0.001, *[(0.1, 0.05, 0.2)] * 3), kept(0.5, *[(0.0, -0.1, 0.1)] * 3)
     ),
-    (michel_claims, "table6"): (
+    (michel2019, "table6"): (
         kept(0.5, *[(0.0, -0.01, 0.01)] * 3), kept(0.001, *[(0.1, 0.05, 0.2)] * 3), kept(0.5, *[(0.0, -0.1, 0.1)] * 3)
     ),
-    (michel_claims, "fig2"): (correlated(0.2, 0.7), correlated(-0.7, -0.2), correlated(-0.1, 0.7)),
-    (michel_claims, "fig3"): (curve(0, 0.02), curve(0.1, 0.2), curve(0, 0.1)),
-    (michel_claims, "fig6"): (curve(0, 0.02), curve(0.1, 0.2), curve(0, 0.1)),
-    (michel_claims, "fig4"): (of_kinds(0.2, 0.8), of_kinds(0.8, 0.2), of_kinds(0.5, 0.5)),
-    (michel_claims, "fig5"): (epochs(0.5, 0.95), epochs(1.1, 0.9), epochs(0.93, 0.95)),
-    (michel_claims, "table4"): tuple(
+    (michel2019, "fig2"): (correlated(0.2, 0.7), correlated(-0.7, -0.2), correlated(-0.1, 0.7)),
+    (michel2019, "fig3"): (curve(0, 0.02), curve(0.1, 0.2), curve(0, 0.1)),
+    (michel2019, "fig6"): (curve(0, 0.02), curve(0.1, 0.2), curve(0, 0.1)),
+    (michel2019, "fig4"): (of_kinds(0.2, 0.8), of_kinds(0.8, 0.2), of_kinds(0.5, 0.5)),
+    (michel2019, "fig5"): (epochs(0.5, 0.95), epochs(1.1, 0.9), epochs(0.93, 0.95)),
+    (michel2019, "table4"): tuple(
         frame("batch speedup speedup.low speedup.high", (1, 0.9, 0.8, 1), (64, 1.1, low, high))
         for low, high in ((1.05, 1.2), (0.8, 0.9), (0.9, 1.2))
     ),
-    (michel_claims, "heads_share"): (attention(0.33), attention(0.1), None),
-    (budhraja_claims, "claim1"): (chance(0, 0.02), chance(0.1, 0.2), chance(0, 0.1)),
-    (budhraja_claims, "claim2"): (gained(0.001, -0.001, 0.003), gained(0.1, 0.08, 0.12), gained(0.01, -0.05, 0.07)),
-    (budhraja_claims, "claim3"): (
+    (michel2019, "heads_share"): (attention(0.33), attention(0.1), None),
+    (budhraja2020, "claim1"): (chance(0, 0.02), chance(0.1, 0.2), chance(0, 0.1)),
+    (budhraja2020, "claim2"): (gained(0.001, -0.001, 0.003), gained(0.1, 0.08, 0.12), gained(0.01, -0.05, 0.07)),
+    (budhraja2020, "claim3"): (
         places((0.1, 0.2), (0.1, 0.2)), places((-0.2, -0.1), (0.1, 0.2)), places((-0.1, 0.2), (0.1, 0.2))
     ),
-    (budhraja_claims, "claim4"): (moved(0.5, 0.05), moved(0.001, 0.3), moved(0.5, 0.3)),
+    (budhraja2020, "claim4"): (moved(0.5, 0.05), moved(0.001, 0.3), moved(0.5, 0.3)),
 }  # fmt: skip
 
 
@@ -415,32 +413,32 @@ def test_a_rule_says_yes_no_and_that_it_cannot_be_told(rule, table, answer):
 
 @pytest.mark.parametrize("name", ["fig1", "table1", "table2", "table3", "table5", "table6", "fig2"])
 def test_where_all_heads_are_worth_little_it_shows_nothing_that_one_is(name):
-    table = RULES[michel_claims, name][0]
+    table = RULES[michel2019, name][0]
     assert [
-        getattr(michel_claims, f"{name}_claim")(worth(table, *ends)).holds for ends in ((-0.01, 0.01), (0.02, 0.1))
+        getattr(michel2019, f"{name}_claim")(worth(table, *ends)).holds for ends in ((-0.01, 0.01), (0.02, 0.1))
     ] == [
         None,
         None,
     ]
-    assert getattr(michel_claims, f"{name}_claim")(worth(table, np.nan, np.nan)).holds is None
+    assert getattr(michel2019, f"{name}_claim")(worth(table, np.nan, np.nan)).holds is None
 
 
 def test_an_untrained_models_share_of_relevance_is_no_large_one():
-    assert voita_claims.fig1a_claim(shares(0.19, 0.189, 0.191, untrained=1.4)).holds is True
-    assert voita_claims.fig1a_claim(shares(0.19, 0.189, 0.191, untrained=1.6)).holds is False
-    assert voita_claims.fig1a_claim(shares(0.3, 0.28, 0.32, untrained=np.nan)).holds is None
-    assert voita_claims.fig1b_claim(ranks(0.1, 0.5, untrained=0.4)).holds is None
+    assert voita2019.fig1a_claim(shares(0.19, 0.189, 0.191, untrained=1.4)).holds is True
+    assert voita2019.fig1a_claim(shares(0.19, 0.189, 0.191, untrained=1.6)).holds is False
+    assert voita2019.fig1a_claim(shares(0.3, 0.28, 0.32, untrained=np.nan)).holds is None
+    assert voita2019.fig1b_claim(ranks(0.1, 0.5, untrained=0.4)).holds is None
 
 
 @pytest.mark.parametrize(
     ("rule", "table"),
     [
-        (voita_claims.table2_claim, scratch(-2, -1, steps=4540)),
-        (voita_claims.table2_claim, scratch(1, 2, steps=np.nan)),
-        (budhraja_claims.claim1_claim, tuned(chance(0.1, 0.2), epochs=0.17)),
-        (budhraja_claims.claim2_claim, tuned(gained(0.1, 0.08, 0.12), epochs=np.nan)),
-        (budhraja_claims.claim3_claim, tuned(places((0.1, 0.2), (0.1, 0.2)), epochs=1)),
-        (budhraja_claims.claim4_claim, tuned(moved(0.001, 0.3), epochs=1)),
+        (voita2019.table2_claim, scratch(-2, -1, steps=4540)),
+        (voita2019.table2_claim, scratch(1, 2, steps=np.nan)),
+        (budhraja2020.claim1_claim, tuned(chance(0.1, 0.2), epochs=0.17)),
+        (budhraja2020.claim2_claim, tuned(gained(0.1, 0.08, 0.12), epochs=np.nan)),
+        (budhraja2020.claim3_claim, tuned(places((0.1, 0.2), (0.1, 0.2)), epochs=1)),
+        (budhraja2020.claim4_claim, tuned(moved(0.001, 0.3), epochs=1)),
     ],
 )
 def test_what_was_not_trained_alike_is_not_compared(rule, table):
@@ -453,7 +451,7 @@ def test_a_difference_in_either_direction_is_one():
     assert [provided(True, None), provided(True, True), provided(False, None)] == [None, True, False]
     loses = gained(0.001, -0.001, 0.003)
     loses.loc[1, ["gain", "gain.low", "gain.high"]] = -0.2, -0.21, -0.19
-    assert budhraja_claims.claim2_claim(loses).holds is None  # no strategy is better than chance, but one is worse
+    assert budhraja2020.claim2_claim(loses).holds is None  # no strategy is better than chance, but one is worse
 
 
 def test_the_next_of_some_values_is_seldom_larger_than_expected():
@@ -465,35 +463,35 @@ def test_the_next_of_some_values_is_seldom_larger_than_expected():
 
 def test_every_claim_has_its_three_tables():
     claims = {(CLAIMS[paper], name) for paper, names_ in WANTED.items() for name in names_.split()}
-    assert claims - set(RULES) == {(voita_claims, "fig6")}
+    assert claims - set(RULES) == {(voita2019, "fig6")}
 
 
 def test_formulas_that_are_not_the_papers_fail_its_claim():
     from headroles.experiments.papers.voita2019 import fig6
 
     table = fig6(Bench([])).table
-    assert voita_claims.fig6_claim(table).holds is True
+    assert voita2019.fig6_claim(table).holds is True
     assert table["ours P(0)"].tolist() == pytest.approx([0.232, 0.039, 0.858], abs=5e-4)
-    assert voita_claims.fig6_claim(table.assign(**{"ours P(0)": 0.5})).holds is False
+    assert voita2019.fig6_claim(table.assign(**{"ours P(0)": 0.5})).holds is False
 
 
 def test_the_rules_hold_on_the_papers_own_numbers():
     kinds_ = of_wmt("voita2019-fig9")
     whole_ = {"enc-self": 48, "dec-self": 48, "cross": 48, "of": 144, "heads": 144}
     kinds_ = pd.concat([pd.DataFrame([whole_]), kinds_], ignore_index=True)
-    assert voita_claims.fig9_claim(kinds_).holds is True
+    assert voita2019.fig9_claim(kinds_).holds is True
     layers = printed("voita2019-fig10").assign(heads=kinds_["heads"][1:].to_numpy())
     layers = layers.assign(**{f"{name}.of": 16 for name in layers if name.endswith(("er", "le"))})
-    assert voita_claims.fig10_claim(layers).holds is True
+    assert voita2019.fig10_claim(layers).holds is True
     counts = printed("voita2019-fig8").rename(columns={"paper.none": "none"})
-    assert voita_claims.fig8_claim(counts).holds is True
+    assert voita2019.fig8_claim(counts).holds is True
     bleu = printed("voita2019-fig7").assign(cost=lambda rows: 1 - rows["paper"] / 29.6).dropna(subset="paper")
     bleu = worth(bleu.assign(**{"cost.low": bleu["cost"], "cost.high": bleu["cost"]}))
-    assert voita_claims.fig7_claim(bleu).holds is True
+    assert voita2019.fig7_claim(bleu).holds is True
     for name in ("table2", "table5", "table3", "table6"):
         rows = printed(f"michel2019-{name}")
         rows = rows.assign(cost=-rows["paper"], p=np.where(rows["paper.sure"] == 1, 0.001, 0.5), little=np.nan)
-        told = getattr(michel_claims, f"{name}_claim")(worth(rows.assign(**{"cost.low": np.nan, "cost.high": np.nan})))
+        told = getattr(michel2019, f"{name}_claim")(worth(rows.assign(**{"cost.low": np.nan, "cost.high": np.nan})))
         assert told.holds is None  # they are printed without intervals, and p >= 0.01 is no equivalence
 
 
@@ -503,7 +501,7 @@ def test_the_rules_hold_on_the_papers_own_numbers():
 def put(path: Path, columns: dict[str, object], signature: str = "model:m|metric:Loss()|text:t") -> Path:
     table = pd.DataFrame(columns)
     table.attrs["signatures"] = dict.fromkeys(table, signature)
-    return heads.save(table, path)
+    return heads.save_table(table, path)
 
 
 def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_path):
@@ -593,11 +591,11 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
         }
     ]  # fmt: skip
     place = study / "papers" / "voita2019"
-    table = heads.load(place / "fig7.parquet").set_index("heads")
+    table = heads.load_table(place / "fig7.parquet").set_index("heads")
     assert table.loc[48, ["value", "paper", "paper.subtitles"]].tolist() == [30.0, 29.60, 32.40]
     assert table.loc[10, ["change", "paper"]].tolist() == [-0.1, 29.45]
-    assert heads.signature(table, "value") == "model:m|metric:BLEU(beams=1)"
-    assert heads.signature(table, "paper").startswith("Voita et al. 2019, Fig. 7")
+    assert heads.provenance(table, "value") == "model:m|metric:BLEU(beams=1)"
+    assert heads.provenance(table, "paper").startswith("Voita et al. 2019, Fig. 7")
     facts = json.loads((place / "fig7.json").read_text())
     assert facts["holds"] is True
     assert facts["answer"] == "yes"
@@ -649,7 +647,7 @@ def effects(noise: int) -> pd.DataFrame:
 def put_heads(path: Path, table: pd.DataFrame, text: str = "t") -> None:
     signature = f"model:m|corpus:{text}|text:{text}|metric:Loss()|intact:2.0"
     table.attrs["signatures"] = dict.fromkeys(table, signature)
-    heads.save(table, path)
+    heads.save_table(table, path)
 
 
 @pytest.fixture
@@ -755,7 +753,7 @@ def made(toys: Path, paper: str, name: str) -> tuple[Path, pd.DataFrame]:
         for one in (toys / "translation", toys / "classifier")
         if (one / "papers" / paper / f"{name}.json").is_file()
     )
-    return study, heads.load(study / "papers" / paper / f"{name}.parquet")
+    return study, heads.load_table(study / "papers" / paper / f"{name}.parquet")
 
 
 @pytest.mark.slow
@@ -775,26 +773,28 @@ def test_every_artefact_is_made_of_toys(toys, paper, name):
 @pytest.mark.slow
 def test_toys_artefacts_show_the_tables_they_are_from(toys):
     study, table = made(toys, "voita2019", "fig1a")
-    scores = heads.load(study / "relevance" / "heads.parquet").loc["enc-self", "relevance[cp].size"]
+    scores = heads.load_table(study / "relevance" / "heads.parquet").loc["enc-self", "relevance[cp].size"]
     assert table["share"].tolist() == scores.groupby("layer").max().tolist()
     study, table = made(toys, "voita2019", "fig9")
-    sizes_ = heads.load(study / "pruning" / "sizes-l0.parquet")
+    sizes_ = heads.load_table(study / "pruning" / "sizes-l0.parquet")
     ours = table.dropna(subset="enc-self")
     assert ours[["heads", "cross"]].to_numpy().tolist() == sizes_[["heads", "cross"]].to_numpy().tolist()
     study, table = made(toys, "voita2019", "fig10")
     layers = table.dropna(subset="cross lower").sort_values("heads", ascending=False)
     assert layers.filter(regex="^cross [a-z]+$").sum(axis=1).tolist() == sizes_["cross"].tolist()[1:]
     study, table = made(toys, "michel2019", "fig1")
-    effects = heads.load(study / "ablation" / "ablation-loss-single-zero.parquet")
+    effects = heads.load_table(study / "ablation" / "ablation-loss-single-zero.parquet")
     assert table["change"].tolist() == effects.loc["enc-self", "ablation[loss]"].tolist()
-    intact = float(dict(part.split(":", 1) for part in heads.signature(effects, "ablation[loss]").split("|"))["intact"])
+    intact = float(
+        dict(part.split(":", 1) for part in heads.provenance(effects, "ablation[loss]").split("|"))["intact"]
+    )
     assert (table["score"] - table["change"]).to_numpy() == pytest.approx(intact)
     _, table = made(toys, "michel2019", "table1")
     assert table["significant"].sum() == (effects.loc["enc-self", "ablation[loss].p"] < 0.01).sum()
     _, table = made(toys, "michel2019", "fig3")
     assert table["paired"].all()
     study, table = made(toys, "budhraja2020", "claim2")
-    contest = heads.load(study / "contest" / "contest.parquet").set_index(["strategy", "heads", "tuned"])
+    contest = heads.load_table(study / "contest" / "contest.parquet").set_index(["strategy", "heads", "tuned"])
     for row in table.itertuples():
         assert row.gain == contest.loc[(row.strategy, row.heads, True), "gain"]
 
@@ -818,7 +818,7 @@ def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_we
     untrained = Bench([toys / "classifier" / "untrained"])
     untrained.shared = Bench([toys / "classifier"])
     table = artefacts("budhraja2020")[name](untrained).table
-    assert getattr(budhraja_claims, name)(table.assign(epochs=3.0, steps=100)).answer in ("no", "cannot be said")
+    assert getattr(budhraja2020, name)(table.assign(epochs=3.0, steps=100)).answer in ("no", "cannot be said")
 
 
 @pytest.mark.slow
@@ -836,8 +836,8 @@ def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(tmp_path: Path
     command = ["reproduce", "voita2019", "fig1b", "--data", tmp_path / "data", "--study", tmp_path / "study"]
     found = run(*command, "--model", tmp_path / "model")
     assert (found.code, "fig1b" in found.out) == (0, True), found.err
-    table = heads.load(tmp_path / "study" / "papers" / "voita2019" / "fig1b.parquet")
-    scored = heads.load(tmp_path / "study" / "relevance" / "heads.parquet")
+    table = heads.load_table(tmp_path / "study" / "papers" / "voita2019" / "fig1b.parquet")
+    scored = heads.load_table(tmp_path / "study" / "relevance" / "heads.parquet")
     confidence = scored.loc["enc-self", "confidence"]
     assert table["ours"].tolist()[:2] == [confidence.max(), confidence.min()]
 

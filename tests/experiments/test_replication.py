@@ -13,19 +13,19 @@ from helpers.commands import ended, run, started
 from helpers.messages import line, whole
 
 import headroles as hr
-from headroles.data import synthetic as toy
+from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.experiments.preparation import prepare, prepared
 from headroles.experiments.replication import MAKES, STAGES, Recipe, replicate
 from headroles.models import heads as families
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.models.batching import encode, tokenised
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.training.marian import END, marian, pieced
 from headroles.training.trainer import train
 
 TINY = Recipe(
-    width=32, layers=1, heads=2, epochs=2, batch=16, tune_pairs=48, encoder_keep=(0.5,), keep=(0.5,), resamples=20
+    width=32, layers=1, heads=2, epochs=2, batch=16, tune_pairs=48, encoder_keep=(0.5,), keep=(0.5,), n_resamples=20
 )
 OPTIONS = (
     *("--width", 32, "--layers", 1, "--heads", 2, "--epochs", 2, "--batch", 16, "--tune-pairs", 48),
@@ -37,7 +37,7 @@ HALVES = {"held_out": 8, "trees": 10, "pieces": 300}
 @cache
 def pairs():
     """Toy sentences with trees and translations."""
-    return toy.corpus(100, translated=True)
+    return synthetic.synthetic_corpus(100, translated=True)
 
 
 def given(*texts):
@@ -100,7 +100,7 @@ def test_what_is_left_out_is_counted(tmp_path):
         "test": 4,
         "parsed": 5,
     }
-    assert heads.load(tmp_path / "made/counts.parquet").equals(counts)
+    assert frame.load_table(tmp_path / "made/counts.parquet").equals(counts)
 
 
 @pytest.mark.parametrize("other", [None, given("Good news = Gute Nachricht", "aaa! = x")])
@@ -133,7 +133,7 @@ def test_at_most_as_many_pairs_to_train_on_as_asked(tmp_path):
 
 
 def test_the_tokenizer_cuts_words_and_gives_them_back(data):
-    tokenizer = models.tokenizer_of(data.tokenizer)
+    tokenizer = loading.tokenizer_of(data.tokenizer)
     assert len(tokenizer) <= HALVES["pieces"]
     for one in data.train:
         assert tokenizer.decode(tokenizer(one.text)["input_ids"], skip_special_tokens=True) == one.text
@@ -154,21 +154,21 @@ def test_punctuation_is_never_part_of_a_word():
 
 
 def test_the_untrained_model_is_of_the_size_that_was_asked(data):
-    tokenizer = models.tokenizer_of(data.tokenizer)
+    tokenizer = loading.tokenizer_of(data.tokenizer)
     model = Recipe(width=48, layers=2, heads=3).model(tokenizer)
-    assert len(families.index(model)) == 3 * 2 * 3
+    assert len(families.head_index(model)) == 3 * 2 * 3
     shapes = {tuple(value.shape) for name, value in model.named_parameters() if "layers" in name}
     assert shapes == {(48, 48), (48,), (192, 48), (192,), (48, 192)}
     same = (Recipe(width=48, layers=2, heads=3, seed=seed).model(tokenizer) for seed in (0, 1))
-    assert [models.revision(one) == models.revision(model) for one in same] == [True, False]
+    assert [loading.revision(one) == loading.revision(model) for one in same] == [True, False]
 
 
 def test_a_corpus_is_tokenised_once(data):
-    tokenizer = models.tokenizer_of(data.tokenizer)
+    tokenizer = loading.tokenizer_of(data.tokenizer)
     model, other = TINY.model(tokenizer), pieced(["a b c"], 100)
     first = tokenised(data.dev, tokenizer, model)
     assert tokenised(data.dev, tokenizer, model) is first
-    assert tokenised(data.dev, models.tokenizer_of(data.tokenizer), replace(TINY, width=16).model(tokenizer)) is first
+    assert tokenised(data.dev, loading.tokenizer_of(data.tokenizer), replace(TINY, width=16).model(tokenizer)) is first
     small = marian(other, width=16, layers=1, heads=2, inner=16)
     assert tokenised(data.dev, other, small).source[0].ids != first.source[0].ids
 
@@ -207,7 +207,7 @@ def test_every_stage_leaves_its_tables_and_nothing_else(replicated, data):
     assert tables["sizes-l0-enc-self"]["heads"].tolist() == [6, 5]
     assert tables["sizes-l0"]["heads"].tolist() == [6, 3]
     assert {"ablation[loss]", "survival[l0 1 enc-self]", "survival[l0 3]"} <= set(tables["relate"]["outcome"])
-    counted = heads.signature(tables["heads"], "rarity")
+    counted = frame.provenance(tables["heads"], "rarity")
     assert data.train.hash in counted  # words are rare by what the model was trained on
 
 
@@ -216,7 +216,7 @@ def test_weights_are_beside_the_study_without_what_unfinished_training_needs(rep
     weights = study.with_name("study-weights")
     assert not list(weights.rglob("checkpoint-*"))
     model, _ = hr.load(weights / "model")
-    assert f"weights:{models.revision(model)}" in heads.signature(hr.Study(study).load("heads"), "confidence")
+    assert f"weights:{loading.revision(model)}" in frame.provenance(hr.Study(study).load("heads"), "confidence")
 
 
 def test_what_is_finished_is_not_done_again(replicated, data):
@@ -262,17 +262,17 @@ def test_without_weights_what_is_finished_stays_and_the_rest_is_refused(replicat
 
 def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
     """bfloat16, and batches that other processes make: what `recipe.pace` asks for where there is a GPU."""
-    tokenizer = models.tokenizer_of(data.tokenizer)
+    tokenizer = loading.tokenizer_of(data.tokenizer)
     model = TINY.model(tokenizer)
     fast = {"bf16": True, "use_cpu": True, "dataloader_num_workers": 2, "dataloader_persistent_workers": True}
     history = train(model, tokenizer, data.train, tmp_path / "model", **TINY.training() | fast)
     assert history["loss"].iloc[-1] < history["loss"].iloc[0]
-    before = models.revision(model)
+    before = loading.revision(model)
     strategy = hr.L0(rate=0.5, freeze="decoder")
     found = hr.prune(model, tokenizer, data.train, strategy, keep=1, kinds=["enc-self"], tune=TINY.tuning() | fast)
     assert found.loc["enc-self"].iloc[:, 0].sum() == 1
     assert found.loc["enc-self"].iloc[:, 1].max() < 0.9261  # gates have moved from where they start
-    assert models.revision(model) != before
+    assert loading.revision(model) != before
     assert {value.dtype for value in model.parameters()} == {torch.float32}
 
 
@@ -336,7 +336,7 @@ def test_stages_that_cannot_be_run(data, tmp_path):
 def test_a_study_by_another_recipe_is_left_alone(replicated, data):
     study, _ = replicated
     before = contents(study)
-    kept = heads.load(study / "stages.parquet").attrs["recipe"]
+    kept = frame.load_table(study / "stages.parquet").attrs["recipe"]
     other = kept.replace("epochs=2", "epochs=3")
     message = (
         f"{study} is a study of other data, or by another recipe: {kept}; this one is {other}; give another folder"

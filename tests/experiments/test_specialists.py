@@ -13,17 +13,15 @@ import transformers
 from helpers.commands import run
 
 import headroles as hr
-from headroles.data import synthetic as toy
+from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.experiments.preparation import prepare, prepared
-from headroles.experiments.specialists import arms as specialists
-from headroles.experiments.specialists import beginnings
+from headroles.experiments.specialists import arms, beginnings
 from headroles.experiments.specialists.arms import ARMS, Recipe, longer_twice, masked_texts, specialise
 from headroles.experiments.specialists.probes import COLUMNS
 from headroles.experiments.specialists.pruning import prune_arm
-from headroles.models import loading as models
-from headroles.models import tokenization as bilingual
-from headroles.tables import frame as heads
+from headroles.models import loading, tokenization
+from headroles.tables import frame
 
 TINY = Recipe(
     width=16, heads=2, encoder_layers=2, steps=6, batch=8, warmup=2, masked_steps=6, masked_batch=8, masked_warmup=2,
@@ -39,8 +37,8 @@ FIGURES = Path(hr.__file__).parents[1] / "figures" / "specialists"
 def data(tmp_path_factory):
     """Toy pairs, prepared."""
     place = tmp_path_factory.mktemp("specialists") / "toy"
-    trees = toy.corpus(20, seed=9, translated=True)
-    prepare(place, [toy.corpus(200, translated=True)], parsed=trees, held_out=10, pieces=200)
+    trees = synthetic.synthetic_corpus(20, seed=9, translated=True)
+    prepare(place, [synthetic.synthetic_corpus(200, translated=True)], parsed=trees, held_out=10, pieces=200)
     return prepared(place)
 
 
@@ -81,7 +79,7 @@ def test_an_arm_learns_translation_alone(arm, data, tmp_path):
     assert len(table) == 0
     assert {path.name for path in tmp_path.iterdir()} == {f"{arm}-0"}
     before = beginnings.untrained(tokenizer, ARMS[arm].positions, width=16, heads=2, layers=(2, 1))
-    loss = [hr.evaluate(one, tokenizer, data.train[:50], ["loss"], resamples=0).iloc[0, 0] for one in (before, model)]
+    loss = [hr.evaluate(one, tokenizer, data.train[:50], ["loss"], n_resamples=0).iloc[0, 0] for one in (before, model)]
     assert loss[1] < loss[0]
 
 
@@ -89,7 +87,7 @@ def test_arm_c_begins_with_the_encoder_of_the_masked_language_model(data, traine
     place, tables = trained
     first, _ = hr.load(place / "masked-0")
     untrained = beginnings.untrained(
-        models.tokenizer_of(data.tokenizer), "learnt", width=16, heads=2, layers=(2, 1), seed=0
+        loading.tokenizer_of(data.tokenizer), "learnt", width=16, heads=2, layers=(2, 1), seed=0
     )
     decoder = "model.decoder.layers.0.fc1.weight"
     assert torch.equal(first.state_dict()[decoder], untrained.state_dict()[decoder])
@@ -103,14 +101,14 @@ def test_arm_c_begins_with_the_encoder_of_the_masked_language_model(data, traine
 def test_a_masked_language_model_learns(data, tmp_path):
     longer = replace(TINY, masked_steps=60, steps=20, every=20, masked_rate=1e-2)
     specialise(tmp_path, data, "C", recipe=longer)
-    loss = heads.load(tmp_path / "masked-0" / "history.parquet")["loss"]
+    loss = frame.load_table(tmp_path / "masked-0" / "history.parquet")["loss"]
     assert loss.iloc[-1] < loss.iloc[0] - 0.2
 
 
 def test_probes_are_the_best_heads_of_the_score(data, trained):
     place, tables = trained
     model, tokenizer = hr.load(place / "C-0")
-    scores = hr.score(model, tokenizer, data.parsed, ["position", "syntax"], resamples=0).loc["enc-self"]
+    scores = hr.score(model, tokenizer, data.parsed, ["position", "syntax"], n_resamples=0).loc["enc-self"]
     last = tables["C"][tables["C"]["phase"] == "translation"]
     assert last["step"].unique().tolist() == [0, 3, 6]
     last = last[(last["step"] == 6) & (last["rank"] == 0)].set_index("score")
@@ -163,7 +161,7 @@ class _KilledAt(transformers.TrainerCallback):
 def test_what_was_killed_is_resumed_as_if_nothing_had_been(phase, step, data, trained, tmp_path, monkeypatch):
     """A checkpoint at every step, and the training ends between two."""
     often, place = replace(TINY, minutes=0.0), tmp_path / "resumed"
-    own = specialists.Checkpoints
+    own = arms.Checkpoints
     parts = iter([False, True] if phase == "translation" else [True])
 
     def dying(minutes):
@@ -172,7 +170,7 @@ def test_what_was_killed_is_resumed_as_if_nothing_had_been(phase, step, data, tr
         return own(minutes)
 
     before = transformers.trainer.DEFAULT_CALLBACKS
-    monkeypatch.setattr(specialists, "Checkpoints", dying)
+    monkeypatch.setattr(arms, "Checkpoints", dying)
     with pytest.raises(_Killed):
         specialise(place, data, "C", recipe=often, probed=[data.parsed])
     monkeypatch.undo()
@@ -211,16 +209,16 @@ def test_long_sentences_are_read_twice():
 def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, small_minilm):  # noqa: ARG001
     specialise(tmp_path, data, "E", recipe=TINY)
     model, tokenizer = hr.load(tmp_path / "E-0")
-    assert isinstance(tokenizer, bilingual.Bilingual)
+    assert isinstance(tokenizer, tokenization.Bilingual)
     text = data.train[0].target.text
     ids = tokenizer(text_target=text)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
     assert ids[-1] == tokenizer.sep_token_id
     assert model.decoder.config.vocab_size > max(ids) > len(tokenizer)  # pieces that sources do not have
     assert tokenizer("ab")["input_ids"] == beginnings.demo.minilm()[1]("ab")["input_ids"]
-    found = hr.evaluate(model, tokenizer, data.test, ["loss", "bleu"], resamples=0)
+    found = hr.evaluate(model, tokenizer, data.test, ["loss", "bleu"], n_resamples=0)
     assert found["value"].notna().all()
-    kinds = hr.score(model, tokenizer, data.parsed, ["confidence"], resamples=0).index.get_level_values("kind")
+    kinds = hr.score(model, tokenizer, data.parsed, ["confidence"], n_resamples=0).index.get_level_values("kind")
     assert set(kinds) == {"enc-self", "dec-self", "cross"}
 
 
@@ -228,7 +226,7 @@ def test_the_command_trains_an_arm_and_prints_its_heads(data, tmp_path):
     sizes = [part for name in SIZES for part in ("--size", f"{name}={getattr(TINY, name)}")]
     asked = ["specialise", data.folder, "--output", tmp_path / "out", "--arm", "B", "--study", tmp_path, *sizes]
     done = run(*asked)
-    table = heads.load(tmp_path / "probes-B-0.parquet")
+    table = frame.load_table(tmp_path / "probes-B-0.parquet")
     best = table[(table["score"] == "position[-1]") & (table["rank"] == 0)].iloc[-1]
     assert "position[-1]" in done.out
     assert f"{best['value']:.3f}" in done.out
@@ -237,18 +235,18 @@ def test_the_command_trains_an_arm_and_prints_its_heads(data, tmp_path):
 @pytest.mark.slow
 def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path):
     place = trained[0] / "C-0"
-    options = {"keep": (3, 2), "chosen": (2,), "gate_seeds": 2, "random_draws": 2, "pairs": 40, "resamples": 10}
+    options = {"keep": (3, 2), "chosen": (2,), "gate_seeds": 2, "random_draws": 2, "pairs": 40, "n_resamples": 10}
     found = prune_arm(tmp_path, place, data, **options, batch=8, warmup=1)
-    scores = heads.load(tmp_path / "heads.parquet").loc[["enc-self"]]
+    scores = frame.load_table(tmp_path / "heads.parquet").loc[["enc-self"]]
     assert found["positional"].tolist() == scores[["position[-1]", "position[+1]"]].max(axis=1).tolist()
-    each = [heads.load(tmp_path / f"gates-{seed}" / "survival-l0-enc-self.parquet") for seed in (0, 1)]
+    each = [frame.load_table(tmp_path / f"gates-{seed}" / "survival-l0-enc-self.parquet") for seed in (0, 1)]
     mean = sum(table["survival[l0 2 enc-self]"] for table in each).loc[["enc-self"]] / 2
     assert found["survival[2]"].tolist() == mean.tolist()
     assert found["survival[2]"].sum() == pytest.approx(2)
-    contest, chance = (heads.load(tmp_path / name / "contest.parquet") for name in ("controls", "random"))
+    contest, chance = (frame.load_table(tmp_path / name / "contest.parquet") for name in ("controls", "random"))
     assert set(contest["strategy"]) == {"all heads", "l0", "importance", "-importance", "roles", "-roles"}
     assert set(chance["strategy"]) == {"all heads", "random"}
-    kept = heads.load(tmp_path / "controls" / "contest-heads.parquet")
+    kept = frame.load_table(tmp_path / "controls" / "contest-heads.parquet")
     role_last, role_first = kept["survival[roles 2 seed 0]"], kept["survival[-roles 2 seed 0]"]
     assert (role_last + role_first == 1).loc["enc-self"].all()
     pd.testing.assert_frame_equal(prune_arm(tmp_path, place, data, **options, batch=8, warmup=1), found)
@@ -261,16 +259,16 @@ def test_arm_e_is_pruned_and_saved(data, tmp_path, small_minilm):  # noqa: ARG00
     options = {"keep": 2, "kinds": ["enc-self"], "tune": {"epochs": 1, "batch": 8}}
     left = hr.prune(model, tokenizer, data.train[:24], hr.L0(rate=0.1, freeze="decoder"), **options)
     assert left.iloc[:, 0].loc["enc-self"].sum() == 2
-    hr.shrink(model, left.iloc[:, 0])
+    hr.remove_heads(model, left.iloc[:, 0])
     hr.save(model, tokenizer, tmp_path / "smaller")
     again, both = hr.load(tmp_path / "smaller")
-    found = [hr.evaluate(*pair, data.test, ["loss"], resamples=0) for pair in ((model, tokenizer), (again, both))]
+    found = [hr.evaluate(*pair, data.test, ["loss"], n_resamples=0) for pair in ((model, tokenizer), (again, both))]
     pd.testing.assert_frame_equal(*found)
 
 
 @pytest.mark.parametrize("path", sorted(FIGURES.rglob("probes-*.parquet")), ids=lambda path: path.stem)
 def test_committed_probes_are_whole(path):
-    table = heads.load(path)
+    table = frame.load_table(path)
     assert list(table) == COLUMNS
     assert table["value"].between(0, 1).all()
     assert set(table["corpus"]) == {"parsed", "en_ewt-ud-test"}
@@ -285,12 +283,12 @@ def test_committed_probes_are_whole(path):
 
 def test_what_is_registered_names_what_the_code_has():
     from headroles.analysis import pooling
-    from headroles.experiments.specialists import pruning as pruned_arms
+    from headroles.experiments.specialists import pruning
 
     text = (FIGURES / "PREREGISTERED-2026-11-22.md").read_text(encoding="utf-8")
     for arm in ARMS:
         assert f"\n| {arm} | " in text
     for found in (Recipe, prune_arm, pooling.graded_roles, pooling.pooled_survival, pooling.random_effects):
         assert found.__name__ in text
-    assert all(f"survival[{count}]" in text for count in pruned_arms.CHOSEN)
-    assert ", ".join(map(str, pruned_arms.KEEP)) in text
+    assert all(f"survival[{count}]" in text for count in pruning.CHOSEN)
+    assert ", ".join(map(str, pruning.KEEP)) in text

@@ -15,14 +15,12 @@ from helpers.letters import corpus, tokens_of, writing
 from helpers.objectives import classifier, labelled
 
 import headroles as hr
-from headroles.ablation.example_stats import Sweep
+from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Loss
 from headroles.ablation.resample import partners
 from headroles.data.corpus import Corpus
-from headroles.models import batching as batches
-from headroles.models import heads as families
-from headroles.models import masking as gates
-from headroles.models.batching import Batch, Side
+from headroles.models import batching, heads, masking
+from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores.objectives import objective
 
@@ -42,11 +40,11 @@ def by_hand(name):
 
 def side(ids, mask):
     present = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    return Side(ids, present, present, torch.zeros_like(ids), (None,) * len(ids))
+    return TokenView(ids, present, present, torch.zeros_like(ids), (None,) * len(ids))
 
 
-def naive(model, batch, row, fill):
-    with torch.inference_mode(), hr.gated(model, row, fill=fill):
+def naive(model, batch, row, replacement):
+    with torch.inference_mode(), hr.mask_heads(model, row, replacement=replacement):
         return model(**batch.inputs, **without_cache(model)).logits
 
 
@@ -66,27 +64,27 @@ def given(name):
 def groups(name):
     """The corpus as one batch."""
     model, tokenizer, text = given(name)
-    return list(batches.batches(batches.encode(text, tokenizer, model, words=False), model, budget=ALL))
+    return list(batching.batches(batching.encode(text, tokenizer, model, words=False), model, max_tokens=ALL))
 
 
 @cache
 def means(name):
     """The mean output of each head."""
-    return gates.mean(given(name)[0], groups(name))
+    return masking.mean(given(name)[0], groups(name))
 
 
 @cache
 def partner_outputs(name):
     """A fill: what heads put out for the partner of each sentence, read alone, at the tokens that both have."""
     model, tokenizer, text = given(name)
-    (batch,), encoded = groups(name), batches.encode(text, tokenizer, model, words=False)
+    (batch,), encoded = groups(name), batching.encode(text, tokenizer, model, words=False)
     sides = [side for side in (encoded.source, encoded.target) if side]
     places = partners([tuple(map(len, row)) for row in zip(*sides, strict=True)], seed=0)
     found = {}
     for row, number in enumerate(batch.numbers):
-        alone = batches.made([places[number]], encoded, model)
+        alone = batching.made([places[number]], encoded, model)
         with torch.no_grad(), ExitStack() as stack:
-            for site in hr.sites(model):
+            for site in hr.attention_sites(model):
                 stack.callback(site.out.register_forward_pre_hook(partial(_keep, found, (row, *site.key))).remove)
             model(**alone.inputs, **without_cache(model))
 
@@ -106,18 +104,18 @@ def _keep(found, key, _, args):
 
 
 @cache
-def looped(name, closed, fill="zero", metric="loss"):
+def looped(name, closed, replacement="zero", metric="loss"):
     """Sums and counts of each sentence in a plain forward with heads closed: two of [sentence]."""
     model = given(name)[0]
     (batch,) = groups(name)
     explain = objective(metric, model).explain(model, lambda: groups(name))
     made = {"mean": lambda: means(name), "rescale": lambda: "zero", "other": lambda: partner_outputs(name)}
-    instead = made.get(fill, lambda: fill)()
-    row = gates.closed(model, closed)
-    if fill == "rescale":
-        layer = pd.Series(row.numpy(), families.index(model)).groupby(["kind", "layer"])
+    instead = made.get(replacement, lambda: replacement)()
+    row = masking.head_mask(model, closed)
+    if replacement == "rescale":
+        layer = pd.Series(row.numpy(), heads.head_index(model)).groupby(["kind", "layer"])
         row *= torch.tensor(layer.transform(wider).to_numpy())
-    with torch.no_grad(), hr.gated(model, row, fill=instead):
+    with torch.no_grad(), hr.mask_heads(model, row, replacement=instead):
         found = explain(model(**batch.inputs, **without_cache(model)), batch)
     back = np.argsort(batch.numbers)
     sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
@@ -141,14 +139,14 @@ CLOSES = {  # plan: whether it closes a head for another
 }
 
 
-def closing(name, plan):
+def closing(name, unit):
     """What a plan closes for each head of a model, in the order of the rows."""
-    index = list(families.index(given(name)[0]))
-    return [frozenset(other for other in index if CLOSES[plan](head, other)) for head in index]
+    index = list(heads.head_index(given(name)[0]))
+    return [frozenset(other for other in index if CLOSES[unit](head, other)) for head in index]
 
 
-def column(plan, metric="loss", fill="zero"):
-    how = [word for word, usual in ((plan, "single"), (fill, "zero")) if word != usual]
+def column(unit, metric="loss", replacement="zero"):
+    how = [word for word, usual in ((unit, "single"), (replacement, "zero")) if word != usual]
     return f"ablation[{' '.join([metric, *how])}]"
 
 
@@ -157,7 +155,7 @@ def measured(counts, changes, metric=None, seed=0):
     rng = np.random.default_rng(seed)
     intact = np.stack([counts * rng.normal(3, 1, len(counts)), counts], axis=1)
     closed = {frozenset([("dec-self", 0, i)]): intact + np.stack([one, 0 * one], 1) for i, one in enumerate(changes)}
-    return Sweep(intact, closed, list(range(len(counts))), 0, metric or Loss())
+    return ExampleStats(intact, closed, list(range(len(counts))), 0, metric or Loss())
 
 
 class Stopping(Loss):
@@ -194,7 +192,7 @@ def generated(texts, row, beams):
     """What the gated translator writes."""
     model, tokenizer = writing("marian"), tokens_of("marian")
     inputs = tokenizer(texts, return_tensors="pt", padding=True)
-    with torch.no_grad(), hr.gated(model, row):
+    with torch.no_grad(), hr.mask_heads(model, row):
         written = model.generate(**inputs, num_beams=beams, do_sample=False)
     return tokenizer.batch_decode(written, skip_special_tokens=True)
 

@@ -16,7 +16,7 @@ from helpers import planted
 from transformers import BertModel
 from transformers.utils import logging as transformers_logging
 
-from headroles.cli import main as cli
+from headroles.cli import main
 
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
@@ -42,7 +42,7 @@ def run(*arguments: object) -> Run:
             redirect_stderr(err),
             pytest.raises(SystemExit) as end,
         ):
-            cli.main()
+            main.main()
     finally:
         if bars:
             transformers_logging.enable_progress_bar()

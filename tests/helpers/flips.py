@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from headroles.ablation import sweep
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
-INDEX = heads.index({("enc-self", 0): 4, ("cross", 0): 2})
+INDEX = frame.index({("enc-self", 0): 4, ("cross", 0): 2})
 
 
 SIGNATURE = "model:a|weights:1|corpus:b|text:2|headroles:0"
@@ -20,7 +20,7 @@ SIGNATURE = "model:a|weights:1|corpus:b|text:2|headroles:0"
 def table():
     rng = np.random.default_rng(0)
     draws = {"a": rng.random((6, 20)).astype("float32")}
-    made = heads.table({"a": rng.random(6), "b": range(6)}, INDEX, SIGNATURE, draws=draws)
+    made = frame.table({"a": rng.random(6), "b": range(6)}, INDEX, SIGNATURE, draws=draws)
     made.attrs["recipe"] = SIGNATURE
     return made
 
@@ -32,7 +32,7 @@ def statistics():
 def made(folder):
     """A kept table and the kept statistics of a batch, each with what reads it."""
     sweep._kept(folder, "batch", statistics)
-    return {heads.save(table(), folder / "table.parquet"): heads.load, folder / "batch.npy": sweep._read}
+    return {frame.save_table(table(), folder / "table.parquet"): frame.load_table, folder / "batch.npy": sweep._read}
 
 
 def flips(count, seed=0):

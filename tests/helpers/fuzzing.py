@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import headroles as hr
 from headroles.data.corpus import Sentence
-from headroles.data.streaming import Stream
+from headroles.data.streaming import StreamingCorpus
 
 TREES = """\
 # sent_id = 1
@@ -154,7 +154,7 @@ def holds(path):
 
 
 def streamed(path):
-    return tuple(one for part in Stream(path, part=2).parts() for one in part)
+    return tuple(one for part in StreamingCorpus(path, part=2).parts() for one in part)
 
 
 def tried(reading, path):

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models.batching import Side
+from headroles.models.batching import TokenView
 from headroles.models.tokenization import NO_WORD
-from headroles.scores.base import Seen, known
+from headroles.scores.base import Observation, list_scores
 from headroles.scores.runner import DEFAULT
 
 DETERMINISTIC = settings(
@@ -49,7 +49,7 @@ def _side(tokens, extra):
     for i, one in enumerate(tokens):
         for table, values in ((ids, one.ids), (words, one.words), (present, np.True_)):
             table[i, : len(one.ids)] = torch.as_tensor(values)
-    return Side(ids, present, present & (ids >= SPECIAL), words, tuple(one.sentence for one in tokens))
+    return TokenView(ids, present, present & (ids >= SPECIAL), words, tuple(one.sentence for one in tokens))
 
 
 @cache
@@ -63,10 +63,10 @@ def _frequencies():
 
 def sums(score, seen):
     """What a score adds up of a batch, sentence by sentence: {name: [batch, ...]}."""
-    ground, tally = score.ground(seen), score.tally(seen)
-    assert not set(ground) & set(tally)
-    assert all(len(values) == len(seen.weights) for values in (ground | tally).values())
-    return {name: values.double() for name, values in (ground | tally).items()}
+    denominators, update = score.denominators(seen), score.update(seen)
+    assert not set(denominators) & set(update)
+    assert all(len(values) == len(seen.weights) for values in (denominators | update).values())
+    return {name: values.double() for name, values in (denominators | update).items()}
 
 
 def total(sums, weights=None):
@@ -78,7 +78,7 @@ def total(sums, weights=None):
 
 def measured(score, seen):
     """Column -> values of the heads."""
-    return {name: values.tolist() for name, values in score.finish(total(sums(score, seen))).items()}
+    return {name: values.tolist() for name, values in score.compute(total(sums(score, seen))).items()}
 
 
 def same(one, other):
@@ -94,7 +94,7 @@ def seen(weights, *, kind="enc-self", special=(), sentence=None, words=None, ids
     given = list(range(SPECIAL, SPECIAL + sizes[1])) if ids is None else ids
     keys = _alone([0 if i in special else one for i, one in enumerate(given)], words, sentence)
     queries = _alone(list(range(SPECIAL, SPECIAL + sizes[0])), None, None) if kind == "cross" else keys
-    return Seen(kind, weights[None, None], queries, keys, *_frequencies())
+    return Observation(kind, weights[None, None], queries, keys, *_frequencies())
 
 
 def _alone(ids, words, sentence):
@@ -155,14 +155,14 @@ TEMPLATES = {"bert": "<s> $A </s>", "albert": "<s> $A </s>", "gpt2": "$A", "llam
 
 
 @cache
-def scored(name, budget=4096):
-    return hr.score(zoo.tiny(name), tokens_of(name), corpus(), scores_for(name), budget=budget, resamples=50)
+def scored(name, max_tokens=4096):
+    return hr.score(zoo.tiny(name), tokens_of(name), corpus(), scores_for(name), max_tokens=max_tokens, n_resamples=50)
 
 
 def scores_for(name):
     """All that the model can have; no token of so small a vocabulary is outside the 500 most frequent."""
-    chosen = [known()[score]() for score in DEFAULT]
-    kinds = {site.kind for site in hr.sites(zoo.tiny(name))}
+    chosen = [list_scores()[score]() for score in DEFAULT]
+    kinds = {site.kind for site in hr.attention_sites(zoo.tiny(name))}
     return [replace(one, frequent=20) if one.name() == "rarity" else one for one in chosen if kinds & set(one.kinds)]
 
 

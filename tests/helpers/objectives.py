@@ -12,7 +12,7 @@ from helpers import zoo
 from helpers.letters import corpus, tokens_of
 
 from headroles.data.corpus import Corpus
-from headroles.models import batching as batches
+from headroles.models import batching
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores.objectives import (
     Agreement,
@@ -48,10 +48,10 @@ def labelled(size=6):
     return Corpus("labelled", tuple(replace(one, label=label, target=None) for one, label in sentences))
 
 
-def in_one(model, name, given, budget=ALL):
+def in_one(model, name, given, max_tokens=ALL):
     """The batches of a corpus, by default a single one."""
-    encoded = batches.encode(given, tokens_of(name), model, words=False)
-    return list(batches.batches(encoded, model, budget=budget))
+    encoded = batching.encode(given, tokens_of(name), model, words=False)
+    return list(batching.batches(encoded, model, max_tokens=max_tokens))
 
 
 def output(model, batch):

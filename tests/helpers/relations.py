@@ -7,21 +7,21 @@ from itertools import product
 import pandas as pd
 
 from headroles.analysis.role_rules import Role, roles
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 ROLES = (Role("rare", "rarity", 0.5), Role("positional", r"position\[([+-]1)\]", 0.5))
 
 
 def index(layers: int = 4, many: int = 8, kinds: tuple[str, ...] = ("enc-self",)) -> pd.MultiIndex:
-    return heads.index({(kind, layer): many for kind, layer in product(kinds, range(layers))})  # type: ignore[misc]
+    return frame.index({(kind, layer): many for kind, layer in product(kinds, range(layers))})  # type: ignore[misc]
 
 
 def told(where: pd.MultiIndex, **columns: object) -> pd.DataFrame:
     """A table of roles from scores."""
     named = {name.replace("minus", "position[-1]").replace("plus", "position[+1]"): v for name, v in columns.items()}
-    return roles(heads.table(named, where, "weights:a1"), ROLES)
+    return roles(frame.table(named, where, "weights:a1"), ROLES)
 
 
 def effects(where: pd.MultiIndex, **columns: object) -> pd.DataFrame:
     named = {f"ablation[{name}]": values for name, values in columns.items()}
-    return heads.table(named, where, "weights:a1")
+    return frame.table(named, where, "weights:a1")

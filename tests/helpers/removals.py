@@ -6,9 +6,9 @@ import pytest
 from helpers.gates import outputs
 
 import headroles as hr
-from headroles.models import masking as gates
+from headroles.models import masking
 from headroles.models.pruned import resized
-from headroles.pruning import removal as cutting
+from headroles.pruning import removal
 
 QUICK = {"marian", "t5", "bert", "albert", "deberta-v2", "gpt2", "llama-grouped"}  # the others are slow together
 
@@ -19,17 +19,22 @@ def each(names):
 
 def first_layers(model):
     """All heads of the first layer of each kind, and of those that are the same module."""
-    return [(*one.key, head) for one in hr.sites(model) if one.layer == 0 or shares(model) for head in range(one.heads)]
+    return [
+        (*one.key, head)
+        for one in hr.attention_sites(model)
+        if one.layer == 0 or shares(model)
+        for head in range(one.heads)
+    ]
 
 
 def shares(model):
-    found = hr.sites(model)
+    found = hr.attention_sites(model)
     return len({one.module for one in found}) < len(found)
 
 
 def closing(model, heads, given):
     """What the model puts out with heads closed."""
-    with hr.gated(model, gates.closed(model, heads)):
+    with hr.mask_heads(model, masking.head_mask(model, heads)):
         return outputs(model, given)
 
 
@@ -47,4 +52,4 @@ def refuse(monkeypatch, error):
     def check(*_):
         raise error("on purpose")
 
-    monkeypatch.setattr(cutting, "_check_same", check)
+    monkeypatch.setattr(removal, "_check_same", check)

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 import headroles as hr
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
-SIZES = {(kind, layer): 8 for kind in heads.KINDS for layer in range(6)}
+SIZES = {(kind, layer): 8 for kind in frame.KINDS for layer in range(6)}
 
 
 EVIL = "</script><script>window.hacked = 1</script>"
@@ -41,13 +41,13 @@ def scores(index: pd.MultiIndex, rng: np.random.Generator) -> pd.DataFrame:
     beside = {"syntax[nsubj dep>head].baseline": np.full(len(index), 0.3), "syntax[nsubj dep>head].words": 77}
     draws = {name: np.repeat(own[:, None], 20, 1).astype(np.float32) for name, own in values.items()}
     draws["syntax[nsubj dep>head].baseline"] = np.full((len(index), 20), 0.3, np.float32)
-    return heads.table(columns | beside, index, "model:toy|weights:abc|headroles:0|score:Some()", draws=draws)
+    return frame.table(columns | beside, index, "model:toy|weights:abc|headroles:0|score:Some()", draws=draws)
 
 
 def effects(index: pd.MultiIndex, rng: np.random.Generator) -> pd.DataFrame:
     name, values = "ablation[loss]", rng.normal(size=len(index)) / 50
     tests = {f"{name}.{test}": rng.random(len(index)) / 100 for test in ("p", "holm", "bh")}
-    return heads.table(interval(name, values) | tests, index, "model:toy|weights:abc|metric:Loss()|intact:1.7")
+    return frame.table(interval(name, values) | tests, index, "model:toy|weights:abc|metric:Loss()|intact:1.7")
 
 
 def pruned(study: Study, index: pd.MultiIndex, rng: np.random.Generator) -> None:
@@ -56,15 +56,15 @@ def pruned(study: Study, index: pd.MultiIndex, rng: np.random.Generator) -> None
         columns[f"survival[l0 {size}]"] = (order < size).astype(float)
         columns[f"survival[l0 {size}].open"] = rng.random(len(index))
         history = [(*head, step, value) for head in index for step, value in enumerate(rng.random(60))]
-        heads.save(
-            signed(pd.DataFrame(history, columns=[*heads.LEVELS, "step", "open"])), study.path(f"gates-l0-{size}")
+        frame.save_table(
+            signed(pd.DataFrame(history, columns=[*frame.LEVELS, "step", "open"])), study.path(f"gates-l0-{size}")
         )
-    heads.save(heads.table(columns, index, "model:toy|weights:abc"), study.path("survival-l0"))
+    frame.save_table(frame.table(columns, index, "model:toy|weights:abc"), study.path("survival-l0"))
     values = {"value": [1.5, 1.6, 2.5], "low": [1.4, 1.5, 2.3], "high": [1.6, 1.7, 2.7]}
     changes = {"change": [0, 0.1, 1.0], "change.low": [0, 0, 0.9], "change.high": [0, 0.2, 1.1], "undecided": 0}
-    left = {kind: [48, 24, 3] for kind in heads.KINDS}
+    left = {kind: [48, 24, 3] for kind in frame.KINDS}
     rows = {"heads": [len(index), len(index) // 2, 10], "of": len(index)} | left | values | changes
-    heads.save(signed(rows), study.path("sizes-l0"))
+    frame.save_table(signed(rows), study.path("sizes-l0"))
 
 
 def related(note: str) -> pd.DataFrame:
@@ -92,19 +92,19 @@ def attended(index: pd.MultiIndex, rng: np.random.Generator, tokens: list[str], 
 
 def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 25, evil: str = EVIL) -> Study:
     """A study with every table the report reads, of made-up numbers."""
-    study, rng, index = Study(folder), np.random.default_rng(0), heads.index(sizes)
+    study, rng, index = Study(folder), np.random.default_rng(0), frame.index(sizes)
     table = scores(index, rng)
-    heads.save(table, study.path("heads"))
-    heads.save(hr.roles(table), study.path("roles"))
-    heads.save(effects(index, rng), study.path("ablation-loss-single-zero"))
+    frame.save_table(table, study.path("heads"))
+    frame.save_table(hr.roles(table), study.path("roles"))
+    frame.save_table(effects(index, rng), study.path("ablation-loss-single-zero"))
     pruned(study, index, rng)
     points = [("importance", n, n / 10, 1 + n, 0.9 + n, 1.2 + n) for n in range(11)]
     lines = points + [(f"random {evil}", *point[1:]) for point in points]
     columns = ["order", "closed", "share", "value", "low", "high"]
-    heads.save(signed(pd.DataFrame(lines, columns=columns)), study.path("curves-loss"))
-    heads.save(related(f"no head has the role {evil}"), study.path("relate"))
+    frame.save_table(signed(pd.DataFrame(lines, columns=columns)), study.path("curves-loss"))
+    frame.save_table(related(f"no head has the role {evil}"), study.path("relate"))
     words = ["▁The", evil, *(f"▁w{place}" for place in range(tokens - 2))]
-    heads.save(attended(index, rng, words), study.path("attention"))
+    frame.save_table(attended(index, rng, words), study.path("attention"))
     return study
 
 

@@ -16,9 +16,8 @@ from helpers.traces import NAMES, _traces
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import headroles as hr
-from headroles.models import attention_hooks as seam
-from headroles.models import heads as families
-from headroles.models.capture import divisible, watched_in_parts
+from headroles.models import attention_hooks, heads
+from headroles.models.capture import capture_attention_in_parts, divisible
 from headroles.models.sites import class_name
 
 OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
@@ -39,7 +38,7 @@ def seen(name):
 
 def looked(model, given):
     found = []
-    with hr.watched(model, lambda site, weights: found.append((site, weights))):
+    with hr.capture_attention(model, lambda site, weights: found.append((site, weights))):
         forward(model, given)
     return found
 
@@ -54,11 +53,11 @@ def present(given, kind, side):
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
 def test_every_attention_call_is_a_known_site_once(name):
-    calls, known = Counter(), hr.sites(tiny(name))
-    outside = [each for each in tiny(name).modules() if class_name(each) in families.OUTSIDE]
+    calls, known = Counter(), hr.attention_sites(tiny(name))
+    outside = [each for each in tiny(name).modules() if class_name(each) in heads.OUTSIDE]
     hooks = [module.register_forward_hook(lambda module, *_: calls.update([module])) for module in outside]
     try:
-        with seam.attending(tiny(name), lambda call: calls.update([call.module])):
+        with attention_hooks.attending(tiny(name), lambda call: calls.update([call.module])):
             found = looked(tiny(name), zoo.inputs(tiny(name)))
     finally:
         for hook in hooks:
@@ -104,7 +103,7 @@ def test_a_decoder_never_sees_what_comes_later(name):
 def test_masks_survive_and_the_outputs_are_the_same(name):
     model, given = tiny(name), zoo.inputs(tiny(name))
     plain = forward(model, given)[0]
-    with hr.watched(model, lambda *_: None):
+    with hr.capture_attention(model, lambda *_: None):
         torch.testing.assert_close(forward(model, given)[0], plain, atol=1e-5, rtol=1e-4)
 
 
@@ -124,7 +123,7 @@ def test_padding_does_not_reach_the_weights(name):
 def test_leaving_leaves_no_trace(name):
     model, given = zoo.tiny(name).train(), zoo.inputs(tiny(name))
     before = _traces(model)
-    with hr.watched(model, lambda *_: None):
+    with hr.capture_attention(model, lambda *_: None):
         assert _traces(model) != before
         forward(model, given)
     assert _traces(model) == before
@@ -132,10 +131,10 @@ def test_leaving_leaves_no_trace(name):
     def fail(*_):
         raise KeyError("on purpose")
 
-    with pytest.raises(KeyError, match="on purpose"), hr.watched(model, fail):
+    with pytest.raises(KeyError, match="on purpose"), hr.capture_attention(model, fail):
         forward(model, given)
     assert _traces(model) == before
-    assert not any(seam._handlers.get(module) for module in model.modules())
+    assert not any(attention_hooks._handlers.get(module) for module in model.modules())
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -145,7 +144,7 @@ def test_after_an_exception_the_next_block_sees_every_site_again(name):
     def fail(*_):
         raise KeyError("on purpose")
 
-    with pytest.raises(KeyError, match="on purpose"), hr.watched(model, fail):
+    with pytest.raises(KeyError, match="on purpose"), hr.capture_attention(model, fail):
         forward(model, given)
     assert [site for site, _ in looked(model, given)] == [site for site, _ in seen(name)]
 
@@ -154,7 +153,7 @@ def test_after_an_exception_the_next_block_sees_every_site_again(name):
 def test_several_forwards_in_one_block_are_each_seen_whole(name):
     model, given = tiny(name), zoo.inputs(tiny(name))
     found = []
-    with hr.watched(model, lambda site, _: found.append(site)):
+    with hr.capture_attention(model, lambda site, _: found.append(site)):
         forward(model, given)
         forward(model, given)
     assert found == 2 * [site for site, _ in seen(name)]
@@ -168,7 +167,7 @@ def test_no_more_than_one_layer_is_alive(name):
         assert not any(one() is not None for one in alive)
         alive.append(weakref.ref(weights))
 
-    with hr.watched(tiny(name), look):
+    with hr.capture_attention(tiny(name), look):
         made = forward(tiny(name), zoo.inputs(tiny(name)))
     assert len(alive) == len(zoo.EXPECTED[name])
     assert not any(one() is not None for one in alive)
@@ -181,7 +180,7 @@ def test_another_model_is_not_seen_nor_touched(name):
     given = zoo.inputs(model)
     before, plain = _traces(other), forward(other, given)[0]
     found = []
-    with hr.watched(model, lambda site, _: found.append(site)):
+    with hr.capture_attention(model, lambda site, _: found.append(site)):
         assert _traces(other) == before
         assert torch.equal(forward(other, given)[0], plain)
     assert found == []
@@ -191,8 +190,8 @@ def test_another_model_is_not_seen_nor_touched(name):
 def test_blocks_nest(name):
     model, given = tiny(name), zoo.inputs(tiny(name))
     outer, inner = [], []
-    with hr.watched(model, lambda *both: outer.append(both)):
-        with hr.watched(model, lambda *both: inner.append(both)):
+    with hr.capture_attention(model, lambda *both: outer.append(both)):
+        with hr.capture_attention(model, lambda *both: inner.append(both)):
             forward(model, given)
         forward(model, given)
     sites = [site for site, _ in seen(name)]
@@ -205,11 +204,11 @@ def test_blocks_nest(name):
 @pytest.mark.parametrize("watched_first", [True, False])
 def test_gates_act_and_are_seen_to_act_in_one_block(name, watched_first):
     model, given = tiny(name), zoo.inputs(tiny(name))
-    shut = torch.zeros(len(families.index(model)))
+    shut = torch.zeros(len(heads.head_index(model)))
     found = []
-    blocks = [lambda: hr.watched(model, lambda *both: found.append(both)), lambda: hr.gated(model, shut)]
+    blocks = [lambda: hr.capture_attention(model, lambda *both: found.append(both)), lambda: hr.mask_heads(model, shut)]
     outside, inside = blocks if watched_first else blocks[::-1]
-    with hr.gated(model, shut):
+    with hr.mask_heads(model, shut):
         gated = forward(model, given)[0]
     with outside(), inside():
         torch.testing.assert_close(forward(model, given)[0], gated, atol=1e-5, rtol=1e-4)
@@ -226,21 +225,21 @@ def test_attentions_can_still_be_asked_for_outside_the_block():
     assert all(torch.equal(one, weights) for one, (_, weights) in zip(made.attentions, seen("bert"), strict=True))
 
 
-@pytest.mark.parametrize("mask", seam.HEAD_MASKS)
+@pytest.mark.parametrize("mask", attention_hooks.HEAD_MASKS)
 def test_head_masks_are_refused(mask):
     model = tiny("marian")
     message = (
         f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
         f"be masked; use headroles.gated(model, gates) instead"
     )
-    with hr.watched(model, lambda *_: None), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+    with hr.capture_attention(model, lambda *_: None), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         forward(model, zoo.inputs(model), **{mask: torch.zeros(2, 4)})
 
 
 def test_what_has_no_attention_cannot_be_watched():
     with (
         pytest.raises(ValueError, match="^no attention found in MambaForCausalLM"),
-        hr.watched(tiny("mamba"), print),
+        hr.capture_attention(tiny("mamba"), print),
     ):
         pass
 
@@ -252,7 +251,7 @@ LONG = 300  # tokens
 def in_parts(model, given, cells):
     """(site, first, weights) of every part of one forward."""
     found = []
-    with watched_in_parts(model, lambda *seen: found.append(seen), cells=cells):
+    with capture_attention_in_parts(model, lambda *seen: found.append(seen), cells=cells):
         forward(model, given)
     return found
 
@@ -295,9 +294,9 @@ def test_nothing_grows_with_the_square_of_the_length(name):
     room = {"max_position_embeddings": LONG}
     model = type(tiny(name))(type(tiny(name).config).from_dict(tiny(name).config.to_dict() | room)).eval()
     ids = torch.arange(LONG)[None] % 40 + 4
-    with Largest() as most, watched_in_parts(model, lambda *_: None, cells=4000):
+    with Largest() as most, capture_attention_in_parts(model, lambda *_: None, cells=4000):
         forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     assert most.numbers <= LONG * zoo.VOCABULARY < LONG**2
-    with Largest() as most, hr.watched(model, lambda *_: None):
+    with Largest() as most, hr.capture_attention(model, lambda *_: None):
         forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     assert most.numbers >= LONG**2

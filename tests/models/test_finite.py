@@ -11,8 +11,8 @@ from helpers import zoo
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.models import dummy_inputs as finite
-from headroles.testing.tiny_models import miniature
+from headroles.models import dummy_inputs
+from headroles.testing.tiny_models import tiny_model
 
 QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 AFTER = "bert.encoder.layer.1.output.dense.weight"  # no attention comes after it
@@ -20,9 +20,9 @@ ASKED = {
     "relevance": lambda model: hr.score(model, tokens_of("bert"), corpus(4), "relevance"),
     "importance": lambda model: hr.score(model, tokens_of("bert"), corpus(4), "importance"),
     "prune": lambda model: hr.prune(model, tokens_of("bert"), corpus(4), "importance", keep=0.5),
-    "shrink": lambda model: hr.shrink(model, [("enc-self", 0, 1)]),
-    "compensation": lambda model: hr.compensation(model, model),
-    "gated": lambda model: hr.gated(model, torch.ones(8)).__enter__(),
+    "shrink": lambda model: hr.remove_heads(model, [("enc-self", 0, 1)]),
+    "compensation": lambda model: hr.weight_change(model, model),
+    "gated": lambda model: hr.mask_heads(model, torch.ones(8)).__enter__(),
 }
 
 
@@ -64,14 +64,17 @@ def test_a_model_that_is_mended_works():
         ASKED["shrink"](model)
     model.load_state_dict(zoo.tiny("bert").state_dict())
     ASKED["shrink"](model)
-    assert hr.sites(model)[0].numbers == (0, 2, 3)
+    assert hr.attention_sites(model)[0].numbers == (0, 2, 3)
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "gpt2"])
 def test_a_sound_model_is_found_sound(name):
-    finite.check(zoo.tiny(name))
+    dummy_inputs.check(zoo.tiny(name))
 
 
 def test_what_cannot_be_gated_for_another_reason_says_so():
-    with pytest.raises(ValueError, match="something stands between"), hr.gated(miniature("bitnet"), torch.ones(8)):
+    with (
+        pytest.raises(ValueError, match="something stands between"),
+        hr.mask_heads(tiny_model("bitnet"), torch.ones(8)),
+    ):
         pass

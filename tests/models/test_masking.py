@@ -12,16 +12,14 @@ from helpers.gates import outputs
 from helpers.traces import NAMES, _traces
 
 import headroles as hr
-from headroles.models import batching as batches
-from headroles.models import heads as families
-from headroles.models import masking as gates
-from headroles.testing.tiny_models import miniature
+from headroles.models import batching, heads, masking
+from headroles.testing.tiny_models import tiny_model
 
 GENERATING = ["marian", "marian-asymmetric", "bart", "t5", "m2m100", "gpt2", "llama-grouped", "bloom"]
 
 
 def number(model):
-    return len(families.index(model))
+    return len(heads.head_index(model))
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
@@ -30,7 +28,7 @@ def test_gates_of_one_give_the_same_bits(name):
     given = zoo.inputs(model)
     plain = outputs(model, given)
     for ones in (torch.ones(number(model)), torch.ones(2, number(model))):
-        with hr.gated(model, ones):
+        with hr.mask_heads(model, ones):
             assert torch.equal(outputs(model, given), plain)
 
 
@@ -38,17 +36,17 @@ def test_gates_of_one_give_the_same_bits(name):
 def test_a_closed_head_has_no_influence_and_an_open_one_has(name):
     """Noise in one head's slice of the output projection's weights is seen only while the head is open."""
     model = zoo.tiny(name)
-    given, site = zoo.inputs(model), families.sites(model)[-1]
-    closed = gates.closed(model, [(*site.key, 1)])
-    with hr.gated(model, closed):
+    given, site = zoo.inputs(model), heads.attention_sites(model)[-1]
+    closed = masking.head_mask(model, [(*site.key, 1)])
+    with hr.mask_heads(model, closed):
         before = outputs(model, given)
     plain = outputs(model, given)
     weight = site.out.weight.data if type(site.out).__name__ != "Conv1D" else site.out.weight.data.T
     weight[:, site.size : 2 * site.size] += torch.randn(
         len(weight), site.size, generator=torch.Generator().manual_seed(0)
     )
-    if site.turn == 0 and len({s.out for s in families.sites(model)}) == len(families.sites(model)):
-        with hr.gated(model, closed):
+    if site.turn == 0 and len({s.out for s in heads.attention_sites(model)}) == len(heads.attention_sites(model)):
+        with hr.mask_heads(model, closed):
             assert torch.equal(outputs(model, given), before)
     assert not torch.allclose(outputs(model, given), plain, atol=1e-4)
     assert not torch.allclose(before, plain, atol=1e-4)
@@ -60,10 +58,10 @@ def test_each_example_can_have_its_own_gates(name):
     given = zoo.inputs(model)
     torch.manual_seed(1)
     both = (torch.rand(2, number(model)) > 0.5).float()
-    with hr.gated(model, both):
+    with hr.mask_heads(model, both):
         batched = outputs(model, given)
     for row in range(2):
-        with hr.gated(model, both[row]):
+        with hr.mask_heads(model, both[row]):
             torch.testing.assert_close(outputs(model, given)[row], batched[row], atol=1e-5, rtol=1e-4)
 
 
@@ -75,10 +73,10 @@ def test_each_example_can_have_its_own_gates_in_generation(name, beams):
     options = {"num_beams": beams, "do_sample": False, "max_new_tokens": 6, "pad_token_id": zoo.PAD}
     torch.manual_seed(1)
     both = (torch.rand(2, number(model)) > 0.5).float()
-    with hr.gated(model, both):
+    with hr.mask_heads(model, both):
         batched = model.generate(**given, **options)
     for row in range(2):
-        with hr.gated(model, both[row]):
+        with hr.mask_heads(model, both[row]):
             alone = model.generate(**given, **options)[row]
         shared = min(len(alone), batched.shape[1])
         assert torch.equal(alone[:shared], batched[row, :shared])
@@ -95,7 +93,7 @@ def test_closing_every_head_onto_its_own_output_changes_nothing(name):
     with torch.no_grad(), _reading(model, seen):
         model(**alone)
     plain = outputs(model, alone)
-    with hr.gated(model, torch.zeros(number(model)), fill=seen):
+    with hr.mask_heads(model, torch.zeros(number(model)), replacement=seen):
         close(outputs(model, alone), plain)
 
 
@@ -106,7 +104,7 @@ def test_another_example_fills_in(name):
     given = zoo.inputs(model, padded=False)
     twice = {key: value[:1].repeat(2, *[1] * (value.ndim - 1)) for key, value in given.items()}
     shut = torch.zeros(number(model))
-    with hr.gated(model, shut, fill="other"):
+    with hr.mask_heads(model, shut, replacement="other"):
         torch.testing.assert_close(outputs(model, twice), outputs_plain(model, twice), atol=1e-5, rtol=1e-4)
         assert not torch.allclose(outputs(model, given), outputs_plain(model, given), atol=1e-3)
 
@@ -115,7 +113,7 @@ def test_another_example_is_no_other_beam():
     model, given = zoo.tiny("marian"), zoo.inputs(zoo.tiny("marian"), padded=False)
     wide = {key: value.repeat_interleave(3, 0) for key, value in given.items()}  # three beams each
     shut = torch.zeros(2, number(model))
-    with hr.gated(model, shut, fill="other"):
+    with hr.mask_heads(model, shut, replacement="other"):
         expected = outputs(model, given).repeat_interleave(3, 0)
         torch.testing.assert_close(outputs(model, wide), expected, atol=1e-5, rtol=1e-4)
 
@@ -127,7 +125,7 @@ def test_uniform_attention_fills_in(name, padded):
     model = zoo.tiny(name)
     given = zoo.inputs(model, padded=padded)
     shut = torch.zeros(number(model))
-    with hr.gated(model, shut, fill="uniform"):
+    with hr.mask_heads(model, shut, replacement="uniform"):
         filled = outputs(model, given)
     assert not torch.allclose(filled, outputs(model, given), atol=1e-3)
     _silence_queries(model)
@@ -141,7 +139,7 @@ def test_uniform_attention_to_nothing_is_a_number(name):
     given = zoo.inputs(model, padded=False)
     given["attention_mask"] = torch.ones_like(given["input_ids"])
     given["attention_mask"][1, :2] = 0
-    with hr.gated(model, torch.zeros(number(model)), fill="uniform"):
+    with hr.mask_heads(model, torch.zeros(number(model)), replacement="uniform"):
         assert outputs(model, given).isfinite().all()
 
 
@@ -149,13 +147,13 @@ def test_a_head_half_open_is_half_its_output_and_half_what_fills_in():
     """In the first layer, whose inputs no gate changes; "other" is the next example, of the last one the first."""
     model = zoo.tiny("bert")
     given, g = zoo.inputs(model, batch=3, padded=False), torch.linspace(-0.5, 1.5, 8)
-    made = {site.key: torch.rand(site.heads, site.size) for site in families.sites(model)}
+    made = {site.key: torch.rand(site.heads, site.size) for site in heads.attention_sites(model)}
     plain, mixed = {}, {}
     with torch.no_grad(), _reading(model, plain):
         model(**given)
     z, first = plain["enc-self", 0], g[:4, None]
-    for fill, instead in ("zero", 0), ("other", z[[1, 2, 0]]), (made, made["enc-self", 0]):
-        with torch.no_grad(), hr.gated(model, g, fill=fill), _reading(model, mixed):
+    for replacement, instead in ("zero", 0), ("other", z[[1, 2, 0]]), (made, made["enc-self", 0]):
+        with torch.no_grad(), hr.mask_heads(model, g, replacement=replacement), _reading(model, mixed):
             model(**given)
         torch.testing.assert_close(mixed["enc-self", 0], first * z + (1 - first) * instead)
 
@@ -164,21 +162,21 @@ def test_a_projection_of_several_layers_is_gated_layer_by_layer():
     few, silent = zoo.tiny("albert"), []
     few.config.num_hidden_layers = 3
     model = type(few)(few.config).eval()
-    (out,) = {site.out for site in families.sites(model)}
-    with hr.gated(model, gates.closed(model, [("enc-self", 1, head) for head in range(4)])):
+    (out,) = {site.out for site in heads.attention_sites(model)}
+    with hr.mask_heads(model, masking.head_mask(model, [("enc-self", 1, head) for head in range(4)])):
         out.register_forward_pre_hook(lambda _, args: silent.append(not args[0].any()))
         outputs(model, zoo.inputs(model))
     assert silent == [False, True, False]
 
 
-@pytest.mark.parametrize("fill", ["zero", "uniform"])
-def test_gates_may_be_more_precise_than_the_model(fill):
+@pytest.mark.parametrize("replacement", ["zero", "uniform"])
+def test_gates_may_be_more_precise_than_the_model(replacement):
     """What a head puts out stays in the model's precision; what flows back to its gate is added up in the gate's."""
     model = zoo.tiny("bert").bfloat16()
     given = zoo.inputs(model)
     both = torch.rand(2, number(model), generator=torch.Generator().manual_seed(0))
     for g in (both[0].requires_grad_(), both.detach().requires_grad_()):
-        with hr.gated(model, g, fill=fill):
+        with hr.mask_heads(model, g, replacement=replacement):
             found = model(**given)[0]
         assert found.dtype == torch.bfloat16
         found.float().square().sum().backward()
@@ -186,7 +184,7 @@ def test_gates_may_be_more_precise_than_the_model(fill):
     z, c = torch.rand(2, 2, 100, 4, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     for shape, over in ((4, 1), (0, 1, 3)), ((2, 1, 4, 1), (1, 3)):
         g = torch.full(shape, 0.5, requires_grad=True)
-        gates.Gate.apply(z, g).backward(c)
+        masking.Gate.apply(z, g).backward(c)
         torch.testing.assert_close(g.grad, (z.float() * c.float()).sum(over).reshape(shape))
 
 
@@ -194,8 +192,10 @@ def test_gates_may_be_more_precise_than_the_model(fill):
 def test_the_mean_is_added_up_more_precisely_than_the_model(kept):
     model = zoo.tiny("bert").to(kept)
     given, seen = zoo.inputs(model, batch=16, source=30, padded=False), {}
-    side = batches.Side(given["input_ids"], *[given["attention_mask"].bool()] * 2, given["input_ids"], (None, None))
-    found = gates.mean(model, [batches.Batch(tuple(range(16)), given, side, side)])
+    side = batching.TokenView(
+        given["input_ids"], *[given["attention_mask"].bool()] * 2, given["input_ids"], (None, None)
+    )
+    found = masking.mean(model, [batching.Batch(tuple(range(16)), given, side, side)])
     with torch.no_grad(), _reading(model, seen):
         model(**given)
     for key, z in seen.items():
@@ -208,25 +208,25 @@ def test_the_mean_is_the_mean_over_tokens_that_are_there(name):
     model = zoo.tiny(name)
     given = zoo.inputs(model)
     sides = [
-        batches.Side(ids, mask.bool(), mask.bool(), ids, (None, None))
+        batching.TokenView(ids, mask.bool(), mask.bool(), ids, (None, None))
         for ids, mask in (
             (given["input_ids"], given["attention_mask"]),
             (given["decoder_input_ids"], given["decoder_attention_mask"]),
         )
     ]
-    found = gates.mean(model, [batches.Batch((0, 1), given, *sides)])
+    found = masking.mean(model, [batching.Batch((0, 1), given, *sides)])
     seen = {}
     with torch.no_grad(), _reading(model, seen):
         model(**given, use_cache=False)
-    for site in families.sites(model):
-        present = sides[site.kind != "enc-self"].present
+    for site in heads.attention_sites(model):
+        present = sides[site.kind != "enc-self"].attention_mask
         torch.testing.assert_close(found[site.key], seen[site.key][present].mean(0))
 
 
 def test_gates_carry_gradients():
     model = zoo.tiny("marian")
     ones = torch.ones(number(model), requires_grad=True)
-    with hr.gated(model, ones):
+    with hr.mask_heads(model, ones):
         model(**zoo.inputs(model))[0].square().sum().backward()
     assert ones.grad is not None
     assert (ones.grad != 0).all()
@@ -234,7 +234,7 @@ def test_gates_carry_gradients():
 
 def test_gates_carry_gradients_in_a_block_that_began_without():
     model, ones = zoo.tiny("bert"), torch.ones(8, requires_grad=True)
-    with hr.gated(model, ones):
+    with hr.mask_heads(model, ones):
         plain = outputs(model, zoo.inputs(model))
         model(**zoo.inputs(model))[0].square().sum().backward()
         assert torch.equal(outputs(model, zoo.inputs(model)), plain)
@@ -243,10 +243,12 @@ def test_gates_carry_gradients_in_a_block_that_began_without():
 
 def test_a_fill_may_be_more_precise_than_the_model():
     model = zoo.tiny("bert")
-    fill = {site.key: torch.rand(site.heads, site.size, dtype=torch.float64) for site in families.sites(model)}
+    replacement = {
+        site.key: torch.rand(site.heads, site.size, dtype=torch.float64) for site in heads.attention_sites(model)
+    }
     found = []
-    for given in (fill, {key: value.float() for key, value in fill.items()}):
-        with hr.gated(model, torch.zeros(8), fill=given):
+    for given in (replacement, {key: value.float() for key, value in replacement.items()}):
+        with hr.mask_heads(model, torch.zeros(8), replacement=given):
             found.append(outputs(model, zoo.inputs(model)))
     assert torch.equal(*found)
     assert not torch.allclose(found[0], outputs(model, zoo.inputs(model)), atol=1e-3)
@@ -258,7 +260,7 @@ def test_blocks_leave_no_trace_even_by_an_exception_and_touch_no_other_model():
     before, plain = _traces(model), outputs(other, given)
 
     def fail():
-        with hr.gated(model, torch.zeros(number(model)), fill="uniform"):
+        with hr.mask_heads(model, torch.zeros(number(model)), replacement="uniform"):
             assert torch.equal(outputs(other, given), plain)
             raise KeyError("on purpose")
 
@@ -274,52 +276,55 @@ def test_head_masks_are_refused(mask):
         f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
         f"be masked; use headroles.gated(model, gates) instead"
     )
-    with hr.gated(model, torch.ones(number(model))), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+    with hr.mask_heads(model, torch.ones(number(model))), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         model(**zoo.inputs(model), **{mask: torch.zeros(2, 4)})
 
 
 def test_errors():
     model = zoo.tiny("bert")
-    for given, fill, message in [
+    for given, replacement, message in [
         (torch.ones(7), None, "expected gates of shape [8] or [batch, 8] for BertForMaskedLM, which has enc-self 2 "
          "layers of 4 heads; got [7]"),
         (torch.ones(8), "none", "unknown fill 'none'; known: zero, other, uniform, or a mapping (kind, layer) -> "
          "[heads, size]"),
     ]:  # fmt: skip
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), hr.gated(model, given, fill=fill):
+        with (
+            pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
+            hr.mask_heads(model, given, replacement=replacement),
+        ):
             pass
     with (
         pytest.raises(ValueError, match="^gates for 3 examples do not fit a batch of 2$"),
-        hr.gated(model, torch.ones(3, 8)),
+        hr.mask_heads(model, torch.ones(3, 8)),
     ):
         outputs(model, zoo.inputs(model))
     message = "fill 'other' takes the output for the next example of the batch; this batch has only one"
-    with pytest.raises(ValueError, match=f"^{message}$"), hr.gated(model, torch.ones(8), fill="other"):
+    with pytest.raises(ValueError, match=f"^{message}$"), hr.mask_heads(model, torch.ones(8), replacement="other"):
         outputs(model, zoo.inputs(model, batch=1))
     message = (
         "fill 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' interface"
     )
     with (
         pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
-        hr.gated(zoo.tiny("bloom"), torch.ones(8), fill="uniform"),
+        hr.mask_heads(zoo.tiny("bloom"), torch.ones(8), replacement="uniform"),
     ):
         pass
 
 
 def test_heads_that_are_changed_before_the_projection_cannot_be_gated():
-    model = miniature("bitnet")  # a norm stands there
+    model = tiny_model("bitnet")  # a norm stands there
     message = (
         "the heads of model.layers.0.self_attn in BitNetForCausalLM cannot be gated: something stands between them "
         "and the output projection"
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), hr.gated(model, torch.ones(number(model))):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), hr.mask_heads(model, torch.ones(number(model))):
         pass
 
 
 def test_the_closed_heads_are_those_that_were_named():
     model = zoo.tiny("marian")
-    shut = gates.closed(model, [("dec-self", 1, 2), ("cross", 0, 3)])
-    assert [head for head, gate in zip(families.index(model), shut, strict=True) if gate != 1] == [
+    shut = masking.head_mask(model, [("dec-self", 1, 2), ("cross", 0, 3)])
+    assert [head for head, gate in zip(heads.head_index(model), shut, strict=True) if gate != 1] == [
         ("dec-self", 1, 2),
         ("cross", 0, 3),
     ]
@@ -327,21 +332,21 @@ def test_the_closed_heads_are_those_that_were_named():
     with pytest.raises(
         ValueError, match=r"^no head \('cross', 0, 4\) in MarianMTModel, which has enc-self 2 layers of "
     ):
-        gates.closed(model, [("cross", 0, 4)])
+        masking.head_mask(model, [("cross", 0, 4)])
 
 
 def test_a_gate_that_needs_no_gradient_gets_none_and_passes_it_on():
     model = zoo.tiny("bert")
     fixed, given = torch.full((8,), 0.5), zoo.inputs(model)
-    with hr.gated(model, fixed):
+    with hr.mask_heads(model, fixed):
         model(**given)[0].square().sum().backward()
     assert fixed.grad is None
     by_gate = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
-    for site in families.sites(model):
+    for site in heads.attention_sites(model):
         site.out.weight.data *= 0.5  # half of every head
     model(**given)[0].square().sum().backward()
-    weights = {site.out.weight for site in families.sites(model)}
+    weights = {site.out.weight for site in heads.attention_sites(model)}
     others = [parameter for parameter in model.parameters() if parameter.grad is not None]
     for parameter, grad in zip(others, by_gate, strict=True):
         factor = 0.5 if parameter in weights else 1
@@ -362,8 +367,8 @@ def _reading(model, seen):
     from contextlib import ExitStack
 
     stack = ExitStack()
-    for out, mine in gates.by_projection(model, families.sites(model)).items():
-        reader = gates._Reader(mine, lambda site, z: seen.update({site.key: z.clone()}))
+    for out, mine in masking.by_projection(model, heads.attention_sites(model)).items():
+        reader = masking._Reader(mine, lambda site, z: seen.update({site.key: z.clone()}))
         stack.callback(out.register_forward_pre_hook(reader).remove)
     return stack
 

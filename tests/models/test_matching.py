@@ -33,7 +33,7 @@ def model(size=200, **options):
 
 
 def scored(one, other):
-    return hr.score(one, other, CORPUS, ["confidence"], resamples=0)
+    return hr.score(one, other, CORPUS, ["confidence"], n_resamples=0)
 
 
 def refused(one, other, wrong):

@@ -14,8 +14,8 @@ from helpers.letters import corpus, tokens_of
 from typer.testing import CliRunner
 
 import headroles as hr
-from headroles.cli import main as cli
-from headroles.models import loading as models
+from headroles.cli import main
+from headroles.models import loading
 
 # transformers puts Marian's bias of words, which belongs to no submodule, into its own map
 pytestmark = pytest.mark.filterwarnings("ignore:The following device_map keys do not match")
@@ -41,38 +41,38 @@ def offloaded(folder, whole, tmp_path):
     size = sum(value.nbytes for value in whole[0].state_dict().values())
     options = {"device_map": "auto", "max_memory": {"cpu": int(0.7 * size)}, "offload_folder": str(tmp_path / "disk")}
     model, _ = hr.load(folder, **options)
-    assert models.is_offloaded(model)
-    assert not models.is_offloaded(whole[0])
+    assert loading.is_offloaded(model)
+    assert not loading.is_offloaded(whole[0])
     return model
 
 
 @pytest.mark.parametrize("asked", [None, ["importance"], ["relevance"]])
 def test_scores_are_the_same_with_weights_on_a_disk(whole, offloaded, asked):
-    expected, found = (hr.score(one, whole[1], corpus(8), asked, resamples=20) for one in (whole[0], offloaded))
+    expected, found = (hr.score(one, whole[1], corpus(8), asked, n_resamples=20) for one in (whole[0], offloaded))
     pd.testing.assert_frame_equal(found, expected, rtol=0, atol=0)
     assert found.attrs["signatures"] == expected.attrs["signatures"]
 
 
 def test_ablation_is_the_same_with_weights_on_a_disk(whole, offloaded):
-    expected, found = (hr.ablate(one, whole[1], corpus(8), resamples=20) for one in (whole[0], offloaded))
+    expected, found = (hr.ablate(one, whole[1], corpus(8), n_resamples=20) for one in (whole[0], offloaded))
     pd.testing.assert_frame_equal(found, expected, rtol=0, atol=0)
 
 
 def test_heads_are_not_cut_out_of_weights_on_a_disk(offloaded):
     message = f"the device_map of {type(offloaded).__name__} keeps weights away from it; load it whole to cut heads out"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        hr.shrink(offloaded, [])
+        hr.remove_heads(offloaded, [])
 
 
 def test_numbers_of_16_bits_give_nearly_the_same(folder, whole):
     half, tokenizer = hr.load(folder, dtype=torch.bfloat16)
     assert half.dtype == torch.bfloat16
     asked = ["confidence", "entropy", "sink", "importance"]
-    expected, found = (hr.score(one, tokenizer, corpus(8), asked, resamples=0) for one in (whole[0], half))
+    expected, found = (hr.score(one, tokenizer, corpus(8), asked, n_resamples=0) for one in (whole[0], half))
     near = [name for name in expected if name != "importance"]
     np.testing.assert_allclose(found[near], expected[near], atol=0.02)
     assert found["importance"].corr(expected["importance"], method="spearman") > 0.9
-    effects = [hr.ablate(one, tokenizer, corpus(8), resamples=0)["ablation[loss]"] for one in (whole[0], half)]
+    effects = [hr.ablate(one, tokenizer, corpus(8), n_resamples=0)["ablation[loss]"] for one in (whole[0], half)]
     assert effects[0].corr(effects[1]) > 0.9
 
 
@@ -80,11 +80,11 @@ def test_the_command_takes_a_device_map_and_numbers_of_16_bits(folder, tmp_path)
     text = tmp_path / "text.tsv"
     text.write_text("".join(f"{one.text}\t{one.target.text}\n" for one in corpus(3)))
     asked = ["--scores", "confidence", "--resamples", "0", "--device", "auto", "--dtype", "bfloat16"]
-    ended = CliRunner().invoke(cli.app, ["score", str(folder), str(text), "--study", str(tmp_path / "study"), *asked])
+    ended = CliRunner().invoke(main.app, ["score", str(folder), str(text), "--study", str(tmp_path / "study"), *asked])
     assert ended.exit_code == 0, ended.output
-    told = hr.heads.signature(hr.Study(tmp_path / "study").load("heads"), "confidence")
+    told = hr.provenance(hr.Study(tmp_path / "study").load("heads"), "confidence")
     half, _ = hr.load(folder, dtype=torch.bfloat16)
-    assert f"weights:{models.revision(half)}|" in told
+    assert f"weights:{loading.revision(half)}|" in told
 
 
 def test_what_a_killed_run_left_of_a_model_goes_when_it_is_saved(folder, whole):
@@ -97,4 +97,4 @@ def test_what_a_killed_run_left_of_a_model_goes_when_it_is_saved(folder, whole):
     os.utime(drafts[1] / "model.safetensors")  # another run is writing it
     hr.save(*whole, folder)
     assert [draft.exists() for draft in drafts] == [False, True]
-    assert models.revision(hr.load(folder)[0]) == models.revision(whole[0])
+    assert loading.revision(hr.load(folder)[0]) == loading.revision(whole[0])

@@ -12,8 +12,8 @@ from helpers.commands import run
 from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles.models import loading as models
-from headroles.tables import frame as heads
+from headroles.models import loading
+from headroles.tables import frame
 
 GONE = "enc-self:0:1,enc-self:1:2"
 
@@ -29,28 +29,28 @@ def whole(tmp_path):
 
 def test_shrinking_again_is_the_same_and_onto_another_model_is_refused(whole, tmp_path):
     smaller = tmp_path / "smaller"
-    assert run("shrink", whole, GONE, "--output", smaller).code == 0
+    assert run("remove-heads", whole, GONE, "--output", smaller).code == 0
     before = contents(smaller)
-    assert run("shrink", whole, GONE, "--output", smaller).code == 0
+    assert run("remove-heads", whole, GONE, "--output", smaller).code == 0
     assert contents(smaller) == before
     for place, there in ((smaller, before), (whole, contents(whole))):
-        done = run("shrink", whole, "enc-self:0:0", "--output", place)
+        done = run("remove-heads", whole, "enc-self:0:0", "--output", place)
         assert done.code == 2
         said = f"headroles: {re.escape(str(place))} holds another model: its config.json, model.safetensors would be "
         assert re.fullmatch(
             rf"{said}replaced or stay beside; name another folder, or overwrite it \(--overwrite\)\n", done.err
         )
         assert contents(place) == there
-    assert run("shrink", whole, "enc-self:0:0", "--output", smaller, "--overwrite").code == 0
-    assert len(heads.index({(s.kind, s.layer): s.numbers for s in hr.sites(hr.load(smaller)[0])})) == 7
+    assert run("remove-heads", whole, "enc-self:0:0", "--output", smaller, "--overwrite").code == 0
+    assert len(frame.index({(s.kind, s.layer): s.numbers for s in hr.attention_sites(hr.load(smaller)[0])})) == 7
 
 
 def test_what_a_killed_run_left_is_completed(whole, tmp_path):
     smaller = tmp_path / "smaller"
-    run("shrink", whole, GONE, "--output", smaller)
+    run("remove-heads", whole, GONE, "--output", smaller)
     before = contents(smaller)
     (smaller / "model.safetensors").unlink()
-    assert run("shrink", whole, GONE, "--output", smaller).code == 0
+    assert run("remove-heads", whole, GONE, "--output", smaller).code == 0
     assert contents(smaller) == before
 
 
@@ -66,10 +66,10 @@ def test_weights_in_other_files_do_not_stay_beside(whole, tmp_path):
 
 def test_a_study_is_no_place_for_a_model(whole, tmp_path, monkeypatch):
     study = hr.Study(tmp_path / "study")
-    study.keep("heads", "recipe", lambda: heads.table({"a": [1.0]}, heads.index({("enc-self", 0): 1}), "s"))
+    study.keep("heads", "recipe", lambda: frame.table({"a": [1.0]}, frame.index({("enc-self", 0): 1}), "s"))
     before, said = contents(study.folder), f"{study.folder} is a study: it holds heads.parquet; "
-    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("loaded before it was found out"))
-    done = run("shrink", whole, GONE, "--output", study.folder)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("loaded before it was found out"))
+    done = run("remove-heads", whole, GONE, "--output", study.folder)
     assert (done.code, done.err) == (2, f"headroles: {said}name another folder for the model\n")
     with pytest.raises(FileExistsError, match=re.escape(said)):
         hr.save(zoo.tiny("bert"), tokens_of("bert"), study.folder)

@@ -10,13 +10,12 @@ from helpers import zoo
 from helpers.traces import NAMES, _traces
 
 import headroles as hr
-from headroles.models import attention_hooks as seam
-from headroles.models import heads as families
+from headroles.models import attention_hooks, heads
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
 def test_sites_are_those_the_config_says(name):
-    found = hr.sites(zoo.tiny(name))
+    found = hr.attention_sites(zoo.tiny(name))
     assert sorted((site.kind, site.layer, site.heads, site.kv_heads, site.size) for site in found) == zoo.EXPECTED[name]
     assert all(site.out is not None for site in found)
 
@@ -25,12 +24,12 @@ def test_sites_are_those_the_config_says(name):
 def test_the_spy_leaves_no_trace(name):
     model = zoo.tiny(name).train()
     before = _traces(model)
-    hr.sites(model)
+    hr.attention_sites(model)
     assert _traces(model) == before
 
 
 def test_a_shared_module_is_one_site_per_call():
-    first, second = hr.sites(zoo.tiny("albert"))
+    first, second = hr.attention_sites(zoo.tiny("albert"))
     assert first.module is second.module
     assert (first.turn, first.layer, second.turn, second.layer) == (0, 0, 1, 1)
 
@@ -39,13 +38,13 @@ def test_a_shared_module_is_one_site_per_call():
 def test_a_model_without_attention_says_so(name):
     model = zoo.tiny(name)
     with pytest.raises(ValueError, match=f"^no attention found in {type(model).__name__} \\('{name}'\\): .*OUTSIDE"):
-        hr.sites(model)
+        hr.attention_sites(model)
 
 
 def test_what_is_no_model_is_refused():
     message = "expected a transformers model, got Linear; load one with headroles.load(name)"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        hr.sites(torch.nn.Linear(2, 2))
+        hr.attention_sites(torch.nn.Linear(2, 2))
 
 
 def test_a_head_out_of_range_is_refused_with_what_there_is():
@@ -53,23 +52,23 @@ def test_a_head_out_of_range_is_refused_with_what_there_is():
         "no head ('enc-self', 0, 8) in MarianMTModel, which has enc-self 3 layers of 8 heads, dec-self 1 layers of 4"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        families.check_head(zoo.tiny("marian-asymmetric"), ("enc-self", 0, 8))
+        heads.check_head(zoo.tiny("marian-asymmetric"), ("enc-self", 0, 8))
 
 
 def test_sites_are_found_anew_when_heads_are_cut_out():
     model = zoo.tiny("bert")
-    assert hr.sites(model)[0].heads == 4
+    assert hr.attention_sites(model)[0].heads == 4
     attention = model.bert.encoder.layer[0].attention
     for part in (attention.self.query, attention.self.key, attention.self.value):
         part.weight, part.bias = torch.nn.Parameter(part.weight[:24]), torch.nn.Parameter(part.bias[:24])
     attention.output.dense.weight = torch.nn.Parameter(attention.output.dense.weight[:, :24])
-    assert [site.heads for site in hr.sites(model)] == [3, 4]
+    assert [site.heads for site in hr.attention_sites(model)] == [3, 4]
 
 
 def test_an_interface_name_without_our_mask_function_would_lose_the_masks():
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-    assert seam.NAME in ALL_MASK_ATTENTION_FUNCTIONS.valid_keys()
+    assert attention_hooks.NAME in ALL_MASK_ATTENTION_FUNCTIONS.valid_keys()
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "t5", "llama", "gpt2"])

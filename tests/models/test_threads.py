@@ -14,12 +14,11 @@ from helpers.letters import corpus, scored, scores_for, tokens_of
 from torch.overrides import _get_current_function_mode_stack
 
 import headroles as hr
-from headroles.models import attention_hooks as seam
-from headroles.models import masking as gates
-from headroles.models.capture import watched, watched_in_parts
+from headroles.models import attention_hooks, masking
+from headroles.models.capture import capture_attention, capture_attention_in_parts
 from headroles.models.dummy_inputs import examples
 from headroles.pruning.l0 import L0
-from headroles.pruning.learned_gates import frozen, learning
+from headroles.pruning.learned_gates import frozen, train_gates
 from headroles.scores import Attribution
 
 WAIT = 30  # seconds after which a thread that should have gone on is taken to hang
@@ -52,7 +51,7 @@ class Threads:
 def traces(model):
     """All that a block may leave behind."""
     hooks = [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in model.modules()]
-    names = [config._attn_implementation for config in seam.configs_of(model)]
+    names = [config._attn_implementation for config in attention_hooks.configs_of(model)]
     grads = [parameter.requires_grad for parameter in model.parameters()]
     return hooks, names, grads, [m.training for m in model.modules()], [*dict(model.named_modules())]
 
@@ -63,14 +62,14 @@ def blocks(model):
     learnt = [("enc-self", 0, 0)]
     given = L0(strength=0.1).gates(model, learnt, None)
     return {
-        "attending": lambda: seam.attending(model, lambda _: None),
-        "evaluating": lambda: seam.evaluating(model),
-        "gated": lambda: gates.gated(model, ones),
-        "uniform": lambda: gates.gated(model, ones, fill="uniform"),
-        "watched": lambda: watched(model, lambda *_: None),
-        "in parts": lambda: watched_in_parts(model, lambda *_: None, cells=1),
-        "ruled": lambda: hr.ruled(model, "cp"),
-        "learning": lambda: learning(model, given),
+        "attending": lambda: attention_hooks.attending(model, lambda _: None),
+        "evaluating": lambda: attention_hooks.evaluating(model),
+        "gated": lambda: masking.mask_heads(model, ones),
+        "uniform": lambda: masking.mask_heads(model, ones, replacement="uniform"),
+        "watched": lambda: capture_attention(model, lambda *_: None),
+        "in parts": lambda: capture_attention_in_parts(model, lambda *_: None, cells=1),
+        "ruled": lambda: hr.lrp_rules(model, "cp"),
+        "learning": lambda: train_gates(model, given),
         "frozen": lambda: frozen(model, "all"),
     }
 
@@ -107,12 +106,12 @@ def test_a_part_of_a_model_is_not_free_either():
     model, inside, leave, entered = zoo.tiny("marian"), threading.Event(), threading.Event(), threading.Event()
 
     def first():
-        with seam.evaluating(model.get_encoder()), seam.evaluating(model):
+        with attention_hooks.evaluating(model.get_encoder()), attention_hooks.evaluating(model):
             inside.set()
             assert leave.wait(WAIT)
 
     def second():
-        with seam.evaluating(model.get_decoder()):
+        with attention_hooks.evaluating(model.get_decoder()):
             entered.set()
 
     threads = Threads()
@@ -126,7 +125,7 @@ def test_a_part_of_a_model_is_not_free_either():
 
 def test_a_forward_of_another_thread_is_an_error_while_a_block_is_open():
     model, inputs, seen = zoo.tiny("bert"), examples(zoo.tiny("bert")), []
-    with torch.no_grad(), watched(model, lambda site, _: seen.append(site)):
+    with torch.no_grad(), capture_attention(model, lambda site, _: seen.append(site)):
         threads = Threads()
         for name, called in ("model", model), ("body", model.base_model):
             threads.start(name, lambda called=called: called(**inputs))
@@ -148,7 +147,7 @@ def test_tables_of_two_threads_are_those_of_one(name):
 
     def run():
         start.wait(WAIT)
-        return hr.score(model, tokens_of(name), corpus(), scores_for(name), budget=64, resamples=0)
+        return hr.score(model, tokens_of(name), corpus(), scores_for(name), max_tokens=64, n_resamples=0)
 
     threads = Threads()
     for number in range(2):
@@ -168,7 +167,7 @@ def test_models_of_one_config_do_not_take_its_attention_from_each_other():
     inputs, entered = examples(one), threading.Event()
 
     def first():
-        with seam.attending(one, lambda _: None):
+        with attention_hooks.attending(one, lambda _: None):
             inside.set()
             assert entered.wait(WAIT)
         left.set()
@@ -176,7 +175,7 @@ def test_models_of_one_config_do_not_take_its_attention_from_each_other():
     def second():
         seen = []
         assert inside.wait(WAIT)
-        with seam.attending(other, seen.append), torch.no_grad():
+        with attention_hooks.attending(other, seen.append), torch.no_grad():
             entered.set()
             assert left.wait(WAIT)
             other(**inputs)
@@ -186,18 +185,18 @@ def test_models_of_one_config_do_not_take_its_attention_from_each_other():
     threads.start("first", first)
     threads.start("second", second)
     assert threads.join() == {"first": None, "second": 2}
-    assert one.config._attn_implementation == before != seam.NAME
+    assert one.config._attn_implementation == before != attention_hooks.NAME
 
 
 def test_attributions_of_two_models_draw_each_for_itself():
     """captum draws from states that all threads share."""
     start = threading.Barrier(2)
     asked = Attribution(method="ShapleyValueSampling", options=(("n_samples", 2),))
-    alone = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(4), asked, resamples=0, budget=24)
+    alone = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(4), asked, n_resamples=0, max_tokens=24)
 
     def run(model):
         start.wait(WAIT)
-        return hr.score(model, tokens_of("bert"), corpus(4), asked, resamples=0, budget=24)
+        return hr.score(model, tokens_of("bert"), corpus(4), asked, n_resamples=0, max_tokens=24)
 
     threads = Threads()
     for number, model in enumerate([zoo.tiny("bert"), zoo.tiny("bert")]):
@@ -236,11 +235,11 @@ def failing(request):
 def test_gates_act_on_their_own_layer_after_a_forward_that_failed(failing):
     model, fail = failing
     shut, inputs = torch.tensor([0.0, 1, 1, 1, 1, 1, 1, 1]), examples(model)
-    with torch.no_grad(), hr.gated(model, shut):
+    with torch.no_grad(), hr.mask_heads(model, shut):
         expected = model(**inputs).logits
         fail()
         assert torch.equal(model(**inputs).logits, expected)
-    with torch.no_grad(), hr.gated(model, shut.flip(0)):
+    with torch.no_grad(), hr.mask_heads(model, shut.flip(0)):
         assert not torch.allclose(model(**inputs).logits, expected, atol=1e-4)
 
 
@@ -253,7 +252,7 @@ def test_watching_sees_its_own_layer_after_a_forward_that_failed(failing, cells)
         if first == 0:
             seen.append((site.layer, weights[:, :, :1]))
 
-    block = watched(model, look) if cells is None else watched_in_parts(model, look, cells=cells)
+    block = capture_attention(model, look) if cells is None else capture_attention_in_parts(model, look, cells=cells)
     expected = own_attentions(model, inputs)
     with torch.no_grad(), block:
         fail()
@@ -270,10 +269,10 @@ def test_rules_end_with_a_forward_that_failed(failing):
 
     def relevance():
         ones = torch.ones(8, requires_grad=True)
-        with hr.gated(model, ones):
+        with hr.mask_heads(model, ones):
             return torch.autograd.grad(model(**inputs).logits.sum(), ones)[0]
 
-    with hr.ruled(model, "cp"):
+    with hr.lrp_rules(model, "cp"):
         expected = relevance()
         fail()
         assert torch.equal(relevance(), expected)
@@ -285,7 +284,7 @@ def test_a_forward_that_failed_is_no_step_of_learning(failing):
     model, fail = failing
     given, inputs = L0(strength=0.1).gates(model, _index(model), None), examples(model)
     given.horizon = 4
-    with learning(model, given):
+    with train_gates(model, given):
         model.train()
         model(**inputs, labels=inputs["input_ids"])
         fail()
@@ -294,4 +293,4 @@ def test_a_forward_that_failed_is_no_step_of_learning(failing):
 
 
 def _index(model):
-    return [("enc-self", site.layer, number) for site in hr.sites(model) for number in site.numbers]
+    return [("enc-self", site.layer, number) for site in hr.attention_sites(model) for number in site.numbers]

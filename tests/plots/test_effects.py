@@ -13,11 +13,11 @@ from helpers.commands import run
 from helpers.messages import whole
 
 import headroles as hr
-from headroles.plots import attention_map as plots
+from headroles import plots
 from headroles.plots import effects as outcomes
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
-INDEX = heads.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 2})
+INDEX = frame.index({("enc-self", 0): 4, ("enc-self", 1): 3, ("cross", 0): 2})
 
 
 def effects(name="ablation[loss]", *, scale=1.0, seed=0):
@@ -25,7 +25,7 @@ def effects(name="ablation[loss]", *, scale=1.0, seed=0):
     rng = np.random.default_rng(seed)
     values, p = scale * rng.normal(size=len(INDEX)), rng.uniform(size=len(INDEX)) ** 4
     columns = {"": values, ".low": values - 1, ".high": values + 1, ".p": p, ".holm": np.minimum(1, 9 * p), ".bh": p}
-    return heads.table({f"{name}{end}": each for end, each in columns.items()}, INDEX, "made by hand")
+    return frame.table({f"{name}{end}": each for end, each in columns.items()}, INDEX, "made by hand")
 
 
 @pytest.mark.parametrize(("scale", "decimals"), [(1.0, 2), (0.1, 3)])
@@ -97,12 +97,12 @@ def test_other_tables_are_refused():
     with pytest.raises(ValueError, match=whole(message)):
         outcomes.effect_of([1, 2])
     start = re.escape("expected the table of one hr.ablate (ablation[...], .p, .holm); got a DataFrame (")
-    for wrong in (effects()[["ablation[loss]"]], heads.join(effects(), effects("ablation[bleu]"))):
+    for wrong in (effects()[["ablation[loss]"]], frame.join(effects(), effects("ablation[bleu]"))):
         with pytest.raises(ValueError, match=f"^{start}"):
             plots.histogram(wrong)
     with pytest.raises(ValueError, match=whole("nothing to draw: 'ablation[loss]' has no value for any of 9 heads")):
         plots.histogram(effects() * np.nan)
-    fewer = heads.table(effects().iloc[:5].to_dict("list"), heads.rows(effects().iloc[:5]), "made by hand")
+    fewer = frame.table(effects().iloc[:5].to_dict("list"), frame.rows(effects().iloc[:5]), "made by hand")
     with pytest.raises(ValueError, match=whole("the tables are of different heads: 9 and 5 rows, 5 in common")):
         plots.agreement(effects(), fewer)
 
@@ -129,10 +129,10 @@ def test_ablate_says_what_it_found_and_keeps_it(swept):
     folder, done = swept
     assert "the largest of 16 effects" in done.out
     assert re.search(r"^\d+ of 16 heads with p after Holm < 0\.01$", done.out, flags=re.MULTILINE)
-    table = heads.load(folder / "s" / "ablation-agreement-single-zero.parquet")
+    table = frame.load_table(folder / "s" / "ablation-agreement-single-zero.parquet")
     assert list(table) == [f"ablation[agreement]{end}" for end in ("", ".low", ".high", ".p", ".holm", ".bh")]
     model, tokenizer = hr.load(folder / "model")
-    again = hr.ablate(model, tokenizer, hr.read(folder / "given.txt"), metric="agreement", resamples=20)
+    again = hr.ablate(model, tokenizer, hr.read(folder / "given.txt"), metric="agreement", n_resamples=20)
     pd.testing.assert_frame_equal(table, again)
     names = {path.name for path in (folder / "s").glob("*.png")}
     assert names == {f"ablation-agreement-single-zero-{end}.png" for end in ("enc-self", "histogram")}
@@ -141,15 +141,15 @@ def test_ablate_says_what_it_found_and_keeps_it(swept):
 def test_curve_orders_heads_by_a_column_of_the_study(swept):
     folder, _ = swept
     given = folder / "model", folder / "given.txt", "--study", folder / "s", "--resamples", 10
-    done = run("curve", *given, "--by", "ablation[agreement]", "--seeds", 2, "--steps", 4)
+    done = run("ablation-curve", *given, "--by", "ablation[agreement]", "--seeds", 2, "--steps", 4)
     assert done.code == 0, done.err
-    table = heads.load(folder / "s" / "curves-agreement.parquet")
+    table = frame.load_table(folder / "s" / "curves-agreement.parquet")
     assert table["order"].unique().tolist() == ["ablation[agreement]", "random 0", "random 1"]
     assert table["closed"].unique().tolist() == [0, 4, 8, 12, 16]
     assert (folder / "s" / "curves-agreement.png").exists()
-    wrong = run("curve", *given, "--by", "nonsense")
+    wrong = run("ablation-curve", *given, "--by", "nonsense")
     known = "ablation[agreement], ablation[agreement].p, ablation[agreement].holm, ablation[agreement].bh"
     assert wrong.err == f"headroles: no column 'nonsense' to order heads by; known: {known}\n"
-    nothing = run("curve", *given[:2], "--study", folder / "none")
+    nothing = run("ablation-curve", *given[:2], "--study", folder / "none")
     place = folder / "none"
     assert nothing.err == f"headroles: no scores in {place}; make them with headroles score or headroles ablate\n"

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from headroles.analysis import role_rules as role
-from headroles.plots import attention_map as plots
+from headroles import plots
+from headroles.analysis import role_rules
 from headroles.plots import scales
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 GREEN, BLUE, VERMILION = "#029e73", "#0173b2", "#d55e00"
 
@@ -32,7 +32,7 @@ def whole(message: str) -> str:
 
 
 def index(**sizes: tuple[int, int]) -> pd.MultiIndex:
-    return heads.index(
+    return frame.index(
         {(kind.replace("_", "-"), layer): wide for kind, (deep, wide) in sizes.items() for layer in range(deep)}
     )
 
@@ -119,13 +119,13 @@ def test_heatmap_writes_whole_numbers_and_truth_values() -> None:
 
 def test_heatmap_takes_texts_for_some_heads_of_many_kinds() -> None:
     values = column(index(enc_self=(2, 2), cross=(2, 2)))
-    texts = pd.Series({("cross", 1, 0): "a", ("enc-self", 0, 0): "b"}).rename_axis(heads.LEVELS)
+    texts = pd.Series({("cross", 1, 0): "a", ("enc-self", 0, 0): "b"}).rename_axis(frame.LEVELS)
     drawn = cells(plots.heatmap(values, kind="cross", annotate=texts))
     assert {cell: text for cell, text in drawn.items() if text} == {(1, 0): "a"}
 
 
 def test_heatmap_leaves_absent_heads_blank_and_hatches_heads_without_value() -> None:
-    ragged = heads.index({("enc-self", 0): 3, ("enc-self", 1): 1, ("enc-self", 3): 2})
+    ragged = frame.index({("enc-self", 0): 3, ("enc-self", 1): 1, ("enc-self", 3): 2})
     values = pd.Series([1.0, np.nan, 3.0, 4.0, 5.0, 6.0], ragged)
     ax = plots.heatmap(values, annotate=True)
     rows = [[1, None, 3], [4, None, None], [None, None, None], [5, 6, None]]
@@ -179,7 +179,10 @@ def test_limits_of_a_scale_around_zero_stay_around_zero() -> None:
     assert plots.heatmap(effects, vmax=2).collections[0].get_clim() == (-2, 2)
     assert plots.heatmap(effects, vmin=-1, vmax=2).collections[0].get_clim() == (-2, 2)
     assert plots.heatmap(pd.Series([-0.3, -0.1], where)).collections[0].get_clim() == (-0.3, 0.3)
-    assert plots.heatmap(pd.Series([np.inf, 3.0], where, name="ablation[loss]")).collections[0].get_clim() == (-3, 3)
+    assert plots.heatmap(pd.Series([np.inf, 3.0], where, name="ablation[loss]")).collections[0].get_clim() == (
+        -3,
+        3,
+    )
 
 
 def test_a_map_of_one_kind_has_the_scale_of_all_kinds() -> None:
@@ -386,7 +389,7 @@ def test_the_legend_can_be_left_out_and_names_no_doubt_where_there_is_none() -> 
 
 
 def test_roles_draws_a_table_without_a_single_role_held_and_absent_heads() -> None:
-    where = heads.index({("cross", 0): 2, ("cross", 1): 1})
+    where = frame.index({("cross", 0): 2, ("cross", 1): 1})
     table = pd.DataFrame({"rare": False, "rare.value": 0.1, "rare.stability": 1.0, "confidence": 0.5}, where)
     ax = plots.roles(table)
     assert not ax.patches
@@ -409,8 +412,10 @@ def test_roles_draws_the_kind_and_where_it_is_told() -> None:
 def test_roles_draws_what_hr_roles_makes() -> None:
     where = index(dec_self=(2, 2))
     names = ["position[-1]", "position[+1]", "rarity", "sink[first]"]
-    scores = heads.table({name: [0.95, 0.1, 0.6, np.nan] for name in names}, where, "signed")
-    assert {cell: [text for text, _ in each] for cell, each in bands(plots.roles(role.roles(scores))).items()} == {
+    scores = frame.table({name: [0.95, 0.1, 0.6, np.nan] for name in names}, where, "signed")
+    assert {
+        cell: [text for text, _ in each] for cell, each in bands(plots.roles(role_rules.roles(scores))).items()
+    } == {
         (0, 0): ["−1", "+1", "rare", "sink"],
         (1, 0): ["rare", "sink"],
     }
@@ -627,7 +632,7 @@ import headroles.plots
 print(*({"torch", "matplotlib", "seaborn", "scipy"} & {*sys.modules}))
 import matplotlib, pandas
 matplotlib.use("Agg")
-headroles.plots.heatmap(pandas.Series([0.1, 0.2], headroles.heads.index({("enc-self", 0): 2})))
+headroles.plots.heatmap(pandas.Series([0.1, 0.2], headroles.tables.frame.index({("enc-self", 0): 2})))
 print("torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -17,10 +17,10 @@ import pytest
 from helpers import zoo
 from matplotlib.colors import to_hex
 
-from headroles.plots import attention_map as plots
-from headroles.plots import relevance_flow as flows
-from headroles.scores.lrp import conservation_report as ledger
-from headroles.tables import frame as heads
+from headroles import plots
+from headroles.plots import relevance_flow
+from headroles.scores.lrp import conservation_report
+from headroles.tables import frame
 
 SIZE = "relevance[cp].size"
 WAYS = ["leaves", "source", "biases", "residue"]
@@ -56,7 +56,7 @@ def assert_apart(ax: Any, labels: list[Any]) -> None:
 
 def column(*, deep: int = 2, wide: int = 4, kinds: Any = ("enc-self",), name: Any = SIZE, seed: int = 0) -> pd.Series:
     """Shares of a layer."""
-    index = heads.index({(kind, layer): wide for kind in kinds for layer in range(deep)})
+    index = frame.index({(kind, layer): wide for kind in kinds for layer in range(deep)})
     values = pd.Series(np.random.default_rng(seed).random(len(index)), index, name=name)
     return values / values.groupby(["kind", "layer"]).transform("sum")
 
@@ -81,7 +81,7 @@ def marks(ax: Any) -> list[float]:
 
 def test_relevance_sorts_the_heads_of_each_layer_and_names_them() -> None:
     values = pd.Series([0.1, 0.3, 0.2, 0.4, 0.25, 0.5, 0.0, 0.25], column().index, name=SIZE)
-    ax = flows.relevance(values)
+    ax = relevance_flow.relevance(values)
     assert mesh(ax).tolist() == [[0.4, 0.3, 0.2, 0.1], [0.5, 0.25, 0.25, 0.0]]
     numbers = ["3", "1", "2", "0", "1", "0", "3", "2"]
     assert cells(ax) == {(row, place): numbers[4 * row + place] for row in range(2) for place in range(4)}
@@ -95,7 +95,7 @@ def test_relevance_sorts_the_heads_of_each_layer_and_names_them() -> None:
 
 def test_relevance_draws_every_value_under_its_head() -> None:
     values = column(deep=6, wide=8).sample(frac=1, random_state=1)
-    ax = flows.relevance(values)
+    ax = relevance_flow.relevance(values)
     drawn = {(row, int(head)): mesh(ax)[row, place] for (row, place), head in cells(ax).items()}
     assert drawn == values.droplevel("kind").to_dict()
     assert (np.diff(mesh(ax), axis=1) <= 0).all()
@@ -106,15 +106,15 @@ def test_relevance_draws_every_value_under_its_head() -> None:
     [("enc-self", "encoder self-attention"), ("dec-self", "decoder self-attention"), ("cross", "cross-attention")],
 )
 def test_relevance_draws_the_kind_asked_for(kind: Any, title: str) -> None:
-    values = column(kinds=heads.KINDS)
-    ax = flows.relevance(values, kind=kind)
+    values = column(kinds=frame.KINDS)
+    ax = relevance_flow.relevance(values, kind=kind)
     assert np.array_equal(mesh(ax), -np.sort(-values.loc[kind].to_numpy().reshape(2, 4), axis=1))
     assert ax.get_title() == title
 
 
 def test_relevance_of_both_signs_is_drawn_around_zero_and_has_no_uniform_share() -> None:
     values = pd.Series([-0.5, 0.2, 0.1, -0.2, 0.4, 0.3, 0.2, 0.1], column().index, name="relevance[cp]")
-    ax = flows.relevance(values)
+    ax = relevance_flow.relevance(values)
     assert mesh(ax)[0].tolist() == [0.2, 0.1, -0.2, -0.5]
     assert ax.collections[0].get_clim() == (-0.5, 0.5)
     assert bar(ax).ax.get_ylabel() == "relevance (cp)"
@@ -124,7 +124,7 @@ def test_relevance_of_both_signs_is_drawn_around_zero_and_has_no_uniform_share()
 
 @pytest.mark.parametrize(("deep", "wide"), [(1, 8), (2, 4), (6, 8), (24, 16), (3, 1)])
 def test_the_uniform_share_is_marked_on_the_colour_bar(deep: int, wide: int) -> None:
-    ax = flows.relevance(column(deep=deep, wide=wide))
+    ax = relevance_flow.relevance(column(deep=deep, wide=wide))
     assert marks(ax) == [1 / wide]
     labels = dict(zip(bar(ax).get_ticks(), words(bar(ax).ax.get_yticklabels()), strict=True))
     assert labels.pop(1 / wide) == "uniform"
@@ -135,7 +135,7 @@ def test_the_uniform_share_is_marked_on_the_colour_bar(deep: int, wide: int) -> 
 
 
 def test_shares_of_what_is_explained_have_no_uniform_share() -> None:
-    ax = flows.relevance(column() * 0.9)
+    ax = relevance_flow.relevance(column() * 0.9)
     assert marks(ax) == []
     assert bar(ax).ax.get_ylabel() == "size of relevance (cp)"
 
@@ -144,7 +144,7 @@ def test_heads_without_relevance_come_last_and_are_hatched() -> None:
     values = column()
     values.iloc[[1, 4, 5]] = np.nan
     values /= values.groupby("layer").transform("sum")
-    ax = flows.relevance(values)
+    ax = relevance_flow.relevance(values)
     assert mesh(ax).mask.tolist() == [[False, False, False, True], [False, False, True, True]]
     assert [(patch.get_xy(), patch.get_hatch()) for patch in ax.patches] == [
         ((3, 0), "////"),
@@ -159,7 +159,7 @@ def test_heads_without_relevance_come_last_and_are_hatched() -> None:
 def test_a_layer_without_relevance_does_not_hide_the_uniform_share() -> None:
     values = column(deep=3)
     values.loc["enc-self", 1] = np.nan
-    assert marks(flows.relevance(values)) == [0.25]
+    assert marks(relevance_flow.relevance(values)) == [0.25]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_layer_without_relevance_does_not_hide_the_uniform_share() -> None:
     ],
 )
 def test_the_bar_has_the_columns_name_in_words(name: Any, label: str) -> None:
-    assert bar(flows.relevance(column(deep=6, wide=2, name=name) / 2)).ax.get_ylabel() == label
+    assert bar(relevance_flow.relevance(column(deep=6, wide=2, name=name) / 2)).ax.get_ylabel() == label
 
 
 @pytest.mark.parametrize(
@@ -187,19 +187,21 @@ def test_the_bar_has_the_columns_name_in_words(name: Any, label: str) -> None:
     ],
 )
 def test_the_bar_says_where_it_shows_shares_and_breaks_long_lines(deep: int, name: Any, label: str) -> None:
-    assert bar(flows.relevance(column(deep=deep, name=name))).ax.get_ylabel() == label
+    assert bar(relevance_flow.relevance(column(deep=deep, name=name))).ax.get_ylabel() == label
 
 
 def test_relevance_has_room_for_its_words() -> None:
     for deep, wide in ((2, 4), (6, 8), (24, 16)):
-        assert_within_the_page(flows.relevance(column(deep=deep, wide=wide, name="relevance[voita-exact].size")))
+        assert_within_the_page(
+            relevance_flow.relevance(column(deep=deep, wide=wide, name="relevance[voita-exact].size"))
+        )
 
 
 def test_relevance_draws_where_it_is_told_and_leaves_the_table_as_it_was() -> None:
     figure, (left, right) = plt.subplots(1, 2)
     values = column()
     before = values.copy()
-    assert flows.relevance(values, ax=right) is right
+    assert relevance_flow.relevance(values, ax=right) is right
     assert not left.collections
     assert plt.get_fignums() == [figure.number]
     pd.testing.assert_series_equal(values, before)
@@ -216,16 +218,16 @@ def test_relevance_errors() -> None:
         (None, "None"),
     ]:
         with pytest.raises(ValueError, match=whole(f"{expected}; got {said}; {advice}")):
-            flows.relevance(wrong)
+            relevance_flow.relevance(wrong)
     message = (
         "expected one row per head, indexed by kind, layer and head; got a Series (float64) with 8 rows, index None"
     )
     with pytest.raises(ValueError, match=whole(message)):
-        flows.relevance(values.reset_index(drop=True))
+        relevance_flow.relevance(values.reset_index(drop=True))
     with pytest.raises(ValueError, match=whole("kind='cross', but the table holds enc-self; choose one of these")):
-        flows.relevance(values, kind="cross")
+        relevance_flow.relevance(values, kind="cross")
     with pytest.raises(ValueError, match=whole(f"nothing to draw: {SIZE!r} has no value for any of 4 heads")):
-        flows.relevance(values.iloc[:4] * np.nan)
+        relevance_flow.relevance(values.iloc[:4] * np.nan)
     assert plt.get_fignums() == []  # an error leaves no empty figure behind
 
 
@@ -257,13 +259,13 @@ def approx(table: pd.DataFrame) -> Any:
 
 def test_the_bars_are_as_wide_as_the_table_says() -> None:
     table = report(6, 6)
-    ax = flows.conservation(table)
+    ax = relevance_flow.conservation(table)
     assert widths(ax) == approx(table[WAYS])
 
 
 def test_what_is_negative_is_left_of_zero_and_nothing_lies_over_another() -> None:
     table = report(2, 3)
-    for row, parts in enumerate(zip(*bars(flows.conservation(table)), strict=True)):
+    for row, parts in enumerate(zip(*bars(relevance_flow.conservation(table)), strict=True)):
         right, left = 0.0, 0.0
         for start, width in parts:
             assert start == (right if width > 0 else left)
@@ -274,7 +276,7 @@ def test_what_is_negative_is_left_of_zero_and_nothing_lies_over_another() -> Non
 
 def test_the_black_line_is_at_what_arrives() -> None:
     table = report(2, 2)
-    ax = flows.conservation(table)
+    ax = relevance_flow.conservation(table)
     lines = ax.collections[0].get_segments()
     assert [line[0, 0] for line in lines] == table["arrives"].tolist()
     middles = [patch.get_y() + patch.get_height() / 2 for patch in ax.containers[0]]
@@ -291,7 +293,7 @@ def test_the_black_line_is_at_what_arrives() -> None:
     ],
 )
 def test_rows_go_from_the_input_up_to_the_output(layers: tuple[int, int], rows: list[str]) -> None:
-    ax = flows.conservation(report(*layers))
+    ax = relevance_flow.conservation(report(*layers))
     assert words(ax.get_yticklabels()) == rows
     heights = [ax.transData.transform((0, tick))[1] for tick in ax.get_yticks()]
     assert heights == sorted(heights, reverse=True)
@@ -302,15 +304,15 @@ def test_rows_go_from_the_input_up_to_the_output(layers: tuple[int, int], rows: 
 def test_the_title_is_the_total() -> None:
     table = report(1, 1) * 0
     table.loc[("input", 0), "leaves"], table.loc[("decoder", 0), "biases"] = 1.25, -0.301
-    assert flows.conservation(table).get_title() == "inputs 125.0 %, biases −30.1 %, residue 5.1 %"
+    assert relevance_flow.conservation(table).get_title() == "inputs 125.0 %, biases −30.1 %, residue 5.1 %"
     table.loc[("decoder", 0), "biases"] = -0.2501  # a residue of 0.0001 is said as 0.0, and so is one of -0.0001
-    assert flows.conservation(table).get_title() == "inputs 125.0 %, biases −25.0 %, residue 0.0 %"
+    assert relevance_flow.conservation(table).get_title() == "inputs 125.0 %, biases −25.0 %, residue 0.0 %"
     table.loc[("decoder", 0), "biases"] = -0.2499
-    assert flows.conservation(table).get_title() == "inputs 125.0 %, biases −25.0 %, residue 0.0 %"
+    assert relevance_flow.conservation(table).get_title() == "inputs 125.0 %, biases −25.0 %, residue 0.0 %"
 
 
 def test_the_legend_lies_outside_and_says_each_way() -> None:
-    ax = flows.conservation(report(2, 2))
+    ax = relevance_flow.conservation(report(2, 2))
     said = ["arrives", "down the stream", "to the source, by cross-attention", "absorbed by biases", "residue"]
     assert words(ax.get_legend().get_texts()) == said
     ax.figure.canvas.draw()
@@ -321,7 +323,7 @@ def test_the_legend_lies_outside_and_says_each_way() -> None:
 
 @pytest.mark.parametrize("layers", [(0, 1), (2, 2), (6, 6), (24, 24)])
 def test_conservation_has_room_for_its_words(layers: tuple[int, int]) -> None:
-    ax = flows.conservation(report(*layers))
+    ax = relevance_flow.conservation(report(*layers))
     assert_within_the_page(ax)
     assert_apart(ax, [*ax.get_yticklabels(), *ax.get_legend().get_texts(), ax.title, ax.xaxis.label])
     assert_apart(ax, ax.get_xticklabels())
@@ -333,7 +335,7 @@ def test_conservation_has_room_for_its_words(layers: tuple[int, int]) -> None:
 
 def test_the_words_of_rows_shrink_with_the_axes_given() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained")
-    assert flows.conservation(report(6, 6), ax=right) is right
+    assert relevance_flow.conservation(report(6, 6), ax=right) is right
     assert not left.containers
     assert plt.get_fignums() == [figure.number]
     assert {label.get_fontsize() < 9 for label in right.get_yticklabels()} == {True}
@@ -343,20 +345,22 @@ def test_the_words_of_rows_shrink_with_the_axes_given() -> None:
 @pytest.mark.parametrize("rules", ["cp", "gradient"])
 def test_a_real_report_is_drawn(rules: Any) -> None:
     model = zoo.tiny("marian")
-    found = ledger.balance(model, zoo.inputs(model), lambda out: out.logits.flatten(1).amax(-1).sum(), rules)
+    found = conservation_report.balance(
+        model, zoo.inputs(model), lambda out: out.logits.flatten(1).amax(-1).sum(), rules
+    )
     before = found.copy()
-    ax = flows.conservation(found)
+    ax = relevance_flow.conservation(found)
     assert widths(ax) == approx(found[WAYS])
-    total = [f"{name} {100 * share:z.1f} %" for name, share in ledger.totals(found).items()]
+    total = [f"{name} {100 * share:z.1f} %" for name, share in conservation_report.totals(found).items()]
     assert ax.get_title() == ", ".join(total).replace("-", "−")
     pd.testing.assert_frame_equal(found, before)
-    assert list(found) == ledger.COLUMNS == ["arrives", *flows.WAYS]
-    assert flows.INPUT == ledger.INPUT
+    assert list(found) == conservation_report.COLUMNS == ["arrives", *relevance_flow.WAYS]
+    assert relevance_flow.INPUT == conservation_report.INPUT
 
 
 def test_conservation_errors() -> None:
     expected = (
-        "expected the report of headroles.lrp.ledger.balance(model, inputs, explain): rows from output to input, "
+        "expected the report of headroles.scores.lrp.conservation_report.balance(model, inputs, explain): rows from output to input, "
         "indexed by part and layer, columns arrives, leaves, source, biases, residue; got "
     )
     table = report(1, 1)
@@ -372,7 +376,7 @@ def test_conservation_errors() -> None:
         (table.astype(str), f"a DataFrame ({columns}) with 4 rows, index part, layer"),
     ]:
         with pytest.raises(ValueError, match=whole(expected + said)):
-            flows.conservation(wrong)
+            relevance_flow.conservation(wrong)
     for value in (np.nan, np.inf):
         table.loc[("decoder", 0), "leaves"] = table.loc[("input", 0), "arrives"] = value
         message = (
@@ -380,10 +384,13 @@ def test_conservation_errors() -> None:
             "explain what is not 0, or give balance an epsilon"
         )
         with pytest.raises(ValueError, match=whole(message)):
-            flows.conservation(table)
+            relevance_flow.conservation(table)
     assert plt.get_fignums() == []  # an error leaves no empty figure behind
 
 
 def test_both_are_among_the_plots() -> None:
-    assert (plots.relevance, plots.conservation) == (flows.relevance, flows.conservation)
+    assert (plots.relevance, plots.conservation) == (
+        relevance_flow.relevance,
+        relevance_flow.conservation,
+    )
     assert {"relevance", "conservation"} <= {*plots.__all__}

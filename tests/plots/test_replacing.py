@@ -11,12 +11,12 @@ from helpers.commands import run
 from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles.experiments import score_study as survey
+from headroles.experiments import score_study
 from headroles.experiments.papers.running import reproduce
 from headroles.experiments.papers.tables import Bench
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
-INDEX = heads.index({("enc-self", 0): 4})
+INDEX = frame.index({("enc-self", 0): 4})
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_a_picture_of_attention_is_replaced_by_one_of_the_same_model(suffix, who
 @pytest.fixture
 def study(tmp_path):
     made = hr.Study(tmp_path / "study")
-    heads.save(
-        heads.table({"entropy": [1.0, 2, 3, 4]}, INDEX, heads.sign(model="m", weights="abc")), made.path("heads")
+    frame.save_table(
+        frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="abc")), made.path("heads")
     )
     return made
 
@@ -53,8 +53,8 @@ def study(tmp_path):
 def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
     page = tmp_path / "report.html"
     assert run("report", study.folder, "--output", page).code == run("report", study.folder, "--output", page).code == 0
-    other = heads.table({"entropy": [1.0, 2, 3, 4]}, INDEX, heads.sign(model="m", weights="def"))
-    heads.save(other, study.path("heads"))
+    other = frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="def"))
+    frame.save_table(other, study.path("heads"))
     refused(run("report", study.folder, "--output", page), page, "of another model")
     assert run("report", study.folder, "--output", page, "--overwrite").code == 0
     page.write_text("<p>mine")
@@ -65,12 +65,12 @@ def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
 def test_pictures_in_a_study_that_are_not_ours_stay(study):
     mine, place = study.folder / "contest.png", study.folder / "heatmap-entropy.png"
     mine.write_bytes(b"a photograph")
-    survey.draw(study)
-    assert survey.draw(study) == [place]
+    score_study.draw(study)
+    assert score_study.draw(study) == [place]
     assert mine.read_bytes() == b"a photograph"  # `draw` may write a file of that name
     place.write_bytes(b"a photograph")
     with pytest.raises(FileExistsError, match=f"^{re.escape(str(place))} is there, not known to be by headroles; name"):
-        survey.draw(study)
+        score_study.draw(study)
     assert place.read_bytes() == b"a photograph"
 
 

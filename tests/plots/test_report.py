@@ -31,12 +31,12 @@ from helpers.reports import (
 )
 
 import headroles as hr
-from headroles.analysis import role_rules as role
+from headroles.analysis import role_rules
 from headroles.data.readers import write
 from headroles.models.loading import revision
 from headroles.plots.report import page as page_module
 from headroles.plots.report.contents import fate
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 LACKS = {  # section -> the sentence that stands where its table is not there
@@ -44,9 +44,9 @@ LACKS = {  # section -> the sentence that stands where its table is not there
     "ablation-loss-single-zero": "No ablation is in these tables; <code>headroles ablate</code> makes it.",
     "roles": "No roles are in these tables; <code>headroles roles</code> tells them from scores.",
     "sizes-l0": "No model pruned to several sizes is in these tables; <code>headroles prune</code> makes it.",
-    "curves-loss": "No curves are in these tables; <code>headroles curve</code> makes them.",
+    "curves-loss": "No curves are in these tables; <code>headroles ablation-curve</code> makes them.",
     "relate": "No comparison of roles with outcomes is in these tables; <code>headroles relate</code> makes it.",
-    "attention": "There is no attention on example sentences; <code>headroles attend</code> makes it.",
+    "attention": "There is no attention on example sentences; <code>headroles attention-examples</code> makes it.",
 }
 
 
@@ -65,7 +65,7 @@ def same(found: Any, expected: Any) -> None:
 
 
 def test_measurements_are_those_of_the_tables(study, html):
-    data, index = told(html), heads.index(SIZES)
+    data, index = told(html), frame.index(SIZES)
     assert [tuple(head) for head in data["heads"]] == list(index)
     tables = {
         "made/heads": study.load("heads"),
@@ -81,16 +81,16 @@ def test_measurements_are_those_of_the_tables(study, html):
             same(column[part], table[f"{column['name']}.{part}"])
         ranks = table[column["name"]].groupby(level="kind").rank(ascending=False, method="min")
         same([one and one[0] for one in column["rank"]], ranks)
-        assert column["of"] == {kind: int(table[column["name"]].xs(kind).notna().sum()) for kind in heads.KINDS}
+        assert column["of"] == {kind: int(table[column["name"]].xs(kind).notna().sum()) for kind in frame.KINDS}
         assert column["about"].endswith(".")
 
 
 def flat(metric: str, folder: Path) -> Path:
     """A report of a model in which 7 of 8 heads have no effect, and one costs 6.89: harm alone."""
-    index, name = heads.index({("enc-self", 0): 4, ("enc-self", 1): 4}), f"ablation[{metric}]"
+    index, name = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4}), f"ablation[{metric}]"
     effect = np.where(np.arange(8) == 5, 6.89 if metric == "loss" else -6.89, 0.0)
     tests = {f"{name}.{test}": np.ones(8) for test in ("p", "holm", "bh")}
-    heads.save(heads.table({name: effect} | tests, index, "model:toy|weights:abc"), folder / "ablation-x.parquet")
+    frame.save_table(frame.table({name: effect} | tests, index, "model:toy|weights:abc"), folder / "ablation-x.parquet")
     return hr.report(folder, folder / "report.html")
 
 
@@ -102,7 +102,7 @@ def test_the_head_that_costs_most_ranks_first_and_equal_ones_share_their_ranks(m
 
 
 def test_roles_are_those_of_the_table(study, html):
-    data, held = told(html), role.held(study.load("roles"))
+    data, held = told(html), role_rules.held(study.load("roles"))
     found = [
         (*head, one["name"], one["values"][row])
         for row, head in enumerate(data["heads"])
@@ -110,7 +110,7 @@ def test_roles_are_those_of_the_table(study, html):
         if one["held"][row]
     ]
     assert len(found) == len(held) > 10
-    assert [one[:4] for one in found] == list(held[[*heads.LEVELS, "role"]].itertuples(index=False, name=None))
+    assert [one[:4] for one in found] == list(held[[*frame.LEVELS, "role"]].itertuples(index=False, name=None))
     same([one[4] for one in found], held["value"])
     assert {one["family"] for one in data["families"]} == {"positional", "syntactic", "alignment"}
     assert all(re.fullmatch("#[0-9a-f]{6}", one["colour"]) for one in data["families"])
@@ -128,7 +128,7 @@ def test_pruning_is_that_of_the_tables(study, html):
     }
     gates = {one["name"]: one for one in data["gates"]}
     assert list(gates) == ["l0-72", "l0-10"]
-    history = study.load("gates-l0-10").set_index([*heads.LEVELS, "step"])["open"]
+    history = study.load("gates-l0-10").set_index([*frame.LEVELS, "step"])["open"]
     steps = gates["l0-10"]["steps"]
     assert (len(steps), steps[0], steps[-1]) == (40, 0, 59)
     assert gates["l0-10"]["open"][5] == [round(100 * history["enc-self", 0, 5, step]) for step in steps]
@@ -152,12 +152,12 @@ def test_what_became_of_a_head_is_said_in_words(sizes, expected):
 
 
 def test_a_pruning_of_one_kind_says_nothing_of_the_others(tmp_path):
-    index = heads.index({("enc-self", 0): 2, ("cross", 0): 2})
+    index = frame.index({("enc-self", 0): 2, ("cross", 0): 2})
     columns = {
         "survival[random 1 enc-self]": [1.0, 0, 1, 1],
         "survival[random 1 enc-self].turn": [np.nan, 1, np.nan, np.nan],
     }
-    heads.save(heads.table(columns, index, "model:a"), tmp_path / "survival-random-enc-self.parquet")
+    frame.save_table(frame.table(columns, index, "model:a"), tmp_path / "survival-random-enc-self.parquet")
     (found,) = told(hr.report(tmp_path, tmp_path / "r.html").read_text())["prunings"]
     assert (found["name"], found["kinds"], found["of"]) == ("random enc-self", ["enc-self"], 2)
     assert found["fate"] == ["there with 1 heads", "gone with 1 heads", None, None]
@@ -193,7 +193,7 @@ def test_missing_numbers_of_roles_and_outcomes_are_none_beside_their_note(html):
 def test_attention_is_that_of_the_table(study, html):
     data, table = told(html), study.load("attention")
     assert len(data["attention"]) == 3
-    rows = table[(table["sentence"] == 2)].set_index(heads.LEVELS)
+    rows = table[(table["sentence"] == 2)].set_index(frame.LEVELS)
     sentence = data["attention"][2]
     assert sentence["target"] == f"Ziel 2 {IMAGE}"
     assert sentence["tokens"]["cross"]["keys"] == list(rows.loc[("cross", 3, 4), "keys"])
@@ -214,7 +214,7 @@ def test_a_section_without_its_table_says_so_in_a_sentence(small, tmp_path, lack
 
 
 def test_a_page_of_curves_alone_has_no_heads(tmp_path):
-    heads.save(
+    frame.save_table(
         signed({"order": ["a", "a"], "closed": [0, 1], "share": [0, 1.0], "value": [2.0, 1], "low": 1.0, "high": 3.0}),
         tmp_path / "curves.parquet",
     )
@@ -225,12 +225,12 @@ def test_a_page_of_curves_alone_has_no_heads(tmp_path):
 
 
 def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
-    index, other = heads.index(SIZES), tmp_path / "later"
-    zeros = heads.table(
+    index, other = frame.index(SIZES), tmp_path / "later"
+    zeros = frame.table(
         {"confidence": np.zeros(144), "importance": np.arange(144.0)}, index, "model:toy|weights:abc|score:Other()"
     )
-    heads.save(zeros, other / "heads.parquet")
-    heads.save(signed({"a": [1]}), other / "evaluation.parquet")
+    frame.save_table(zeros, other / "heads.parquet")
+    frame.save_table(signed({"a": [1]}), other / "evaluation.parquet")
     html = hr.report([small, str(other)], tmp_path / "report.html").read_text()
     columns = {one["name"]: one for one in told(html)["columns"]}
     assert columns["confidence"]["from"] == "made/heads"
@@ -242,10 +242,10 @@ def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):
-    index = heads.index({("enc-self", 0): 2})
+    index = frame.index({("enc-self", 0): 2})
     for name, column in (("a", "confidence"), ("b", "entropy")):
-        heads.save(
-            heads.table({column: [0.1, 0.2]}, index, f"model:x|weights:{name}"), tmp_path / name / "study/heads.parquet"
+        frame.save_table(
+            frame.table({column: [0.1, 0.2]}, index, f"model:x|weights:{name}"), tmp_path / name / "study/heads.parquet"
         )
     html = hr.report([tmp_path / "a/study", tmp_path / "b/study"], tmp_path / "report.html").read_text()
     assert [one["from"] for one in told(html)["columns"]] == ["a/study/heads", "b/study/heads"]
@@ -254,7 +254,9 @@ def test_folders_of_one_name_are_told_apart(tmp_path):
 
 
 def test_tables_of_another_model_are_refused(small, tmp_path):
-    heads.save(heads.table({"a": [1.0, 2.0]}, heads.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet")
+    frame.save_table(
+        frame.table({"a": [1.0, 2.0]}, frame.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet"
+    )
     message = (
         f"{small.folder} (ablation-loss-single-zero) and {tmp_path} (heads) are of different heads: 144 and 2, "
         "2 in common; a report is of one model"
@@ -265,9 +267,11 @@ def test_tables_of_another_model_are_refused(small, tmp_path):
 
 
 def test_gates_of_heads_the_model_lacks_are_refused(tmp_path):
-    heads.save(heads.table({"a": [1.0, 2.0]}, heads.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet")
+    frame.save_table(
+        frame.table({"a": [1.0, 2.0]}, frame.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet"
+    )
     history = {"kind": ["enc-self"], "layer": [3], "head": [0], "step": [0], "open": [0.5]}
-    heads.save(signed(history), tmp_path / "gates-l0-1.parquet")
+    frame.save_table(signed(history), tmp_path / "gates-l0-1.parquet")
     message = (
         f"{tmp_path} (heads) and {tmp_path} (gates-l0-1) are of different heads: 2 and 1, 0 in common; "
         "a report is of one model"
@@ -291,9 +295,9 @@ def test_a_folder_that_is_given_twice_is_read_once(small, tmp_path):
 
 
 def test_a_table_that_is_none_of_ours_is_refused(tmp_path):
-    heads.save(signed({"a": [1]}), tmp_path / "curves.parquet")
+    frame.save_table(signed({"a": [1]}), tmp_path / "curves.parquet")
     message = (
-        "expected the table of hr.curve (closed, high, low, order, share, value); "
+        "expected the table of hr.ablation_curve (closed, high, low, order, share, value); "
         "got a DataFrame (a) with 1 rows, index None"
     )
     with pytest.raises(ValueError, match=whole(message)):
@@ -350,14 +354,14 @@ def greedy(name: str) -> Any:
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2"])
 def test_attend_keeps_what_attention_gives(tmp_path, name):
     model, tokenizer, sentences = zoo.tiny(name), tokens_of(name), greedy(name)
-    table = hr.attend(Study(tmp_path), model, tokenizer, sentences, limit=3)
+    table = hr.attention_examples(Study(tmp_path), model, tokenizer, sentences, limit=3)
     assert list(table.groupby("sentence", sort=False).groups) == [0, 1, 2]
-    assert [tuple(head) for head in table[table["sentence"] == 1][heads.LEVELS].to_numpy()] == list(
-        hr.families.index(model)
+    assert [tuple(head) for head in table[table["sentence"] == 1][frame.LEVELS].to_numpy()] == list(
+        hr.models.head_index(model)
     )
-    assert f"|weights:{revision(model)}|corpus:letters|" in heads.signature(table, "weights")
+    assert f"|weights:{revision(model)}|corpus:letters|" in frame.provenance(table, "weights")
     for row in table.iloc[::5].itertuples():
-        whole_one = hr.attention(model, tokenizer, sentences[row.sentence], (row.kind, row.layer, row.head))
+        whole_one = hr.attention_matrix(model, tokenizer, sentences[row.sentence], (row.kind, row.layer, row.head))
         assert (list(row.queries), list(row.keys)) == (list(whole_one.index), list(whole_one.columns))
         np.testing.assert_allclose(row.weights, whole_one.to_numpy().ravel(), atol=0.00051)
     again = Study(tmp_path).load("attention")
@@ -367,19 +371,19 @@ def test_attend_keeps_what_attention_gives(tmp_path, name):
 
 def test_attend_runs_one_forward_for_each_sentence(tmp_path):
     model, seen = zoo.tiny("marian"), []
-    hr.sites(model)
+    hr.attention_sites(model)
     hook = model.base_model.register_forward_hook(lambda *_: seen.append(1))
-    hr.attend(Study(tmp_path), model, tokens_of("marian"), greedy("marian"), limit=2)
-    hr.attend(Study(tmp_path), model, tokens_of("marian"), greedy("marian"), limit=2)  # kept
+    hr.attention_examples(Study(tmp_path), model, tokens_of("marian"), greedy("marian"), limit=2)
+    hr.attention_examples(Study(tmp_path), model, tokens_of("marian"), greedy("marian"), limit=2)  # kept
     hook.remove()
     assert len(seen) == 2
 
 
 def test_without_translations_the_decoder_reads_its_own_output(tmp_path):
-    table = hr.attend(
+    table = hr.attention_examples(
         Study(tmp_path), zoo.tiny("marian"), tokens_of("marian"), corpus(2, trees=False, translated=False)
     )
-    assert "|decoder:greedy|" in heads.signature(table, "weights")
+    assert "|decoder:greedy|" in frame.provenance(table, "weights")
     assert table.loc[table["kind"] == "cross", "queries"].map(len).min() > 0
     assert table["target"].notna().all()
     assert table["sentence"].nunique() == 2
@@ -388,7 +392,7 @@ def test_without_translations_the_decoder_reads_its_own_output(tmp_path):
 def test_attend_refuses_no_sentences(tmp_path):
     message = "limit=0; expected the number of sentences to look at, 1 or more"
     with pytest.raises(ValueError, match=whole(message)):
-        hr.attend(Study(tmp_path), zoo.tiny("bert"), tokens_of("bert"), greedy("bert"), limit=0)
+        hr.attention_examples(Study(tmp_path), zoo.tiny("bert"), tokens_of("bert"), greedy("bert"), limit=0)
 
 
 def test_attention_that_is_not_finite_is_refused(tmp_path):
@@ -400,13 +404,13 @@ def test_attention_that_is_not_finite_is_refused(tmp_path):
         r"bert.encoder.layer.1.attention.self.query.weight\Z"
     )
     with pytest.raises(ValueError, match=message):
-        hr.attend(Study(tmp_path), model, tokens_of("bert"), greedy("bert"))
+        hr.attention_examples(Study(tmp_path), model, tokens_of("bert"), greedy("bert"))
 
 
 def test_the_commands_make_a_page_from_a_model(tmp_path):
     model, study, output = saved(tmp_path / "model"), tmp_path / "study", tmp_path / "new" / "page.html"
     trees = write(planted.corpus()[:20], tmp_path / "planted.conllu")
-    done = run("attend", model, trees, "--limit", 2, "--study", study)
+    done = run("attention-examples", model, trees, "--limit", 2, "--study", study)
     assert done == (0, f"attention of 16 heads on 2 sentences is in {study / 'attention.parquet'}\n", "")
     done = run("report", study, "--output", output, "--title", "Mine & yours")
     assert done == (0, f"written: {output} ({output.stat().st_size / 1e6:.1f} MB)\n", "")
@@ -496,7 +500,7 @@ def test_a_click_on_a_head_opens_its_card_with_the_numbers_of_the_tables(opened,
     assert f"{rank} of 48" in text
     assert f"{effects_table.loc[head, 'ablation[loss].holm']:.3f}".replace("0.000", "< 0.001") in text
     assert told((study.folder / "report.html").read_text())["prunings"][0]["fate"][row] in text
-    held = role.held(study.load("roles")).query("kind == 'dec-self' and layer == 2 and head == 5")
+    held = role_rules.held(study.load("roles")).query("kind == 'dec-self' and layer == 2 and head == 5")
     assert [name in text for name in held["role"]] == [True] * len(held)
     assert opened.evaluate("location.hash") == "#dec-self-2-5"
 
@@ -550,7 +554,7 @@ def test_the_keyboard_moves_opens_and_closes(opened):
 
 @pytest.mark.slow
 def test_filters_change_the_rows_and_the_count_that_is_announced(opened, study):
-    held = role.held(study.load("roles"))
+    held = role_rules.held(study.load("roles"))
     rows, count = opened.locator("#heads tbody tr"), opened.locator("#count")
     assert count.get_attribute("aria-live") == "polite"
     assert (rows.count(), count.text_content()) == (144, "144 of 144 heads")
@@ -559,7 +563,7 @@ def test_filters_change_the_rows_and_the_count_that_is_announced(opened, study):
     assert 0 < expected < 144
     assert (rows.count(), count.text_content()) == (expected, f"{expected} of 144 heads")
     opened.select_option("#filters [name=role]", "none")
-    free = 144 - len(held[heads.LEVELS].drop_duplicates())
+    free = 144 - len(held[frame.LEVELS].drop_duplicates())
     assert rows.count() == free
     opened.select_option("#filters [name=role]", "")
     opened.select_option("#filters [name=kind]", "cross")

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from helpers.messages import whole
 
-from headroles.plots import attention_map as plots
+from headroles import plots
 from headroles.plots.sparsity import densities
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
 
@@ -73,13 +73,13 @@ def test_functions_are_piled_up_to_the_number_of_heads():
 
 
 def test_layers_show_how_many_heads_they_have_left():
-    index = heads.index({("enc-self", 0): 3, ("enc-self", 1): 3, ("cross", 0): 3})
+    index = frame.index({("enc-self", 0): 3, ("enc-self", 1): 3, ("cross", 0): 3})
     columns = {
         "survival[a]": [1, 0, 1, 1, 1, 1, 0, 0, 0],
         "survival[a].open": 0.5,
         "survival[b]": [0, 0, 0, 1, 0, 0, 1, 1, 1],
     }
-    ax = plots.by_layer(heads.table(columns, index, "made up"))
+    ax = plots.by_layer(frame.table(columns, index, "made up"))
     assert ax.collections[0].get_array().reshape(2, 2).tolist() == [[2, 0], [3, 1]]
     assert [text.get_text() for text in ax.texts] == ["2", "0", "3", "1"]
     assert not ax.yaxis_inverted()
@@ -94,7 +94,7 @@ def test_gates_are_a_row_per_head_and_a_column_per_step():
         for layer in (0, 1)
         for head in (0, 1)
     ]
-    ax = plots.gates(pd.DataFrame(rows, columns=[*heads.LEVELS, "step", "open"]))
+    ax = plots.gates(pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"]))
     grid = ax.collections[0].get_array().reshape(4, 2)
     np.testing.assert_allclose(grid, [[0, 0.5], [0.01, 0.51]] * 2)
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0", "1"]
@@ -170,11 +170,11 @@ def test_the_course_of_a_training_is_a_line_per_epoch_and_when_it_settles():
 @pytest.mark.parametrize(
     ("drawing", "columns", "made_by"),
     [
-        (plots.survival, "heads, high, low, of, value", "hr.prune_sizes"),
-        (plots.by_kind, "heads, of", "hr.prune_sizes"),
-        (plots.functions, "count, function, heads, kind", "hr.prune_sizes with scored="),
+        (plots.survival, "heads, high, low, of, value", "hr.sparsity_sweep"),
+        (plots.by_kind, "heads, of", "hr.sparsity_sweep"),
+        (plots.functions, "count, function, heads, kind", "hr.sparsity_sweep with scored="),
         (plots.gates, "head, kind, layer, open, step", "hr.prune with learnt gates"),
-        (plots.contest, "heads, strategy, tuned, value, value.high, value.low", "hr.prune_contest"),
+        (plots.contest, "heads, strategy, tuned, value, value.high, value.low", "hr.compare_pruning"),
         (plots.efficiency, "allowed, batch, share, speedup, speedup.high, speedup.low, way", "hr.efficiency"),
         (plots.dynamics, "epoch, kept, share, value", "hr.dynamics"),
         (plots.settling, "all, all.high, all.low, epoch, within", "hr.dynamics"),

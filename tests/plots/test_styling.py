@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import headroles as hr
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
-WHERE = heads.index({("enc-self", 0): 3})
+WHERE = frame.index({("enc-self", 0): 3})
 
 
 def cells(styler: object) -> list[str]:
@@ -20,8 +20,8 @@ def cells(styler: object) -> list[str]:
 
 def test_cells_say_number_and_interval_as_often_as_they_are_shown():
     columns = {"confidence": [0.5, 0.25, np.nan], "confidence.low": [0.4, np.nan, 0], "confidence.high": [0.6, 0.3, 1]}
-    table = heads.table({**columns, "words": [3, 2, 1], "rare": [True, False, False]}, WHERE, "s")
-    shown = hr.graded(table, decimals=2)
+    table = frame.table({**columns, "words": [3, 2, 1], "rare": [True, False, False]}, WHERE, "s")
+    shown = hr.style_table(table, decimals=2)
     expected = ["0.50 [0.40, 0.60]", "3", "True", "0.25", "2", "False", "", "1", "False"]
     assert cells(shown) == expected
     assert cells(shown) == expected
@@ -29,7 +29,7 @@ def test_cells_say_number_and_interval_as_often_as_they_are_shown():
 
 def test_colours_follow_the_values_and_are_around_zero_where_signs_differ():
     table = pd.DataFrame({"up": [1.0, 2, 3], "both": [-1.0, 0, 4]})
-    html = hr.graded(table).to_html()
+    html = hr.style_table(table).to_html()
     colours = dict(re.findall(r"#T_\w+_(row\d_col\d) \{[^}]*background-color: (#\w+)", html))
     assert len({colours[f"row{i}_col0"] for i in range(3)}) == 3
     red, green, blue = (int(colours["row1_col1"][i : i + 2], 16) for i in (1, 3, 5))
@@ -38,7 +38,7 @@ def test_colours_follow_the_values_and_are_around_zero_where_signs_differ():
 
 @pytest.mark.parametrize(("name", "values"), [("ablation[bleu]", [0, -2]), ("ablation[loss rest]", [0, 2])])
 def test_red_is_harm_also_where_no_head_helps(name, values):
-    html = hr.graded(pd.DataFrame({name: values}, dtype=float)).to_html()
+    html = hr.style_table(pd.DataFrame({name: values}, dtype=float)).to_html()
     zero, most = re.findall(r"background-color: #(\w{6})", html)
     assert min(bytes.fromhex(zero)) > 230  # almost white
     red, _, blue = bytes.fromhex(most)
@@ -47,17 +47,17 @@ def test_red_is_harm_also_where_no_head_helps(name, values):
 
 def test_counts_p_and_what_is_missing_have_no_colour():
     table = pd.DataFrame({"auc": [0.5, 0.9, np.nan], "p": [0.0004, 0.5, 1.0], "with": [3, 2, 1]})
-    html = hr.graded(table).to_html()
+    html = hr.style_table(table).to_html()
     assert set(re.findall(r"(row\d_col\d) \{[^}]*background-color", html)) == {"row0_col0", "row1_col0"}
-    assert cells(hr.graded(table, ["p"]))[0] == "&lt;0.001"
+    assert cells(hr.style_table(table, ["p"]))[0] == "&lt;0.001"
 
 
 def test_what_is_in_a_cell_is_text():
-    html = hr.graded(pd.DataFrame({"note": ["<script>alert(1)</script>", None]})).to_html()
+    html = hr.style_table(pd.DataFrame({"note": ["<script>alert(1)</script>", None]})).to_html()
     assert "<script>alert" not in html
     assert "&lt;script&gt;" in html
 
 
 def test_a_column_that_is_not_there_is_named():
     with pytest.raises(KeyError, match="no column entropy; there are: confidence"):
-        hr.graded(pd.DataFrame({"confidence": [1.0]}), ["entropy"])
+        hr.style_table(pd.DataFrame({"confidence": [1.0]}), ["entropy"])

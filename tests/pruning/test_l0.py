@@ -20,17 +20,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headroles.models import heads as families
-from headroles.models.dummy_inputs import probe
-from headroles.models.masking import closed, gated
-from headroles.pruning.l0 import L0, RATE, Exactly, relaxed_top
-from headroles.pruning.learned_gates import NAME, HardConcrete, frozen, learning
+from headroles.models.dummy_inputs import dummy_inputs
+from headroles.models.masking import head_mask, mask_heads
+from headroles.pruning.l0 import L0, RATE, SubsetSelection, relaxed_top
+from headroles.pruning.learned_gates import NAME, HardConcrete, frozen, train_gates
 from headroles.pruning.selection import prune, undecided
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.training.trainer import train
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
 ALPHAS = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0], dtype=torch.float64)
-STRATEGIES = {"a strength": (L0(0.1), None), "a target": (L0(), 3), "exactly": (Exactly(), 3)}
+STRATEGIES = {"a strength": (L0(0.1), None), "a target": (L0(), 3), "exactly": (SubsetSelection(), 3)}
 HORIZON = "set gates.horizon: in how many forwards of training the heads are to be chosen"
 NO_LOSS = (
     "gates are learnt from the loss that the model returns, and it returned none: give it labels, and leave label "
@@ -53,8 +53,8 @@ def small(name):
     return translator(dropout=0.0), tokens_of("marian"), letters(12)
 
 
-def gates_of(model, strategy, keep=None, kinds=heads.KINDS):
-    return strategy.gates(model, [head for head in families.index(model) if head[0] in kinds], keep)
+def gates_of(model, strategy, keep=None, kinds=frame.KINDS):
+    return strategy.gates(model, [head for head in families.head_index(model) if head[0] in kinds], keep)
 
 
 def rows_of(name):
@@ -97,14 +97,14 @@ def stock(model, rows, collator, folder, *, callback=None, resume=None, **option
 def state(model):
     """What a block has to leave as it was."""
     names = [name for name, _ in model.named_modules()]
-    remembered, anew = families.sites(model), families.sites(model, probe(model))
+    remembered, anew = families.attention_sites(model), families.attention_sites(model, dummy_inputs(model))
     sites = [[tuple(vars(site).values()) for site in found] for found in (remembered, anew)]
     return _traces(model), names, list(model.state_dict()), sites
 
 
 def silence(model):
     """Heads write nothing, so that no gate is felt in what the model says."""
-    for site in families.sites(model):
+    for site in families.attention_sites(model):
         torch.nn.init.zeros_(site.out.weight)
 
 
@@ -238,7 +238,7 @@ def test_outside_training_the_closed_heads_are_closed_and_heads_that_are_not_lea
     gates.log_alpha.data.copy_(torch.tensor([3.0, -2, 1, -1, -3, 2, -4, -5]))
     shut = [("enc-self", 0, 1), ("enc-self", 0, 3), ("cross", 0, 0), ("cross", 0, 2), ("cross", 0, 3)]
     with torch.no_grad():
-        with learning(model, gates):
+        with train_gates(model, gates):
             model.train()
             model(**inputs)
             model.eval()
@@ -246,8 +246,8 @@ def test_outside_training_the_closed_heads_are_closed_and_heads_that_are_not_lea
             found = model(**inputs)
             assert torch.equal(torch.get_rng_state(), drawn)
             assert float(gates.step) == 1  # that of training
-            assert gates.now().tolist() == closed(model, shut).tolist()
-        with gated(model, closed(model, shut)):
+            assert gates.now().tolist() == head_mask(model, shut).tolist()
+        with mask_heads(model, head_mask(model, shut)):
             expected = model(**inputs)
         assert torch.equal(found.logits, expected.logits)
         assert found.loss == expected.loss
@@ -262,14 +262,14 @@ def test_the_loss_is_cross_entropy_under_the_drawn_gates_and_the_penalty(name):
     model, inputs = inputs_of(name)
     gates = gates_of(model, L0(0.3, start=0.5))
     torch.manual_seed(3)
-    with learning(model, gates), torch.no_grad():
+    with train_gates(model, gates), torch.no_grad():
         model.train()
         found = model(**inputs)
         drawn = gates.now()
         before = model(**inputs).loss
     assert 0 < (drawn == 0).sum() < len(drawn)
     labels = inputs["labels"]
-    with gated(model, drawn), torch.no_grad():
+    with mask_heads(model, drawn), torch.no_grad():
         logits = model(**inputs).logits
     if name == "llama":  # predicts the token that comes next
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -287,7 +287,7 @@ def test_penalties_of_the_parts_of_a_step_sum_to_one_penalty(name, parts, tmp_pa
     silence(model)
     gates = gates_of(model, L0(0.3, start=1.0))
     options = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
-    with learning(model, gates):  # ten rows in parts of four: the last is a smaller one
+    with train_gates(model, gates):  # ten rows in parts of four: the last is a smaller one
         stock(model, rows[:10], collator, tmp_path, max_steps=1, gradient_accumulation_steps=parts, **options)
     shut = HardConcrete().closed(torch.tensor(1.0))
     expected = (1.0 - 0.3 * shut * (1 - shut)).expand(len(gates.log_alpha))
@@ -299,7 +299,7 @@ def test_a_forward_of_training_without_a_loss_is_refused(tmp_path):
     model, rows, collator = rows_of("classifier")
     inputs = dict(collator(rows[:4]))
     labels = inputs.pop("labels")
-    with learning(model, gates_of(model, L0(0.1))):
+    with train_gates(model, gates_of(model, L0(0.1))):
         assert model(**inputs).loss is None  # in eval mode
         with pytest.raises(ValueError, match=whole(NO_LOSS)):
             model.train()(**inputs)
@@ -315,7 +315,7 @@ def test_gates_with_a_number_to_keep_have_to_know_how_long_training_is():
         with pytest.raises(ValueError, match=whole(HORIZON)):
             gates.progress()
         error = nullcontext() if keep is None else pytest.raises(ValueError, match=whole(HORIZON))
-        with learning(model, gates), error:
+        with train_gates(model, gates), error:
             model.train()(**inputs)
 
 
@@ -385,7 +385,7 @@ def test_gates_learn_with_the_stock_trainer_and_leave_no_trace(name, which, tmp_
     before, weights = state(model), {key: value.clone() for key, value in model.state_dict().items()}
     gates = gates_of(model, *STRATEGIES[which])
     gates.horizon, start = 8, gates.log_alpha.detach().clone()
-    with learning(model, gates):
+    with train_gates(model, gates):
         assert dict(model.named_modules())[NAME] is gates
         own = {key.removeprefix(f"{NAME}.") for key in model.state_dict() if key.startswith(NAME)}
         assert own == {"log_alpha", "step"} | ({"pressure"} if which != "exactly" else set())
@@ -402,7 +402,7 @@ def test_an_exception_inside_the_block_leaves_no_trace_either():
     gates = gates_of(model, L0(0.1))
 
     def fail():
-        with learning(model, gates):
+        with train_gates(model, gates):
             model.train()(**inputs)
             model.eval()
             raise KeyError("on purpose")
@@ -420,7 +420,7 @@ def test_gates_of_another_model_are_refused_without_a_trace():
         "expected gates of shape [4] or [batch, 4] for BertForSequenceClassification, which has enc-self 1 layers of 4 "
         "heads; got [8]"
     )
-    with pytest.raises(ValueError, match=whole(message)), learning(model, gates):
+    with pytest.raises(ValueError, match=whole(message)), train_gates(model, gates):
         pass
     assert state(model) == before
 
@@ -429,7 +429,7 @@ def test_other_models_are_not_touched():
     model, inputs = inputs_of("classifier")
     other = classifier(1)
     before, plain = state(other), other(**inputs)
-    with learning(model, gates_of(model, L0(0.1, start=-9.0))):
+    with train_gates(model, gates_of(model, L0(0.1, start=-9.0))):
         model.train()(**inputs)
         found = other(**inputs)
         assert torch.equal(found.logits, plain.logits)
@@ -458,7 +458,7 @@ def test_training_that_was_stopped_goes_on_as_if_it_had_not_been(which, tmp_path
         model = untrained(num_hidden_layers=2)  # with dropout
         gates = gates_of(model, *STRATEGIES[which])
         gates.horizon = 8
-        with learning(model, gates):
+        with train_gates(model, gates):
             stock(model, *rows_of("classifier")[1:], folder, save_strategy="steps", save_steps=4, **options)
         return model, gates
 
@@ -486,7 +486,7 @@ def pruned(strategy, folder=None, *, name="classifier", tune=SHORT, **options):
 
 @pytest.mark.parametrize(
     ("strategy", "keep", "label", "count"),
-    [("l0", 3, "l0 3", 3), (L0(), 0.25, "l0 2", 2), ("exactly", 5, "exactly 5", 5), (Exactly(), 0.5, "exactly 4", 4),
+    [("l0", 3, "l0 3", 3), (L0(), 0.25, "l0 2", 2), ("exactly", 5, "exactly 5", 5), (SubsetSelection(), 0.5, "exactly 4", 4),
      (L0(), None, "l0 4", 4), (L0(0.1), None, "0.1", 0)],
 )  # fmt: skip
 def test_as_many_heads_survive_as_are_to_be_kept(strategy, keep, label, count):
@@ -497,8 +497,8 @@ def test_as_many_heads_survive_as_are_to_be_kept(strategy, keep, label, count):
     assert table[column].sum() == count
     assert table[f"{column}.open"].between(0, 1).all()
     assert (
-        f"strategy:{strategy if not isinstance(strategy, str) else {'l0': L0(), 'exactly': Exactly()}[strategy]}"
-        in (heads.signature(table, column).split("|"))
+        f"strategy:{strategy if not isinstance(strategy, str) else {'l0': L0(), 'exactly': SubsetSelection()}[strategy]}"
+        in (frame.provenance(table, column).split("|"))
     )
     assert not model.training
     assert not hasattr(model, NAME)
@@ -511,11 +511,11 @@ def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strat
     learnt = table.index[table.index.get_level_values("kind") != "dec-self"]
     assert (table.loc["dec-self"] == 1).all(axis=None)
     assert table.loc[learnt, column].sum() == 3
-    history = heads.load(tmp_path / "gates.parquet")
-    assert list(history) == [*heads.LEVELS, "step", "open"]
+    history = frame.load_table(tmp_path / "gates.parquet")
+    assert list(history) == [*frame.LEVELS, "step", "open"]
     steps = [0, 1, 2, 3, 4]  # two epochs of two batches
     assert history["step"].tolist() == [step for step in steps for _ in learnt]
-    assert list(history[heads.LEVELS].itertuples(index=False, name=None)) == list(learnt) * len(steps)
+    assert list(history[frame.LEVELS].itertuples(index=False, name=None)) == list(learnt) * len(steps)
     start = float(HardConcrete().opened(torch.tensor(2.0))) if strategy == "l0" else 3 / len(learnt)
     assert history.loc[history["step"] == 0, "open"].tolist() == pytest.approx(
         [start] * len(learnt), abs=1e-6 if strategy == "l0" else 0.06
@@ -528,7 +528,7 @@ def test_what_is_scheduled_is_done_when_training_is(parts):
     """Four forwards in each epoch: of three parts the second step has but one."""
     made = []
 
-    class Seen(Exactly):
+    class Seen(SubsetSelection):
         def gates(self, *asked):
             made.append(super().gates(*asked))
             return made[-1]
@@ -572,7 +572,7 @@ def test_pruning_that_was_stopped_goes_on_as_if_it_had_not_been(which, finished,
     again, found = pruned(strategy, stopped, keep=keep)
     same_weights(again, model)
     pd.testing.assert_frame_equal(found, table, check_exact=True)
-    one, other = (heads.load(place / "gates.parquet") for place in (stopped, folder))
+    one, other = (frame.load_table(place / "gates.parquet") for place in (stopped, folder))
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
@@ -581,8 +581,8 @@ OTHER = [
     ("a strength", L0(0.2), None),
     ("a strength", L0(0.1, temperature=0.5), None),
     ("a strength", L0(0.1, freeze="all"), None),
-    ("exactly", Exactly(), 4),
-    ("exactly", Exactly(cold=0.1), 3),
+    ("exactly", SubsetSelection(), 4),
+    ("exactly", SubsetSelection(cold=0.1), 3),
 ]
 
 
@@ -622,7 +622,7 @@ TOO_SHORT = (
 REFUSED = [
     (L0(100.0, rate=0.05), None, TOO_SHORT),
     (L0(rate=-1.0), 3, "the learning rate of gates must be above zero; got -1.0"),
-    (Exactly(rate=0.0), 3, "the learning rate of gates must be above zero; got 0.0"),
+    (SubsetSelection(rate=0.0), 3, "the learning rate of gates must be above zero; got 0.0"),
     *(
         (L0(), keep, f"keep is a share above 0 and below 1, or a number of heads from 1 to 8; got {keep}")
         for keep in (0, -1, -0.5, 1.5, 9, float("nan"), float("inf"), True)
@@ -631,7 +631,7 @@ REFUSED = [
     ("exactly", 0.05, "keep=0.05 of 8 heads is none; give a larger share, or a number of heads from 1 on"),
     (L0(0.1), 3, "L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5"),
     (L0(-0.1), None, "the strength of L0 must not be negative; got -0.1"),
-    (Exactly(), None, "Exactly needs a number of heads to keep: keep=0.5, or keep=12"),
+    (SubsetSelection(), None, "Exactly needs a number of heads to keep: keep=0.5, or keep=12"),
     (L0(0.1, freeze="encoder"), None, "unknown part 'encoder' to freeze; known: nothing, decoder, all"),
     (L0(0.1, freeze="decoder"), None, "BertForSequenceClassification has no decoder beside an encoder to freeze"),
 ]
@@ -660,7 +660,7 @@ def test_of_a_frozen_decoder_the_encoders_own_parameters_train_and_gates(name):
     model = zoo.tiny(name)
     before = trainable(model)
     encoder = {each for each in before if each.startswith(("encoder.", "model.encoder."))}
-    with learning(model, gates_of(model, L0(0.1))):
+    with train_gates(model, gates_of(model, L0(0.1))):
         for what, free in [("decoder", encoder), ("all", set()), ("nothing", before)]:
             with frozen(model, what):
                 assert trainable(model) == free | {f"{NAME}.log_alpha"}
@@ -728,7 +728,7 @@ def test_gates_move_by_their_own_rate_and_weights_by_theirs(tmp_path):
     for rate in (1e-3, 0.05, 0.5):
         model, tokens, text = small("classifier")
         gates, rates = gates_of(model, L0(0.1)), {NAME: rate} if rate > 1e-3 else None
-        with learning(model, gates):
+        with train_gates(model, gates):
             train(model, tokens, text, tmp_path / str(rate), epochs=1, batch=16, rate=1e-3, rates=rates)
         runs.append((rate, model, 2 - gates.log_alpha.detach()))
     for rate, model, moved in runs:

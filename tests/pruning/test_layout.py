@@ -13,7 +13,7 @@ from helpers.removals import apart, closing
 import headroles as hr
 from headroles.models.dummy_inputs import examples
 from headroles.pruning.layout import layouts
-from headroles.testing.tiny_models import miniature
+from headroles.testing.tiny_models import tiny_model
 
 NAMES = ["bert", "marian", "t5", "gpt2", "deberta-v2", "bloom", "qwen3", "phi3"]
 
@@ -63,7 +63,7 @@ def saturated(_, weight):
 def test_rows_belong_to_the_same_heads_whatever_their_weights(name, spoil):
     model = zoo.tiny(name)
     with torch.no_grad():
-        for site in hr.sites(model):
+        for site in hr.attention_sites(model):
             for parameter, weight in site.module.named_parameters():
                 spoil(parameter, weight)
     assert rows(model) == usual(name)
@@ -73,42 +73,42 @@ def test_rows_belong_to_the_same_heads_whatever_their_weights(name, spoil):
 def test_heads_of_dead_units_are_cut_out(name):
     model, like = zoo.tiny(name), zoo.tiny(name)
     with torch.no_grad():
-        for site in hr.sites(model) + hr.sites(like):
+        for site in hr.attention_sites(model) + hr.attention_sites(like):
             for parameter, weight in site.module.named_parameters():
                 dead_heads(parameter, weight)
-    gone, given = [(*site.key, 1) for site in hr.sites(model)], zoo.inputs(model)
-    hr.shrink(model, gone)
+    gone, given = [(*site.key, 1) for site in hr.attention_sites(model)], zoo.inputs(model)
+    hr.remove_heads(model, gone)
     assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # its position embeddings
 def test_a_model_whose_attention_is_saturated_is_cut():
     """Wide weights: which of its attention is exactly one-hot is a matter of the processor."""
-    model, like = miniature("mobilebert"), miniature("mobilebert")
+    model, like = tiny_model("mobilebert"), tiny_model("mobilebert")
     for each in (model, like):
-        for site in hr.sites(each):
+        for site in hr.attention_sites(each):
             site.module.query.weight.data *= 100
     gone, given = [("enc-self", 0, 1), ("enc-self", 1, 2)], examples(model)
-    hr.shrink(model, gone)
-    assert [site.numbers for site in hr.sites(model)] == [(0, 2, 3), (0, 1, 3)]
+    hr.remove_heads(model, gone)
+    assert [site.numbers for site in hr.attention_sites(model)] == [(0, 2, 3), (0, 1, 3)]
     assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
 
 
 def test_a_map_of_one_number_for_each_head_is_cut_row_by_row():
-    model, like = miniature("laguna"), miniature("laguna")  # heads of 16 numbers, each times a gate of its own
-    site = hr.sites(model)[0]
+    model, like = tiny_model("laguna"), tiny_model("laguna")  # heads of 16 numbers, each times a gate of its own
+    site = hr.attention_sites(model)[0]
     gate = site.module.g_proj.weight.detach().clone()
     assert len(gate) == site.heads
     gone, given = [(*site.key, 1)], examples(model)
-    hr.shrink(model, gone, groups="expand")
+    hr.remove_heads(model, gone, groups="expand")
     assert torch.equal(site.module.g_proj.weight, gate[[head for head in range(site.heads) if head != 1]])
     assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
 
 
 def test_a_model_that_draws_at_random_is_cut():
-    model = miniature("vit_mae")  # which patches it hides
-    hr.shrink(model, [("enc-self", 0, 1)])
-    assert hr.sites(model)[0].numbers == (0, 2, 3)
+    model = tiny_model("vit_mae")  # which patches it hides
+    hr.remove_heads(model, [("enc-self", 0, 1)])
+    assert hr.attention_sites(model)[0].numbers == (0, 2, 3)
 
 
 def test_rows_are_found_while_anomalies_are_looked_for():

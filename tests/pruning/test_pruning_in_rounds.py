@@ -13,15 +13,15 @@ from helpers.gates import outputs
 from helpers.removals import apart, closing, each, first_layers, reloaded
 
 import headroles as hr
-from headroles.models import heads as families
+from headroles.models import heads
 
 NAMES = each(["marian", "t5", "bert", "bart", "mbart", "pegasus", "mt5"])
 SILENT = ["marian", "t5", "gpt2", "llama-grouped"]  # their decoders keep a silenced head in every layer
 
 
 def open_heads(model):
-    silenced = {(*site.key, number) for site in hr.sites(model) for number in site.silenced}
-    return [head for head in families.index(model).tolist() if head not in silenced]
+    silenced = {(*site.key, number) for site in hr.attention_sites(model) for number in site.silenced}
+    return [head for head in heads.head_index(model).tolist() if head not in silenced]
 
 
 def rounds(model, like, folder):
@@ -31,7 +31,7 @@ def rounds(model, like, folder):
         first = [head for head in left if head[1] == 0]
         now = first if not gone else generator.sample(left, -(-len(left) // 2))
         gone += now
-        model = reloaded(hr.shrink(model, now), folder)
+        model = reloaded(hr.remove_heads(model, now), folder)
         yield model, closing(like, gone, given(like))
 
 
@@ -47,8 +47,8 @@ def test_a_model_is_cut_in_rounds_until_no_head_is_left(name, tmp_path):
     like, counts = zoo.tiny(name), []
     for model, expected in rounds(zoo.tiny(name), like, tmp_path):
         assert apart(outputs(model, given(like)), expected) <= 1e-5
-        moved = hr.compensation(like, model)
-        assert moved.index.equals(families.index(model))
+        moved = hr.weight_change(like, model)
+        assert moved.index.equals(heads.head_index(model))
         assert (moved.filter(like="distance[")[[head in open_heads(model) for head in moved.index]] == 0).all(axis=None)
         counts.append(len(open_heads(model)))
     assert counts[-1] == 0
@@ -72,7 +72,7 @@ def quantised(model, which):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_with_a_layer_without_heads_is_quantised_right(name, tmp_path):
-    model = hr.shrink(zoo.tiny(name), first_layers(zoo.tiny(name)))
+    model = hr.remove_heads(zoo.tiny(name), first_layers(zoo.tiny(name)))
     linear = {key: one for key, one in model.named_modules() if isinstance(one, torch.nn.Linear)}
     filled = {key for key, one in linear.items() if one.weight.numel()}
     assert 0 < len(filled) < len(linear)
@@ -84,8 +84,8 @@ def test_a_model_with_a_layer_without_heads_is_quantised_right(name, tmp_path):
 
 @pytest.mark.parametrize("name", SILENT)
 def test_a_model_with_silenced_heads_is_quantised_right(name):
-    model = hr.shrink(zoo.tiny(name), first_layers(zoo.tiny(name)))
-    site = next(site for site in hr.sites(model) if site.silenced)
+    model = hr.remove_heads(zoo.tiny(name), first_layers(zoo.tiny(name)))
+    site = next(site for site in hr.attention_sites(model) if site.silenced)
     small, seen = quantised(model, {torch.nn.Linear}), []
     out = small.get_submodule(site.out_name)
     out.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -102,5 +102,5 @@ def test_what_is_undone_is_quantised_as_before(monkeypatch):
     kinds = [type(one) for one in model.modules()]
     refuse(monkeypatch, ValueError)
     with pytest.raises(ValueError, match="on purpose"):
-        hr.shrink(model, first_layers(model))
+        hr.remove_heads(model, first_layers(model))
     assert [type(one) for one in model.modules()] == kinds

@@ -18,11 +18,11 @@ from helpers.traces import NAMES, _traces
 
 import headroles as hr
 from headroles.models import heads as families
-from headroles.models import masking as gates
+from headroles.models import masking
 from headroles.models import sites as site
 from headroles.models.pruned import resized
 from headroles.pruning.layout import layouts
-from headroles.pruning.removal import shrink
+from headroles.pruning.removal import remove_heads
 
 REFUSED = {  # what is said to who asks for head 1 of the first layer to go
     "fsmt": "heads cannot be cut out of FSMTForConditionalGeneration, gates close them: its own code fails on "
@@ -54,19 +54,19 @@ def whole(name):
 @cache
 def cut(name):
     """The same without its `mixed` heads: not to be changed either."""
-    return shrink(zoo.tiny(name), mixed(whole(name)))
+    return remove_heads(zoo.tiny(name), mixed(whole(name)))
 
 
 @cache
 def cut_again(name):
     """That, then also without head 2 of every layer: not to be changed either."""
-    return shrink(copy.deepcopy(cut(name)), numbered(whole(name), 2))
+    return remove_heads(copy.deepcopy(cut(name)), numbered(whole(name), 2))
 
 
 @cache
 def without_first_layers(name):
     """The model of a family without any head in its first layers: not to be changed either."""
-    return shrink(zoo.tiny(name), first_layers(whole(name)))
+    return remove_heads(zoo.tiny(name), first_layers(whole(name)))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def saved(tmp_path_factory):
 
 def mixed(model):
     """Head 1 of every layer, and head 0 of the first of each kind unless all layers are one module."""
-    found = hr.sites(model)
+    found = hr.attention_sites(model)
     first = [one for one in found if one.layer == 0 and not shares(model)]
     return [(*one.key, 1) for one in found] + [(*one.key, 0) for one in first]
 
@@ -101,7 +101,7 @@ def silent(name):
 
 def numbered(model, head):
     """The head of this number in every layer."""
-    return [(*one.key, head) for one in hr.sites(model)]
+    return [(*one.key, head) for one in hr.attention_sites(model)]
 
 
 def snapshot(model):
@@ -133,7 +133,7 @@ def written(model, name):
 def same_text(model, like, heads, name):
     """A cut model writes as `like` does with heads closed."""
     found, rated = written(model, name)
-    with hr.gated(like, gates.closed(like, heads)):
+    with hr.mask_heads(like, masking.head_mask(like, heads)):
         wanted, expected = written(like, name)
     assert torch.equal(found, wanted)
     assert apart(rated, expected) <= 1e-4
@@ -150,9 +150,9 @@ def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
     assert apart(expected, intact) > 0.1
     assert model.num_parameters() < whole(name).num_parameters()
     assert _traces(model)[1:] == _traces(whole(name))[1:]
-    left = [head for head in families.index(whole(name)) if head not in set(gone) - silent(name)]
-    assert families.index(model).tolist() == left
-    for one in hr.sites(model):
+    left = [head for head in families.head_index(whole(name)) if head not in set(gone) - silent(name)]
+    assert families.head_index(model).tolist() == left
+    for one in hr.attention_sites(model):
         assert (one.heads, site.width(one.out)) == (len(one.numbers), one.heads * one.size)
 
 
@@ -161,7 +161,7 @@ def test_a_cut_model_is_saved_and_comes_back(name, saved):
     model, given = cut(name), zoo.inputs(whole(name))
     again = resized(type(model)).from_pretrained(saved(name)).eval()
     assert torch.equal(outputs(again, given), outputs(model, given))
-    assert families.index(again).equals(families.index(model))
+    assert families.head_index(again).equals(families.head_index(model))
     assert site.recorded(again.config) == site.recorded(model.config)
 
 
@@ -184,8 +184,8 @@ def test_a_cut_model_can_be_cut_again(name):
 
 @pytest.mark.parametrize("name", EACH)
 def test_cutting_twice_leaves_what_cutting_once_leaves(name):
-    once = shrink(zoo.tiny(name), mixed(whole(name)) + numbered(whole(name), 2))
-    assert families.index(cut_again(name)).tolist() == families.index(once).tolist()
+    once = remove_heads(zoo.tiny(name), mixed(whole(name)) + numbered(whole(name), 2))
+    assert families.head_index(cut_again(name)).tolist() == families.head_index(once).tolist()
     assert site.recorded(cut_again(name).config) == site.recorded(once.config)
     assert torch.equal(outputs(cut_again(name), zoo.inputs(once)), outputs(once, zoo.inputs(once)))
 
@@ -193,10 +193,10 @@ def test_cutting_twice_leaves_what_cutting_once_leaves(name):
 @pytest.mark.parametrize("name", EACH)
 def test_what_is_cut_already_cannot_be_cut(name):
     model = cut(name)
-    head, before = (*hr.sites(model)[0].key, 1), snapshot(model)
-    message = f"no head {head} in {type(model).__name__}, which has {families.sizes(hr.sites(model))}"
+    head, before = (*hr.attention_sites(model)[0].key, 1), snapshot(model)
+    message = f"no head {head} in {type(model).__name__}, which has {families.sizes(hr.attention_sites(model))}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, [head])
+        remove_heads(model, [head])
     assert unchanged(model, before)
 
 
@@ -204,10 +204,10 @@ def test_what_is_cut_already_cannot_be_cut(name):
 def test_a_whole_layer_can_go(name, tmp_path):
     model, gone, given = without_first_layers(name), first_layers(whole(name)), zoo.inputs(whole(name))
     assert apart(outputs(model, given), closing(whole(name), gone, given)) <= 1e-5
-    silent = {(*one.key, number) for one in hr.sites(model) for number in one.silenced}
-    left = [head for head in families.index(whole(name)) if head not in gone or head in silent]
-    assert families.index(model).tolist() == left
-    assert silent <= {(*one.key, 0) for one in hr.sites(whole(name))}
+    silent = {(*one.key, number) for one in hr.attention_sites(model) for number in one.silenced}
+    left = [head for head in families.head_index(whole(name)) if head not in gone or head in silent]
+    assert families.head_index(model).tolist() == left
+    assert silent <= {(*one.key, 0) for one in hr.attention_sites(whole(name))}
     assert silent >= {("dec-self", 0, 0)} & set(gone)  # a decoder's cache takes its length from it
     if name in ("marian", "bart", "t5", "bert", "modernbert", "vit"):  # their attention can be without any
         assert silent == {("dec-self", 0, 0)} & set(gone)
@@ -231,9 +231,9 @@ def test_a_copy_of_a_cut_model_stands_alone(name):
     plain, before = outputs(model, given), snapshot(model)
     other = copy.deepcopy(model)
     assert torch.equal(outputs(other, given), plain)
-    assert [one.numbers for one in hr.sites(other)] == [one.numbers for one in hr.sites(model)]
-    assert not {one.module for one in hr.sites(other)} & {one.module for one in hr.sites(model)}
-    shrink(other, numbered(other, 2))
+    assert [one.numbers for one in hr.attention_sites(other)] == [one.numbers for one in hr.attention_sites(model)]
+    assert not {one.module for one in hr.attention_sites(other)} & {one.module for one in hr.attention_sites(model)}
+    remove_heads(other, numbered(other, 2))
     assert apart(outputs(other, given), plain) > 1e-3
     assert unchanged(model, before)
     assert torch.equal(outputs(model, given), plain)
@@ -244,9 +244,9 @@ def test_the_gradients_of_a_cut_model_are_those_with_the_heads_closed(name):
     model, like, given = copy.deepcopy(cut(name)), zoo.tiny(name), zoo.inputs(whole(name))
     gone = mixed(like)
     backward(model, given)
-    with hr.gated(like, gates.closed(like, gone)):
+    with hr.mask_heads(like, masking.head_mask(like, gone)):
         backward(like, given)
-    attention = tuple({f"{part}." for one in hr.sites(model) for part in (one.name, one.out_name)})
+    attention = tuple({f"{part}." for one in hr.attention_sites(model) for part in (one.name, one.out_name)})
     found, expected = ({key: value.grad for key, value in each.named_parameters()} for each in (model, like))
     assert {key for key in found if found[key] is None} == {key for key in expected if expected[key] is None}
     assert all(grad.isfinite().all() for grad in found.values() if grad is not None)
@@ -263,7 +263,7 @@ def backward(model, given):
 @pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "mpnet", "deberta-v2", "gpt2", "phi3", "bloom"])
 def test_a_cut_model_learns_is_copied_and_is_saved(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
-    shrink(model.train(), mixed(model))
+    remove_heads(model.train(), mixed(model))
     assert model.training
     before = outputs(model.eval(), given)
     backward(model.train(), given)
@@ -283,7 +283,7 @@ def test_a_family_whose_heads_cannot_be_told_apart_is_refused_and_left_alone(nam
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     plain, before = outputs(model, given), snapshot(model)
     with pytest.raises(ValueError, match=f"^{re.escape(REFUSED[name])}$"):
-        shrink(model, [(*hr.sites(model)[0].key, 1)])
+        remove_heads(model, [(*hr.attention_sites(model)[0].key, 1)])
     assert unchanged(model, before)
     assert torch.equal(outputs(model, given), plain)
     assert site.RECORD not in model.config.to_dict()
@@ -296,10 +296,10 @@ def test_a_model_without_attention_is_refused_and_left_alone(name):
     message = (
         f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called transformers' "
         f"attention interface, none is of a class known outside it: {', '.join(sorted(site.OUTSIDE))}; add the class "
-        f"to headroles.families.OUTSIDE if it has attention"
+        f"to headroles.models.sites.OUTSIDE if it has attention"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, [("enc-self", 0, 1)])
+        remove_heads(model, [("enc-self", 0, 1)])
     assert unchanged(model, before)
     assert torch.equal(outputs(model, given), plain)
     assert site.RECORD not in model.config.to_dict()
@@ -310,14 +310,14 @@ def test_a_model_without_attention_is_refused_and_left_alone(name):
 def test_what_would_put_out_something_else_is_undone(name, already, monkeypatch):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     if already:
-        shrink(model, mixed(model))
-    plain, before, sites = outputs(model, given), snapshot(model), [one.numbers for one in hr.sites(model)]
+        remove_heads(model, mixed(model))
+    plain, before, sites = outputs(model, given), snapshot(model), [one.numbers for one in hr.attention_sites(model)]
     refuse(monkeypatch, ValueError)
     message = f"heads cannot be cut out of {type(model).__name__}, gates close them: on purpose"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, numbered(model, 2))
+        remove_heads(model, numbered(model, 2))
     assert unchanged(model, before)
-    assert [one.numbers for one in hr.sites(model)] == sites
+    assert [one.numbers for one in hr.attention_sites(model)] == sites
     assert torch.equal(outputs(model, given), plain)
 
 
@@ -337,7 +337,7 @@ def test_whatever_a_forward_raises_the_model_is_left_alone(error, why, monkeypat
     refuse(monkeypatch, error)
     message = f"heads cannot be cut out of BertForMaskedLM, gates close them: {why}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, [("enc-self", 0, 1)])
+        remove_heads(model, [("enc-self", 0, 1)])
     assert unchanged(model, before)
 
 
@@ -349,7 +349,7 @@ def test_layers_that_are_one_module_lose_the_same_heads():
         "must go from all of them; got layer 0: [1, 3], layer 1: [1]"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, [("enc-self", 0, 3), ("enc-self", 0, 1), ("enc-self", 1, 1)])
+        remove_heads(model, [("enc-self", 0, 3), ("enc-self", 0, 1), ("enc-self", 1, 1)])
     assert unchanged(model, before)
 
 
@@ -359,15 +359,15 @@ def test_an_unknown_head_is_an_error(head):
     before = snapshot(model)
     message = f"no head {head} in GPT2LMHeadModel, which has dec-self 2 layers of 4 heads"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, [("dec-self", 0, 1), head])
+        remove_heads(model, [("dec-self", 0, 1), head])
     assert unchanged(model, before)
 
 
 def test_what_is_left_is_said_in_words():
-    model = shrink(zoo.tiny("gpt2"), [("dec-self", 0, 0), ("dec-self", 0, 1), ("dec-self", 1, 1)])
+    model = remove_heads(zoo.tiny("gpt2"), [("dec-self", 0, 0), ("dec-self", 0, 1), ("dec-self", 1, 1)])
     message = "no head ('dec-self', 0, 1) in GPT2LMHeadModel, which has dec-self 2 layers of 2 to 3 heads"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, [("dec-self", 0, 2), ("dec-self", 0, 1)])
+        remove_heads(model, [("dec-self", 0, 2), ("dec-self", 0, 1)])
 
 
 def test_unknown_groups_are_an_error():
@@ -375,7 +375,7 @@ def test_unknown_groups_are_an_error():
     before = snapshot(model)
     message = "unknown groups 'nonsense'; known: equal, whole, expand"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        shrink(model, mixed(model), groups="nonsense")
+        remove_heads(model, mixed(model), groups="nonsense")
     assert unchanged(model, before)
 
 
@@ -408,9 +408,9 @@ def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, s
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     gone = [("dec-self", layer, head) for layer, each in enumerate((first, second)) for head in each[0]]
     expected = closing(whole(name), gone, given)
-    shrink(model, gone, groups=groups)
+    remove_heads(model, gone, groups=groups)
     assert apart(outputs(model, given), expected) <= 1e-5
-    assert [(one.numbers, one.kv_heads) for one in hr.sites(model)] == [first[1:], second[1:]]
+    assert [(one.numbers, one.kv_heads) for one in hr.attention_sites(model)] == [first[1:], second[1:]]
     many = (
         f"{silenced} closed heads stay, silenced: they share key-value heads with open ones, or their layer needs one"
     )
@@ -421,8 +421,8 @@ def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, s
 def test_where_keys_and_values_cannot_be_given_to_each_head_nothing_changes(name):
     model, before = zoo.tiny(name), snapshot(whole(name))
     with pytest.raises(ValueError, match=r"^heads cannot be cut out of FalconForCausalLM, gates close them: "):
-        shrink(model, [("dec-self", 0, 1)], groups="expand")
-    assert families.index(model).equals(families.index(whole(name)))
+        remove_heads(model, [("dec-self", 0, 1)], groups="expand")
+    assert families.head_index(model).equals(families.head_index(whole(name)))
     assert torch.equal(outputs(model, zoo.inputs(model)), outputs(whole(name), zoo.inputs(model)))
     assert unchanged(whole(name), before)
 
@@ -431,10 +431,10 @@ def test_where_keys_and_values_cannot_be_given_to_each_head_nothing_changes(name
 def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     gone = mixed(model)
-    same_text(shrink(model, gone, groups="expand"), whole(name), gone, name)
+    same_text(remove_heads(model, gone, groups="expand"), whole(name), gone, name)
     again = reloaded(model, tmp_path)
     assert torch.equal(outputs(again, given), outputs(model, given))
-    assert [(one.heads, one.kv_heads) for one in hr.sites(again)] == [(2, 2), (3, 3)]
+    assert [(one.heads, one.kv_heads) for one in hr.attention_sites(again)] == [(2, 2), (3, 3)]
 
 
 @pytest.mark.parametrize("groups", ["whole", "equal", "expand"])
@@ -442,25 +442,25 @@ def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(na
 def test_cutting_groups_twice_puts_out_what_cutting_once_does(name, groups):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     first, second = mixed(model), numbered(model, 2)
-    shrink(shrink(model, first, groups=groups), second, groups=groups)
+    remove_heads(remove_heads(model, first, groups=groups), second, groups=groups)
     assert apart(outputs(model, given), closing(whole(name), first + second, given)) <= 1e-5
 
 
 def test_heads_that_are_only_silenced_are_remembered():
     """No shape changes, and yet the second cut knows of the first."""
     model = zoo.tiny("llama-grouped")
-    shrink(model, [("dec-self", 0, 1)], groups="whole")
-    assert [one.silenced for one in hr.sites(model)] == [(1,), ()]
-    shrink(model, [("dec-self", 0, 0)], groups="whole")
-    assert hr.sites(model)[0].numbers == (2, 3)
+    remove_heads(model, [("dec-self", 0, 1)], groups="whole")
+    assert [one.silenced for one in hr.attention_sites(model)] == [(1,), ()]
+    remove_heads(model, [("dec-self", 0, 0)], groups="whole")
+    assert hr.attention_sites(model)[0].numbers == (2, 3)
 
 
 def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to_load(tmp_path):
     model, given = zoo.tiny("llama-grouped"), zoo.inputs(whole("llama-grouped"))
-    shrink(model, [("dec-self", 0, 1)], groups="whole")
+    remove_heads(model, [("dec-self", 0, 1)], groups="whole")
     assert model.num_parameters() == whole("llama-grouped").num_parameters()
-    assert not hr.sites(model)[0].out.weight[:, 8:16].any()
-    assert families.index(model).equals(families.index(whole("llama-grouped")))
+    assert not hr.attention_sites(model)[0].out.weight[:, 8:16].any()
+    assert families.head_index(model).equals(families.head_index(whole("llama-grouped")))
     model.save_pretrained(tmp_path)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert torch.equal(outputs(again, given), outputs(model, given))
@@ -473,21 +473,21 @@ def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to
 def test_a_column_of_zeros_and_ones_says_what_goes(kind):
     listed, told = zoo.tiny("marian"), zoo.tiny("marian")
     gone = mixed(listed)
-    survival = pd.Series(1, families.index(told)).astype(kind)
+    survival = pd.Series(1, families.head_index(told)).astype(kind)
     survival.loc[gone] = kind(0)
-    shrink(listed, gone)
-    shrink(told, survival.iloc[::-1])
+    remove_heads(listed, gone)
+    remove_heads(told, survival.iloc[::-1])
     assert site.recorded(told.config) == site.recorded(listed.config)
     assert all(torch.equal(value, listed.state_dict()[name]) for name, value in told.state_dict().items())
 
 
 def test_a_head_named_twice_goes_once_and_none_is_none():
     model, given = zoo.tiny("bert"), zoo.inputs(whole("bert"))
-    assert shrink(model, []) is model
+    assert remove_heads(model, []) is model
     assert torch.equal(outputs(model, given), outputs(whole("bert"), given))
-    shrink(model, iter([("enc-self", 0, 1), ["enc-self", 0, 1]]))
-    assert families.index(model).tolist() == [
-        (kind, layer, head) for kind, layer, head in families.index(whole("bert")) if (layer, head) != (0, 1)
+    remove_heads(model, iter([("enc-self", 0, 1), ["enc-self", 0, 1]]))
+    assert families.head_index(model).tolist() == [
+        (kind, layer, head) for kind, layer, head in families.head_index(whole("bert")) if (layer, head) != (0, 1)
     ]
 
 
@@ -496,7 +496,7 @@ def test_half_precision_is_cut_as_well(name):
     model, like = zoo.tiny(name).to(torch.bfloat16), zoo.tiny(name).to(torch.bfloat16)
     given, gone = zoo.inputs(model), mixed(model)
     expected, intact = closing(like, gone, given), outputs(like, given)
-    shrink(model, gone)
+    remove_heads(model, gone)
     assert model.dtype == torch.bfloat16
     assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
     assert apart(outputs(model, given), expected) <= 0.02
@@ -507,7 +507,7 @@ def test_what_is_frozen_stays_frozen():
     model = zoo.tiny("bert")
     model.bert.encoder.layer[0].requires_grad_(False)
     frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
-    shrink(model, mixed(model))
+    remove_heads(model, mixed(model))
     assert {name for name, value in model.named_parameters() if not value.requires_grad} == frozen
 
 
@@ -516,12 +516,12 @@ def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     tokenizer().save_pretrained(tmp_path)
     for again in (numbered(model, 1), numbered(model, 2)):  # what was loaded is cut, saved and loaded again
-        shrink(model, again).save_pretrained(tmp_path)
+        remove_heads(model, again).save_pretrained(tmp_path)
         loaded, _ = hr.load(tmp_path)
         assert type(loaded) is type(model)
         assert not loaded.training
         assert torch.equal(outputs(loaded, given), outputs(model, given))
-        assert families.index(loaded).equals(families.index(model))
+        assert families.head_index(loaded).equals(families.head_index(model))
         assert site.recorded(loaded.config) == site.recorded(model.config)
         model = loaded
 
@@ -538,31 +538,31 @@ def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
 )
 def test_a_cut_model_is_loaded_without_its_head_or_with_another(name, cls, loaded, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
-    shrink(model, mixed(model)).save_pretrained(tmp_path)
+    remove_heads(model, mixed(model)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     other, _ = hr.load(tmp_path, cls=cls)
     assert type(other).__name__ == loaded
     assert torch.equal(outputs(other.base_model, given), outputs(model.base_model, given))
-    assert families.index(other).equals(families.index(model))
+    assert families.head_index(other).equals(families.head_index(model))
 
 
 def test_a_base_model_that_is_cut_is_loaded_with_a_head(tmp_path):
     model = zoo.tiny("bert").bert
     given = zoo.inputs(model)
-    shrink(model, mixed(model)).save_pretrained(tmp_path)
+    remove_heads(model, mixed(model)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     other, _ = hr.load(tmp_path, cls="AutoModelForSequenceClassification")
     assert torch.equal(outputs(other.bert, given), outputs(model, given))
-    assert families.index(other).equals(families.index(model))
+    assert families.head_index(other).equals(families.head_index(model))
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5"])
 def test_scores_of_a_cut_model_are_those_of_the_heads_that_are_left(name):
     model, like, gone = cut(name), whole(name), mixed(whole(name))
-    found = hr.score(model, tokens_of(name), corpus(8), ["confidence", "position"], resamples=0)
-    with hr.gated(like, gates.closed(like, gone)):
-        expected = hr.score(like, tokens_of(name), corpus(8), ["confidence", "position"], resamples=0)
-    assert found.index.tolist() == families.index(model).tolist()
+    found = hr.score(model, tokens_of(name), corpus(8), ["confidence", "position"], n_resamples=0)
+    with hr.mask_heads(like, masking.head_mask(like, gone)):
+        expected = hr.score(like, tokens_of(name), corpus(8), ["confidence", "position"], n_resamples=0)
+    assert found.index.tolist() == families.head_index(model).tolist()
     assert len(found) < len(expected)
     pd.testing.assert_frame_equal(found, expected.loc[found.index], atol=1e-4)
     assert found["confidence"].notna().all()
@@ -598,14 +598,14 @@ def test_rows_belong_to_heads(name, expected):
     model = zoo.tiny(name)
     before = snapshot(model)
     found = layouts(model)
-    assert list(found) == [one.module for one in hr.sites(model)]
+    assert list(found) == [one.module for one in hr.attention_sites(model)]
     assert all(each == expected for each in found.values())
     assert unchanged(model, before)
 
 
 def test_rows_of_heads_that_are_left_are_told_by_their_places():
     model = zoo.tiny("gpt2")
-    shrink(model, [("dec-self", 0, 0), ("dec-self", 0, 2)])
+    remove_heads(model, [("dec-self", 0, 0), ("dec-self", 0, 2)])
     first, second = layouts(model).values()
     assert first == {"c_attn": rows({0}, {1}, {0}, {1}, {0}, {1})}
     assert second == {"c_attn": rows(*EACH, *EACH, *EACH)}

@@ -23,20 +23,28 @@ from helpers.prunings import learnt, wide
 from helpers.trainings import films, tokenizer, untrained
 
 import headroles as hr
-from headroles.analysis import role_rules as role
+from headroles.analysis import role_rules
 from headroles.cli.arguments import heads_of
 from headroles.models import heads as families
 from headroles.models.loading import untrained as untrained_as
-from headroles.pruning import comparison as contest
-from headroles.pruning import rankings as order
-from headroles.pruning import selection as pruning
-from headroles.pruning import sparsity as sizes
-from headroles.pruning.comparison import prune_contest
-from headroles.pruning.rankings import NAMED, By, Effect, Place, Random, Reverse, Roles, Setting, Told, among
+from headroles.pruning import comparison, rankings, selection, sparsity
+from headroles.pruning.comparison import compare_pruning
+from headroles.pruning.rankings import (
+    NAMED,
+    ByEffect,
+    ByPosition,
+    ByRoles,
+    ByScore,
+    FromColumn,
+    Random,
+    RankingContext,
+    Reverse,
+    among,
+)
 from headroles.pruning.selection import closed_first, prune
-from headroles.pruning.sparsity import functions, prune_sizes
-from headroles.pruning.weight_changes import compensation, uniformity
-from headroles.tables import frame as heads
+from headroles.pruning.sparsity import functions, sparsity_sweep
+from headroles.pruning.weight_changes import uniformity, weight_change
+from headroles.tables import frame
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -45,7 +53,7 @@ TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
 
 
 def setting(seed=0, kinds=None, size=24):
-    return Setting(learnt(), tokenizer(), films(size), among(learnt(), kinds), seed)
+    return RankingContext(learnt(), tokenizer(), films(size), among(learnt(), kinds), seed)
 
 
 def grid(layers, per_layer, *kinds):
@@ -54,17 +62,17 @@ def grid(layers, per_layer, *kinds):
 
 def placed(where, alternating=False, layers=6):
     """The layers in the order in which `Place` empties them."""
-    line = Place(where, alternating).order(Setting(None, None, None, grid(layers, 2, "enc-self")))
+    line = ByPosition(where, alternating).order(RankingContext(None, None, None, grid(layers, 2, "enc-self")))
     return [layer for _, layer, _ in line][::2]
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_an_order_has_every_head_once_and_its_reverse_is_the_other_way(name):
-    first = order.order(name).order(setting())
-    assert sorted(first) == sorted(families.index(learnt()))
-    assert order.order(name).order(setting()) == first
-    assert order.order(f"-{name}").order(setting()) == first[::-1]
-    assert order.order(f"-{name}").name == f"-{name}"
+    first = rankings.ranking(name).order(setting())
+    assert sorted(first) == sorted(families.head_index(learnt()))
+    assert rankings.ranking(name).order(setting()) == first
+    assert rankings.ranking(f"-{name}").order(setting()) == first[::-1]
+    assert rankings.ranking(f"-{name}").name == f"-{name}"
 
 
 @pytest.mark.parametrize(
@@ -84,14 +92,14 @@ def test_layers_go_in_their_order(where, alternating, layers):
 
 
 def test_kinds_take_turns_within_a_place():
-    line = Place("bottom").order(Setting(None, None, None, grid(2, 4, "enc-self", "cross")))
+    line = ByPosition("bottom").order(RankingContext(None, None, None, grid(2, 4, "enc-self", "cross")))
     assert [layer for _, layer, _ in line] == [0] * 8 + [1] * 8
     assert {kind for kind, _, _ in line[:2]} == {"enc-self", "cross"}
 
 
 @pytest.mark.parametrize(("spread", "groups"), [("kind", 2), ("layer", 6)])
 def test_chance_can_be_spread_over_kinds_or_layers(spread, groups):
-    line = Random(spread).order(Setting(None, None, None, grid(3, 4, "enc-self", "cross"), 3))
+    line = Random(spread).order(RankingContext(None, None, None, grid(3, 4, "enc-self", "cross"), 3))
     for start in range(0, len(line), groups):
         part = line[start : start + groups]
         assert len({head[: 1 + (spread == "layer")] for head in part}) == groups
@@ -103,26 +111,26 @@ def test_chance_depends_on_the_seed_alone():
 
 
 def test_a_score_puts_the_smallest_first():
-    table = hr.score(learnt(), tokenizer(), films(24), ["importance"], resamples=0)
-    line = By("importance").order(setting())
+    table = hr.score(learnt(), tokenizer(), films(24), ["importance"], n_resamples=0)
+    line = ByScore("importance").order(setting())
     assert table["importance"].loc[line].is_monotonic_increasing
-    assert Told(table["importance"]).order(setting()) == line
-    assert By("importance", limit=4).order(setting()) == By("importance").order(setting(size=4))
+    assert FromColumn(table["importance"]).order(setting()) == line
+    assert ByScore("importance", limit=4).order(setting()) == ByScore("importance").order(setting(size=4))
 
 
 def test_effect_puts_the_least_missed_first_for_either_direction_of_a_metric():
     for metric, sign in (("loss", 1), ("accuracy", -1)):
-        table = hr.ablate(learnt(), tokenizer(), films(24), metric=metric, resamples=0)
-        line = Effect(metric).order(setting())
+        table = hr.ablate(learnt(), tokenizer(), films(24), metric=metric, n_resamples=0)
+        line = ByEffect(metric).order(setting())
         assert (sign * table.iloc[:, 0]).loc[line].is_monotonic_increasing
 
 
 def test_roles_go_last_and_the_farthest_from_one_first():
-    index = heads.index({("enc-self", 0): 4})
+    index = frame.index({("enc-self", 0): 4})
     columns = {"position[-1]": [0.95, 0.2, 0.5, 0.1], "rarity": [0.1, 0.45, 0.1, 0.2], "confidence": [0.9] * 4}
-    table = heads.table(columns, index, "made up")
-    assert role.margins(table).tolist() == pytest.approx([0.05, -0.05, -0.4, -0.3])
-    line = Roles(table).order(Setting(None, None, None, list(index)))
+    table = frame.table(columns, index, "made up")
+    assert role_rules.margins(table).tolist() == pytest.approx([0.05, -0.05, -0.4, -0.3])
+    line = ByRoles(table).order(RankingContext(None, None, None, list(index)))
     assert [head for _, _, head in line] == [2, 3, 1, 0]
     with pytest.raises(
         ValueError,
@@ -130,7 +138,7 @@ def test_roles_go_last_and_the_farthest_from_one_first():
             "none of the roles alignment, duplicate, induction, positional, rare, syntactic can be told from confidence"
         ),
     ):
-        role.margins(table[["confidence"]])
+        role_rules.margins(table[["confidence"]])
 
 
 def test_an_order_is_cut_where_so_many_stay_and_layers_keep_some():
@@ -149,7 +157,7 @@ def test_the_table_says_who_stays_and_when_who_goes():
     assert table["survival[random 2]"].sum() == 2
     assert sorted(table.loc[gone, "survival[random 2].turn"]) == [1, 2, 3, 4, 5, 6]
     assert gone == sorted(Random().order(setting(5))[:6])
-    assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|schedule:prune|seed:5" in heads.signature(
+    assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|schedule:prune|seed:5" in frame.provenance(
         table, "survival[random 2]"
     )
 
@@ -181,9 +189,9 @@ def test_what_cannot_be_pruned_is_said(options, message):
 
 
 def test_values_of_other_heads_are_no_order():
-    values = pd.Series([1.0], index=heads.index({("enc-self", 0): 1}), name="mine")
+    values = pd.Series([1.0], index=frame.index({("enc-self", 0): 1}), name="mine")
     with pytest.raises(ValueError, match=r"^'mine' is of other heads: it lacks \('enc-self', \d, \d\) of 8$"):
-        Told(values).order(setting())
+        FromColumn(values).order(setting())
 
 
 @pytest.mark.slow
@@ -193,11 +201,11 @@ def test_a_schedule_trains_when_it_says(tmp_path, schedule):
     table = prune(model, tokenizer(), films(48), keep=3, schedule=schedule, folder=tmp_path, tune=TUNE)
     parts = {"tuned-before": schedule.startswith("tune"), "tuned-after": schedule.endswith("tune")}
     assert {name: (tmp_path / name).is_dir() for name in parts} == parts
-    assert len(families.index(model)) == (3 if parts["tuned-after"] else 8)
+    assert len(families.head_index(model)) == (3 if parts["tuned-after"] else 8)
     if parts["tuned-after"]:
-        assert list(families.index(model)) == table.index[table.iloc[:, 0] == 1].tolist()
+        assert list(families.head_index(model)) == table.index[table.iloc[:, 0] == 1].tolist()
         again, _ = hr.load(tmp_path / "tuned-after")
-        assert list(families.index(again)) == list(families.index(model))
+        assert list(families.head_index(again)) == list(families.head_index(model))
     if schedule == "tune-prune":
         tuned = deepcopy(learnt())
         train(tuned, tokenizer(), films(48), tmp_path / "other", seed=0, **TUNE)
@@ -206,7 +214,7 @@ def test_a_schedule_trains_when_it_says(tmp_path, schedule):
 
 
 def no_training(monkeypatch):
-    for room in (sizes, contest, pruning):
+    for room in (sparsity, comparison, selection):
         monkeypatch.setattr(room, "train", lambda *_, **__: pytest.fail("trained again"))
 
 
@@ -214,14 +222,14 @@ def no_training(monkeypatch):
 def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, monkeypatch):
     study, model = Study(tmp_path), learnt()
     asked = {"keep": [6, 0.25], "metric": "accuracy", "tune": TUNE, "scored": films(30, 2)}
-    table = prune_sizes(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked)
+    table = sparsity_sweep(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked)
     assert table["heads"].tolist() == table["enc-self"].tolist() == [8, 6, 2]
     assert table["change"].tolist() == pytest.approx((table["value"] - table["value"][0]).tolist())
     assert (table["low"] <= table["value"]).all()
     assert (table["value"] <= table["high"]).all()
     control = deepcopy(model)
     train(control, tokenizer(), films(48), tmp_path / "control", seed=0, **TUNE)
-    value = hr.evaluate(control, tokenizer(), films(40, 1), ["accuracy"], resamples=0).loc["accuracy", "value"]
+    value = hr.evaluate(control, tokenizer(), films(40, 1), ["accuracy"], n_resamples=0).loc["accuracy", "value"]
     assert table["value"][0] == pytest.approx(value)
     survival = study.load("survival-l0")
     assert survival[["survival[l0 6]", "survival[l0 2]"]].sum().tolist() == [6, 2]
@@ -229,22 +237,24 @@ def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, 
     assert told.groupby("heads")["count"].sum().to_dict() == {8: 8, 6: 6, 2: 2}
     assert study.load("gates-l0-6")["step"].min() == 0
     no_training(monkeypatch)
-    assert prune_sizes(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked).equals(table)
+    assert sparsity_sweep(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked).equals(table)
 
 
 @pytest.mark.slow
 def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
-    table = prune_sizes(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE)
+    table = sparsity_sweep(
+        Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE
+    )
     model = deepcopy(learnt())
     prune(model, tokenizer(), films(48), "random", keep=2, schedule="prune-tune", folder=tmp_path / "own", tune=TUNE)
-    value = hr.evaluate(model, tokenizer(), films(40, 1), ["loss"], resamples=0).loc["loss", "value"]
+    value = hr.evaluate(model, tokenizer(), films(40, 1), ["loss"], n_resamples=0).loc["loss", "value"]
     assert table["value"][1] == pytest.approx(value)
 
 
 def test_functions_count_each_head_once():
-    index = heads.index({("enc-self", 0): 4})
+    index = frame.index({("enc-self", 0): 4})
     columns = {"position[-1]": [0.95, 0.95, 0.5, 0.1], "rarity": [0.1, 0.6, 0.7, 0.2]}
-    told = functions(hr.roles(heads.table(columns, index, "made up")))
+    told = functions(hr.roles(frame.table(columns, index, "made up")))
     assert dict(zip(told["function"], told["count"], strict=True)) == {
         "none": 1,
         "positional": 1,
@@ -263,7 +273,7 @@ def fought(folder):
         "scored": 16,
         "tune": TUNE,
     }
-    return prune_contest(Study(folder), learnt(), tokenizer(), films(48), films(40, 1), **asked)
+    return compare_pruning(Study(folder), learnt(), tokenizer(), films(48), films(40, 1), **asked)
 
 
 @pytest.mark.slow
@@ -274,11 +284,11 @@ def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
     for seed in (0, 1):
         gone = choices.index[choices[f"survival[random 4 seed {seed}]"] == 0].tolist()
         assert gone == sorted(Random().order(setting(seed))[:4])
-        with hr.gated(learnt(), hr.gates.closed(learnt(), gone)):
-            closed = hr.evaluate(learnt(), tokenizer(), films(40, 1), ["loss"], resamples=0)["value"].item()
-        cut = hr.shrink(deepcopy(learnt()), gone)
+        with hr.mask_heads(learnt(), hr.head_mask(learnt(), gone)):
+            closed = hr.evaluate(learnt(), tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
+        cut = hr.remove_heads(deepcopy(learnt()), gone)
         train(cut, tokenizer(), films(48), tmp_path / f"own-{seed}", **TUNE, seed=seed)
-        tuned = hr.evaluate(cut, tokenizer(), films(40, 1), ["loss"], resamples=0)["value"].item()
+        tuned = hr.evaluate(cut, tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
         rows = each[(each["strategy"] == "random") & (each["seed"] == seed)].set_index("tuned")["value"]
         assert rows.to_dict() == pytest.approx({False: closed, True: tuned}, rel=1e-5)
     means = each.groupby(["strategy", "tuned"])["value"].mean()
@@ -296,19 +306,19 @@ def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
 def test_two_strategies_of_one_name_are_refused(tmp_path):
     two = [hr.L0(), hr.L0(rate=0.5)]
     with pytest.raises(ValueError, match=whole("two strategies are called 'l0', and rows are told apart by the name")):
-        prune_contest(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), strategies=two)
+        compare_pruning(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), strategies=two)
 
 
 @pytest.mark.parametrize("keep", [2.5, 9, -1])
 def test_sizes_and_the_contest_take_the_numbers_that_pruning_takes(tmp_path, keep):
     message = f"keep is a share above 0 and below 1, or a number of heads from 1 to 8; got {keep}"
-    for run_all in (prune_sizes, prune_contest):
+    for run_all in (sparsity_sweep, compare_pruning):
         with pytest.raises(ValueError, match=whole(message)):
             run_all(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), keep=[keep])
 
 
 def test_what_did_not_move_did_not_move():
-    table = compensation(learnt(), deepcopy(learnt()))
+    table = weight_change(learnt(), deepcopy(learnt()))
     assert (table.filter(like="distance[") == 0).all(axis=None)
     assert np.allclose(table.filter(like="cosine["), 1)
     assert {name for name in table if name.startswith("moved")} == {f"moved[{part}]" for part in (*"qkvo", "all")}
@@ -324,11 +334,11 @@ def test_what_did_not_move_did_not_move():
 )
 def test_movement_is_that_of_the_head_and_part(name, where, rows, part):
     before, after = zoo.tiny(name), zoo.tiny(name)
-    kind = families.sites(before)[0].kind
+    kind = families.attention_sites(before)[0].kind
     weight = after.get_submodule(where).weight
     with torch.no_grad():
         weight[rows] *= 1.5
-    table = compensation(before, after)
+    table = weight_change(before, after)
     moved = table.filter(regex=r"^moved\[[^a]\]$")
     assert moved.loc[(kind, 1, 2), f"moved[{part}]"] == pytest.approx(0.5)
     assert moved.sum().sum() == pytest.approx(0.5)
@@ -337,26 +347,26 @@ def test_movement_is_that_of_the_head_and_part(name, where, rows, part):
 
 def test_what_is_left_is_compared_with_the_heads_of_the_same_numbers():
     before = zoo.tiny("bert")
-    after = hr.shrink(deepcopy(before), [("enc-self", 0, 0), ("enc-self", 1, 2)])
-    table = compensation(before, after)
+    after = hr.remove_heads(deepcopy(before), [("enc-self", 0, 0), ("enc-self", 1, 2)])
+    table = weight_change(before, after)
     assert len(table) == 6
     assert (table.filter(like="distance[") == 0).all(axis=None)
     message = "the model before lacks head ('enc-self', 0, 0) of the model after; give them in the other order"
     with pytest.raises(ValueError, match=whole(message)):
-        compensation(after, before)
+        weight_change(after, before)
 
 
 def test_heads_that_share_keys_move_together():
     before, after = zoo.tiny("llama-grouped"), zoo.tiny("llama-grouped")
     with torch.no_grad():
         after.model.layers[0].self_attn.k_proj.weight[:8] *= 2
-    moved = compensation(before, after)["moved[k]"]
+    moved = weight_change(before, after)["moved[k]"]
     assert moved.loc["dec-self", 0].tolist() == pytest.approx([1, 1, 0, 0])
 
 
 def moved(values):
-    index = heads.index({("enc-self", layer): len(values) // 2 for layer in (0, 1)})
-    return heads.table({"moved[all]": values}, index, "made up")
+    index = frame.index({("enc-self", layer): len(values) // 2 for layer in (0, 1)})
+    return frame.table({"moved[all]": values}, index, "made up")
 
 
 def test_uniform_movement_is_told_from_heads_that_always_move_most():
@@ -376,12 +386,12 @@ def test_uniform_movement_is_told_from_heads_that_always_move_most():
 
 def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
     model = zoo.tiny("bert")
-    line = Random("layer").order(Setting(None, None, None, list(families.index(model))))
+    line = Random("layer").order(RankingContext(None, None, None, list(families.head_index(model))))
     table = hr.efficiency(model, line, shares=(0.0, 0.5), batches=(1, 3), length=6, repeats=2)
     assert table[["share", "way", "batch"]].values.tolist() == [
         [share, way, batch] for batch in (1, 3) for share in (0.0, 0.5) for way in ("gates", "cut")
     ]
-    left = hr.shrink(deepcopy(model), line[:4])
+    left = hr.remove_heads(deepcopy(model), line[:4])
     cut = table[(table["way"] == "cut") & (table["share"] == 0.5)]
     assert set(cut["parameters"]) == {sum(one.numel() for one in left.parameters())}
     assert (cut["bytes"] == 4 * cut["parameters"]).all()
@@ -398,7 +408,7 @@ def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
 def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_path):
     train(untrained(), tokenizer(), films(60), tmp_path / "trained", epochs=2, rate=1e-3, batch=16)
     study = Study(tmp_path / "study")
-    asked = {"metric": "loss", "steps": 2, "resamples": 20}
+    asked = {"metric": "loss", "steps": 2, "n_resamples": 20}
     curves, settled = hr.dynamics(study, tmp_path / "trained", films(30, 1), films(20, 2), **asked)
     assert settled["epoch"].tolist() == [1, 2]
     assert curves.groupby("epoch")["closed"].apply(list).tolist() == [[0, 2, 4]] * 2
@@ -406,7 +416,7 @@ def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_pat
     last = settled.iloc[-1]
     assert (last["all"], last["within"]) == (pytest.approx(1), pytest.approx(1))
     model, _ = hr.load(tmp_path / "trained" / f"checkpoint-{settled['step'][0]}")
-    value = hr.evaluate(model, tokenizer(), films(20, 2), ["loss"], resamples=0)["value"].item()
+    value = hr.evaluate(model, tokenizer(), films(20, 2), ["loss"], n_resamples=0)["value"].item()
     assert curves["value"][0] == pytest.approx(value)
     with pytest.raises(
         FileNotFoundError, match=whole(f"no checkpoint in {tmp_path}; headroles train keeps one each epoch")
@@ -433,19 +443,19 @@ def test_prune_and_shrink_are_commands(folder):
     assert done.code == 0, done.err
     for name in ("sizes-l0", "sizes-l0-kinds", "survival-l0-enc-self", "gates-l0-4"):
         assert (folder / "study" / f"{name}.png").is_file()
-    control = heads.load(folder / "study/sizes-l0.parquet")
+    control = frame.load_table(folder / "study/sizes-l0.parquet")
     intact = hr.evaluate(*hr.load(folder / "model"), hr.read(folder / "dev.tsv"), ["accuracy"]).iloc[0]
     for name, row in {"8, intact": intact, "8, control": control.iloc[0], "4": control.iloc[1]}.items():
         assert re.search(rf"│ {name} +│ {row['value']:.3f} \[{row['low']:.3f}, {row['high']:.3f}\] │", done.out)
     assert "whole model" not in done.out
-    done = run("shrink", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
+    done = run("remove-heads", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
     assert done.code == 0, done.err
     assert "4 of 8 heads are removed" in done.out
     assert re.search(r"smaller, 1\d,\d{3} of 1\d,\d{3} parameters$", done.out.strip())
     smaller, _ = hr.load(folder / "smaller")
-    table = heads.load(folder / "study/survival-l0.parquet")
-    assert list(families.index(smaller)) == table.index[table.iloc[:, 0] == 1].tolist()
-    done = run("shrink", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
+    table = frame.load_table(folder / "study/survival-l0.parquet")
+    assert list(families.head_index(smaller)) == table.index[table.iloc[:, 0] == 1].tolist()
+    done = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
     assert done.code == 2
     assert "no head ('enc-self', 9, 0) in BertForSequenceClassification" in done.err
 
@@ -457,8 +467,8 @@ def test_a_model_is_trained_from_scratch_without_the_heads_that_went(folder):
     assert done.code == 0, done.err
     model, _ = hr.load(folder / "scratch")
     gone = {("enc-self", 0, 1), ("enc-self", 1, 3)}
-    assert set(families.index(model)) == set(families.index(learnt())) - gone
-    start = untrained_as(hr.shrink(deepcopy(learnt()), gone))
+    assert set(families.head_index(model)) == set(families.head_index(learnt())) - gone
+    start = untrained_as(hr.remove_heads(deepcopy(learnt()), gone))
     assert [one.shape for one in start.parameters()] == [one.shape for one in model.parameters()]
     moved = start.bert.embeddings.word_embeddings.weight - model.bert.embeddings.word_embeddings.weight
     assert 0 < float(moved.detach().abs().max()) < 1e-3  # 3 steps from the same draw, at a small rate
@@ -473,19 +483,19 @@ def test_movement_is_a_command(folder):
             run("train", folder / "model", folder / "train.tsv", *options, "--seed", seed, "--output", place).code == 0
         )
     tuned = [folder / f"tuned-{seed}" for seed in range(3)]
-    done = run("compensation", folder / "model", *tuned, "--study", folder / "moved")
+    done = run("weight-change", folder / "model", *tuned, "--study", folder / "moved")
     assert done.code == 0, done.err
-    tables = [heads.load(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
+    tables = [frame.load_table(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
     assert [len(table) for table in tables] == [7, 7, 7]
     assert all((table["moved[all]"] > 0).all() for table in tables)
-    found = heads.load(folder / "moved/uniformity.parquet")
+    found = frame.load_table(folder / "moved/uniformity.parquet")
     assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
 
 
 @pytest.mark.slow
 def test_contest_efficiency_and_dynamics_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "2", "--strategies", "random,top"]
-    done = run("contest", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
+    done = run("compare-pruning", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
     assert done.code == 0, done.err
     done = run(
         "efficiency",
@@ -500,11 +510,11 @@ def test_contest_efficiency_and_dynamics_are_commands(folder):
         folder / "contest",
     )
     assert done.code == 0, done.err
-    before = heads.load(folder / "contest/efficiency.parquet")
+    before = frame.load_table(folder / "contest/efficiency.parquet")
     assert before["batch"].unique().tolist() == [1]
     again = ["--batches", "2", "--length", "5", "--repeats", "2", "--study", folder / "contest"]
     assert run("efficiency", folder / "model", *again).code == 0
-    assert heads.load(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [2]
+    assert frame.load_table(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [2]
     options = ["--epochs", "2", "--output", folder / "trained"]
     assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
     done = run(
@@ -545,17 +555,17 @@ def test_tables_are_not_cut_at_the_width_of_the_terminal(width):
 
 
 def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
-    index = families.index(learnt())
+    index = families.head_index(learnt())
     gone = {"survival[a]": [0.0, *[1.0] * 7], "survival[a].open": [0.5] * 8, "survival[b]": [1.0, 0.0, *[1.0] * 6]}
-    path = heads.save(heads.table(gone, index, "s"), tmp_path / "t.parquet")
+    path = frame.save_table(frame.table(gone, index, "s"), tmp_path / "t.parquet")
     message = f"2 columns of heads that go in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
     with pytest.raises(ValueError, match=whole(message)):
         heads_of(str(path))
     assert heads_of(f"{path}:survival[b]").tolist() == gone["survival[b]"]
-    one = heads.save(heads.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
+    one = frame.save_table(frame.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
     assert heads_of(str(one)).tolist() == gone["survival[a]"]
     with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has other values than 1 .*, such as 0.5; "):
-        hr.shrink(deepcopy(learnt()), heads.load(path)["survival[a].open"])
+        hr.remove_heads(deepcopy(learnt()), frame.load_table(path)["survival[a].open"])
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -566,8 +576,8 @@ def test_a_strength_that_closes_everything_is_said(caplog):
     table = prune(model, tokenizer(), films(48), hr.L0(strength=100.0, rate=1.0), tune=TUNE | {"epochs": 3})
     assert table["survival[100]"].sum() == 0
     assert caplog.messages == ["every gate is closed: lower the strength, or ask for a number of heads"]
-    hr.shrink(model, table["survival[100]"])
-    assert list(families.index(model)) == []
+    hr.remove_heads(model, table["survival[100]"])
+    assert list(families.head_index(model)) == []
     output = model(**tokenizer()("the film", return_tensors="pt"))
     assert output.logits.isfinite().all()
 
@@ -595,7 +605,7 @@ def test_a_loss_that_is_not_finite_ends_the_learning_of_gates(tmp_path):
 @pytest.fixture
 def smaller(tmp_path):
     """A folder with a model whose heads were cut out, and its record."""
-    hr.save(hr.shrink(deepcopy(learnt()), [("enc-self", 0, 1)]), tokenizer(), tmp_path / "smaller")
+    hr.save(hr.remove_heads(deepcopy(learnt()), [("enc-self", 0, 1)]), tokenizer(), tmp_path / "smaller")
     config = tmp_path / "smaller/config.json"
     return config.parent, json.loads(config.read_text()), config
 
@@ -621,7 +631,7 @@ def test_a_full_disk_leaves_the_model_there_was(smaller):
     folder, _, _ = smaller
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     model, tokens = hr.load(folder)
-    hr.shrink(model, [("enc-self", 1, 2)])
+    hr.remove_heads(model, [("enc-self", 1, 2)])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     message = rf"\Acould not write {re.escape(str(folder))}: .*; what was there before is unchanged\Z"
     try:
@@ -646,7 +656,7 @@ from headroles.models import loading as models
 place = Path(sys.argv[1])
 tune = {"epochs": 2, "rate": 1e-3, "batch": 8}
 table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), keep=3, folder=place / "work", tune=tune)
-steps = hr.heads.load(place / "work/history.parquet")["step"].tolist()
+steps = hr.load_table(place / "work/history.parquet")["step"].tolist()
 (place / str(processes.rank())).write_text(repr((steps, models.revision(learnt()), table.to_numpy().tolist())))
 """
 
@@ -660,4 +670,4 @@ def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
     told = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
     assert told[0] == told[1]
     assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
-    assert heads.load(tmp_path / "work/gates.parquet")["step"].max() == 12
+    assert frame.load_table(tmp_path / "work/gates.parquet")["step"].max() == 12

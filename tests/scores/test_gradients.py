@@ -25,14 +25,13 @@ from hypothesis import strategies as st
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import batching as batches
+from headroles.models import batching, masking
 from headroles.models import heads as families
-from headroles.models import masking as gates
-from headroles.scores.base import known
-from headroles.scores.gradients.base import Gradient, Slopes, shares, slopes
+from headroles.scores.base import list_scores
+from headroles.scores.gradients.base import GradientScore, HeadGradients, shares, slopes
 from headroles.scores.gradients.captum import methods
 from headroles.scores.objectives import held, objective
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 NAMES = ["marian", "bert", "gpt2", "llama-grouped"]
 RULES = ["cp", "attn", "voita", "gradient"]
@@ -51,17 +50,17 @@ def winning():
     """A new score, in fifteen lines."""
 
     @dataclass(frozen=True)
-    class Winning(Gradient):
+    class Winning(GradientScore):
         """Share of the steps at which more flows back to a head than to any other of its layer."""
 
         def slopes(self, model, explain, batch):
             return slopes(model, explain, batch, by_token=self.chosen(model).by_token)
 
-        def tally(self, slopes):
+        def update(self, slopes):
             first = F.one_hot(slopes.gradients.abs().argmax(-1), slopes.gradients.shape[-1])
             return {"won": (first * slopes.counted[..., None]).sum(1)}
 
-        def finish(self, sums):
+        def compute(self, sums):
             return {"winning": sums["won"] / sums["steps"]}
 
     return Winning
@@ -70,10 +69,10 @@ def winning():
 @pytest.fixture
 def forgotten():
     """A class of scores is known as long as it lives; one made in a test must not be known in the next."""
-    before = list(known())
+    before = list(list_scores())
     yield
     gc.collect()
-    assert list(known()) == before
+    assert list(list_scores()) == before
 
 
 # --- the suite, on random slopes ------------------------------------------------------------------------------------
@@ -91,24 +90,24 @@ def felt(draw):
     )
     values = counted * rng.normal(size=shape[:2])
     parts = gradients.astype(np.float32), values.astype(np.float32), counted  # as models have them
-    return Slopes("enc-self", *(torch.from_numpy(part) for part in parts))
+    return HeadGradients("enc-self", *(torch.from_numpy(part) for part in parts))
 
 
 def some(slopes, rows):
     """The slopes of some examples."""
-    return Slopes(slopes.kind, *(each[rows] for each in (slopes.gradients, slopes.values, slopes.counted)))
+    return HeadGradients(slopes.kind, *(each[rows] for each in (slopes.gradients, slopes.values, slopes.counted)))
 
 
 def sums(score, slopes):
     """What a score adds up of a batch, sentence by sentence: {name: [batch, ...]}."""
-    ground, tally = score.ground(slopes), score.tally(slopes)
-    assert not set(ground) & set(tally)
-    assert all(len(values) == len(slopes.counted) for values in (ground | tally).values())
-    return {name: values.double() for name, values in (ground | tally).items()}
+    denominators, update = score.denominators(slopes), score.update(slopes)
+    assert not set(denominators) & set(update)
+    assert all(len(values) == len(slopes.counted) for values in (denominators | update).values())
+    return {name: values.double() for name, values in (denominators | update).items()}
 
 
 def finished(score, slopes):
-    return score.finish(total(sums(score, slopes)))
+    return score.compute(total(sums(score, slopes)))
 
 
 def split(score, slopes):
@@ -128,17 +127,17 @@ def order(score, slopes):
 def uncounted(score, slopes):
     """Steps that do not count, such as those of padding, change nothing."""
     wider = (F.pad(slopes.gradients, (0, 0, 0, 3)), F.pad(slopes.values, (0, 3)), F.pad(slopes.counted, (0, 3)))
-    same(sums(score, slopes), sums(score, Slopes(slopes.kind, *wider)))
+    same(sums(score, slopes), sums(score, HeadGradients(slopes.kind, *wider)))
 
 
 def leading_dimensions(score, slopes):
     """Resamples are finished together as each by itself."""
     weights = torch.from_numpy(np.random.default_rng(0).poisson(1.0, (2, 3, len(slopes.counted)))).double()
-    together = score.finish(total(sums(score, slopes), weights))
+    heads_per_batch = score.compute(total(sums(score, slopes), weights))
     for i in np.ndindex(2, 3):
-        alone = score.finish(total(sums(score, slopes), weights[i]))
-        same({name: values[i] for name, values in together.items()}, alone)
-    assert all(values.shape == (2, 3, slopes.gradients.shape[-1]) for values in together.values())
+        alone = score.compute(total(sums(score, slopes), weights[i]))
+        same({name: values[i] for name, values in heads_per_batch.items()}, alone)
+    assert all(values.shape == (2, 3, slopes.gradients.shape[-1]) for values in heads_per_batch.values())
 
 
 def purity(score, slopes):
@@ -175,7 +174,7 @@ def nothing_only_where_nothing_was(score, slopes):
     for name, values in finished(score, slopes).items():
         assert not values.isinf().any(), name
         assert not values.isnan().any() or not slopes.counted.any(), name
-    never = score.finish({name: 0 * values for name, values in total(sums(score, slopes)).items()})
+    never = score.compute({name: 0 * values for name, values in total(sums(score, slopes)).items()})
     assert all(values.isnan().all() for values in never.values())
 
 
@@ -201,7 +200,7 @@ def test_every_score_of_gradients_conforms(score, check):
 
 def test_every_score_of_gradients_is_among_them():
     assert {type(score).name() for score in CONFORMING} == {
-        name for name, cls in known().items() if issubclass(cls, Gradient)
+        name for name, cls in list_scores().items() if issubclass(cls, GradientScore)
     }
 
 
@@ -210,17 +209,17 @@ def test_a_new_score_is_one_like_any_other():
     new = winning()
     for check in SUITE:
         conform(new(), check)
-    assert known()["winning"] is new
-    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), ["winning", "importance"], resamples=20)
+    assert list_scores()["winning"] is new
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), ["winning", "importance"], n_resamples=20)
     assert list(table) == [f"{name}{end}" for name in ("winning", "importance") for end in ("", ".low", ".high")]
     np.testing.assert_allclose(table["winning"].groupby(level=["kind", "layer"]).sum(), 1)
-    assert "objective:Top()" in heads.signature(table, "winning").split("|")
+    assert "objective:Top()" in frame.provenance(table, "winning").split("|")
 
 
 @pytest.mark.usefixtures("forgotten")
 def test_a_score_of_some_kinds_is_of_their_heads_alone():
     new = dataclass(frozen=True)(type("Winning", (winning(),), {"kinds": ("cross",)}))
-    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), new(), resamples=0)
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(8), new(), n_resamples=0)
     there = table["winning"].dropna().index
     assert set(there.get_level_values("kind")) == {"cross"}
     assert len(there) == len(table.loc["cross"])
@@ -236,13 +235,13 @@ def asked():
 
 def measured(name, scores, given=None, **options):
     """The scores of a model of the zoo on a few sentences, by default without resamples."""
-    options = {"resamples": 0} | options
+    options = {"n_resamples": 0} | options
     return hr.score(zoo.tiny(name), tokens_of(name), given or corpus(8), scores, **options)
 
 
 @cache
-def scored(name, budget=4096):
-    return measured(name, asked(), resamples=20, budget=budget)
+def scored(name, max_tokens=4096):
+    return measured(name, asked(), n_resamples=20, max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,15 +254,16 @@ def test_of_its_own_output_it_is_the_same_too():
     model, given = writing("marian"), corpus(6, translated=False)
     asked = ["relevance", "importance", hr.Attribution(method="FeatureAblation")]
     small, large = (
-        hr.score(model, tokens_of("marian"), given, asked, resamples=0, budget=budget) for budget in (20, 4096)
+        hr.score(model, tokens_of("marian"), given, asked, n_resamples=0, max_tokens=max_tokens)
+        for max_tokens in (20, 4096)
     )
     pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
-    assert "decoder:greedy" in heads.signature(large, "importance").split("|")
+    assert "decoder:greedy" in frame.provenance(large, "importance").split("|")
 
 
 @pytest.mark.parametrize("method", ["IntegratedGradients", "FeatureAblation"])
 def test_attributions_are_the_same_for_every_budget(method):
-    small, large = (attributed("bert", corpus(6), method, budget=budget) for budget in (20, 4096))
+    small, large = (attributed("bert", corpus(6), method, max_tokens=max_tokens) for max_tokens in (20, 4096))
     np.testing.assert_allclose(small, large, rtol=0, atol=bound(1))
 
 
@@ -278,7 +278,7 @@ def test_the_order_of_the_corpus_does_not_matter(name):
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_the_sentences_that_steps_are_drawn_of_are_known_by_their_numbers(name):
     drawn = hr.Relevance(steps=2)
-    one, again, small = (measured(name, drawn, budget=budget) for budget in (4096, 4096, 20))
+    one, again, small = (measured(name, drawn, max_tokens=max_tokens) for max_tokens in (4096, 4096, 20))
     pd.testing.assert_frame_equal(one, again, rtol=0, atol=0)
     pd.testing.assert_frame_equal(one, small, rtol=0, atol=bound(1))
     assert not np.allclose(one, measured(name, hr.Relevance()))
@@ -288,12 +288,12 @@ def test_the_sentences_that_steps_are_drawn_of_are_known_by_their_numbers(name):
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_scores_of_attention_and_of_gradients_stand_side_by_side(name):
-    together = measured(name, ["confidence", "relevance", "entropy", hr.Importance(per="token")], resamples=20)
+    heads_per_batch = measured(name, ["confidence", "relevance", "entropy", hr.Importance(per="token")], n_resamples=20)
     for one in ("confidence", "relevance", "entropy", hr.Importance(per="token")):
-        alone = measured(name, one, resamples=20)
-        pd.testing.assert_frame_equal(together[list(alone)], alone, rtol=0, atol=bound(1))
-        assert all(heads.signature(together, column) == heads.signature(alone, column) for column in alone)
-    assert len(together.columns) == 15
+        alone = measured(name, one, n_resamples=20)
+        pd.testing.assert_frame_equal(heads_per_batch[list(alone)], alone, rtol=0, atol=bound(1))
+        assert all(frame.provenance(heads_per_batch, column) == frame.provenance(alone, column) for column in alone)
+    assert len(heads_per_batch.columns) == 15
 
 
 @pytest.mark.parametrize("rules", ["cp", "attn", "gradient"])
@@ -326,8 +326,8 @@ def test_plain_shares_of_voita_sum_to_one(name):
 )
 def test_relevance_of_one_step_is_the_gradient_of_gates_under_rules(rules, epsilon):
     model, two = zoo.tiny("gpt2"), Corpus("two", (Sentence("a b"),))
-    gate = torch.ones(1, len(families.index(model)), requires_grad=True)
-    with hr.ruled(model, rules, epsilon=epsilon), hr.gated(model, gate):
+    gate = torch.ones(1, len(families.head_index(model)), requires_grad=True)
+    with hr.lrp_rules(model, rules, epsilon=epsilon), hr.mask_heads(model, gate):
         top = model(**tokens_of("gpt2")("a b", return_tensors="pt")).logits[0, 0].amax()
     whole_of_it = torch.autograd.grad(top, gate)[0][0] / top.detach()
     for steps in ("all", "sum"):
@@ -337,17 +337,21 @@ def test_relevance_of_one_step_is_the_gradient_of_gates_under_rules(rules, epsil
 
 def test_what_epsilon_takes_is_said_to_be_left_over():
     left = [
-        float(dict(field.partition(":")[::2] for field in heads.signature(found, list(found)[0]).split("|"))["residue"])
+        float(
+            dict(field.partition(":")[::2] for field in frame.provenance(found, list(found)[0]).split("|"))["residue"]
+        )
         for found in (measured("gpt2", hr.Relevance(epsilon=epsilon)) for epsilon in (0.0, 0.5))
     ]
     assert abs(left[0]) < 1e-3 < abs(left[1])
 
 
 def test_plain_shares_are_signed():
-    found = Slopes("enc-self", torch.tensor([[[3.0, -1.0]]]), torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool))
+    found = HeadGradients(
+        "enc-self", torch.tensor([[[3.0, -1.0]]]), torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool)
+    )
     assert shares(found, signed=True).tolist() == [[[1.5, -0.5]]]
     assert shares(found, signed=False).tolist() == [[[0.75, -0.25]]]
-    by_sum = hr.Relevance(rules="voita", by="sum").tally(found)
+    by_sum = hr.Relevance(rules="voita", by="sum").update(found)
     assert [by_sum[name].tolist() for name in ("signed", "size")] == [[[1.5, -0.5]], [[1.5, 0.5]]]
 
 
@@ -358,12 +362,12 @@ def test_steps_together_as_in_many_chunks():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_signature_says_what_was_explained_and_where_it_went(name):
-    fields = dict(field.partition(":")[::2] for field in heads.signature(scored(name), "relevance[cp]").split("|"))
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(scored(name), "relevance[cp]").split("|"))
     assert fields["objective"] == "Top()"
     shares = [float(fields[part]) for part in ("inputs", "biases", "residue")]
     assert sum(shares) == pytest.approx(1, abs=2e-4)
     assert shares[2] == pytest.approx(0, abs=1e-3)  # by cp nothing is lost
-    of_loss = heads.signature(scored(name), "importance").split("|")
+    of_loss = frame.provenance(scored(name), "importance").split("|")
     assert "objective:Loss()" in of_loss
     assert not [field for field in of_loss if field.startswith(("inputs:", "residue:"))]
 
@@ -374,7 +378,7 @@ def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog
     def level(score):
         caplog.clear()
         with caplog.at_level(logging.INFO, "headroles.scores.gradients.relevance"):
-            hr.score(model, tokens_of("bert"), corpus(3), score, resamples=0)
+            hr.score(model, tokens_of("bert"), corpus(3), score, n_resamples=0)
         (record,) = caplog.records
         parts = ", ".join(rf"{part} (-?\d+\.\d) %" for part in ("inputs", "biases", "residue"))
         said = re.fullmatch(rf"{re.escape(score.label)} of what is explained: {parts}", record.message)
@@ -396,7 +400,7 @@ def test_the_model_is_left_as_it_was(name, training):
     next(model.parameters()).requires_grad_(False)
     before = _traces(model)
     given = [*asked(), hr.Attribution(method="FeatureAblation")]
-    found = hr.score(model, tokens_of(name), corpus(8), given, resamples=0)
+    found = hr.score(model, tokens_of(name), corpus(8), given, n_resamples=0)
     assert _traces(model) == before
     assert all(parameter.grad is None for parameter in model.parameters())
     pd.testing.assert_frame_equal(found[list(plain(scored(name)))], plain(scored(name)), rtol=0, atol=bound(1))
@@ -408,7 +412,7 @@ def test_the_model_is_left_as_it_was(name, training):
 
 def _outputs(model, value):
     """The same number everywhere in the output projections of the heads."""
-    for site in families.sites(model):
+    for site in families.attention_sites(model):
         site.out.weight.data.fill_(value)
 
 
@@ -434,8 +438,8 @@ def by_hand(name, split, given=None):
     """The mean of |d / d gate| of the parts that `split` makes of the losses of a sentence: [heads]."""
     model, found = zoo.tiny(name), []
     for sentence in given or corpus(5):
-        gate = torch.ones(len(families.index(model)), requires_grad=True)
-        with hr.gated(model, gate):
+        gate = torch.ones(len(families.head_index(model)), requires_grad=True)
+        with hr.mask_heads(model, gate):
             parts = split(losses(model, tokens_of(name), sentence))
         found += [torch.autograd.grad(part, gate, retain_graph=True)[0].abs() for part in parts]
     return torch.stack(found).mean(0).numpy()
@@ -454,17 +458,17 @@ def test_importance_of_sentences_of_one_word_is_that_of_a_plain_loop():
 
 
 def test_importance_per_batch_is_of_the_mean_loss_and_has_no_interval():
-    table = measured("marian", hr.Importance(per="batch"), corpus(5), resamples=20)
+    table = measured("marian", hr.Importance(per="batch"), corpus(5), n_resamples=20)
     assert list(table) == ["importance"]
     model = zoo.tiny("marian")
     gate = torch.ones(len(table), requires_grad=True)
-    with hr.gated(model, gate):
+    with hr.mask_heads(model, gate):
         mean = torch.stack([losses(model, tokens_of("marian"), one).mean() for one in corpus(5)]).mean()
     np.testing.assert_allclose(table["importance"], torch.autograd.grad(mean, gate)[0].abs(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_layer_without_any_importance_has_none_by_layer():
-    nothing = Slopes("enc-self", torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
+    nothing = HeadGradients("enc-self", torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
     assert finished(hr.Importance(norm="layer"), nothing)["importance"].tolist() == [0, 0, 0, 0]
 
 
@@ -486,24 +490,27 @@ def body(name):
 
 def attributed(name, given, method, **options):
     """The signed column of an attribution, of the heads."""
-    options = {"resamples": 0} | options
+    options = {"n_resamples": 0} | options
     return hr.attribute(body(name), tokens_of(name), given, method=method, **options)[f"attribution[{method}]"]
 
 
-def effects(name, given, closings, fill="zero", of=None):
+def effects(name, given, closings, replacement="zero", of=None):
     """The mean over sentences of what each closing of heads takes from what is explained of it."""
     model = body(name)
-    encoded = batches.encode(given, tokens_of(name), model)
-    groups = list(batches.batches(encoded, model))
+    encoded = batching.encode(given, tokens_of(name), model)
+    groups = list(batching.batches(encoded, model))
     explain = objective(of, model).explain(model, lambda: groups)
 
     def explained(batch, gate):
-        with torch.no_grad(), gates.gated(model, gate, fill=fill):
+        with torch.no_grad(), masking.mask_heads(model, gate, replacement=replacement):
             found = explain(model(**batch.inputs), batch)
         return torch.where(found.counted, found.values, 0.0).sum(-1) / found.counted.sum(-1)
 
     kept = [held(model, explain, batch) for batch in groups]
-    of = [torch.cat([explained(batch, gates.closed(model, closing)) for batch in kept]) for closing in ([], *closings)]
+    of = [
+        torch.cat([explained(batch, masking.head_mask(model, closing)) for batch in kept])
+        for closing in ([], *closings)
+    ]
     return np.array([float((of[0] - left).mean()) for left in of[1:]])
 
 
@@ -514,11 +521,13 @@ def test_integrated_gradients_are_complete(name):
     assert found.sum() == pytest.approx(whole_effect, rel=0.01)
 
 
-@pytest.mark.parametrize("fill", ["zero", "uniform"])
+@pytest.mark.parametrize("replacement", ["zero", "uniform"])
 @pytest.mark.parametrize("name", ["marian", "bert"])
-def test_feature_ablation_is_a_loop_that_closes_one_head_at_a_time(name, fill):
-    found = attributed(name, corpus(5), "FeatureAblation", fill=fill)
-    np.testing.assert_allclose(found, effects(name, corpus(5), [[head] for head in found.index], fill), atol=1e-5)
+def test_feature_ablation_is_a_loop_that_closes_one_head_at_a_time(name, replacement):
+    found = attributed(name, corpus(5), "FeatureAblation", replacement=replacement)
+    np.testing.assert_allclose(
+        found, effects(name, corpus(5), [[head] for head in found.index], replacement), atol=1e-5
+    )
     assert found.abs().max() > 0.01
 
 
@@ -534,10 +543,10 @@ def test_shapley_values_sum_to_the_effect_of_all(name, samples):
 def _slopes_at(place):
     """The mean gradient of gates that are open so far, of what is explained of three sentences."""
     model, given = body("bert"), corpus(3)
-    (batch,) = batches.batches(batches.encode(given, tokens_of("bert"), model), model)
-    gate = torch.full((3, len(families.index(model))), place, requires_grad=True)
+    (batch,) = batching.batches(batching.encode(given, tokens_of("bert"), model), model)
+    gate = torch.full((3, len(families.head_index(model))), place, requires_grad=True)
     explain = objective(None, model).explain(model, lambda: [batch])
-    with hr.gated(model, gate):
+    with hr.mask_heads(model, gate):
         explain(model(**batch.inputs), batch).values.sum().backward()
     return gate.grad.mean(0)
 
@@ -568,12 +577,12 @@ def test_what_a_method_draws_follows_from_the_sentences_alone(method, samples):
 
 
 def test_deep_lift_says_how_far_it_applies():
-    table = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), method="DeepLift", resamples=0)
+    table = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), method="DeepLift", n_resamples=0)
     assert np.isfinite(table).all(axis=None)
-    fields = dict(field.partition(":")[::2] for field in heads.signature(table, "attribution[DeepLift]").split("|"))
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(table, "attribution[DeepLift]").split("|"))
     assert float(fields["delta"]) > 0
-    exact = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), n_steps=64, resamples=0)
-    fields = dict(field.partition(":")[::2] for field in heads.signature(exact, list(exact)[0]).split("|"))
+    exact = hr.attribute(zoo.tiny("marian"), tokens_of("marian"), corpus(3), n_steps=64, n_resamples=0)
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(exact, list(exact)[0]).split("|"))
     assert float(fields["delta"]) < 0.01
 
 
@@ -585,21 +594,21 @@ def test_delta_is_what_is_missed_of_the_effects_of_closing_all():
         effect.append(effects("marian", alone, [list(found.index)], of="loss")[0])
         missed.append(abs(found.sum() - effect[-1]))
     assert min(effect) < 0 < max(effect)
-    options = {"objective": "loss", "n_steps": 1, "resamples": 0}
+    options = {"objective": "loss", "n_steps": 1, "n_resamples": 0}
     table = hr.attribute(body("marian"), tokens_of("marian"), corpus(3), **options)
-    fields = dict(field.partition(":")[::2] for field in heads.signature(table, list(table)[0]).split("|"))
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(table, list(table)[0]).split("|"))
     assert float(fields["delta"]) == pytest.approx(sum(missed) / np.abs(effect).sum(), abs=1e-4)
 
 
 def test_attribute_is_score_with_an_attribution():
-    asked = hr.Attribution(method="FeatureAblation", fill="uniform", options=(("perturbations_per_eval", 3),))
-    table = measured("bert", asked, corpus(5), resamples=20, budget=1024)
-    options = {"method": "FeatureAblation", "fill": "uniform", "perturbations_per_eval": 3, "resamples": 20}
+    asked = hr.Attribution(method="FeatureAblation", replacement="uniform", options=(("perturbations_per_eval", 3),))
+    table = measured("bert", asked, corpus(5), n_resamples=20, max_tokens=1024)
+    options = {"method": "FeatureAblation", "replacement": "uniform", "perturbations_per_eval": 3, "n_resamples": 20}
     other = hr.attribute(zoo.tiny("bert"), tokens_of("bert"), corpus(5), **options)
     pd.testing.assert_frame_equal(table, other, rtol=0, atol=0)
     name = "attribution[FeatureAblation]"
     assert list(table) == [f"{column}{end}" for column in (name, f"{name}.size") for end in ("", ".low", ".high")]
-    assert heads.signature(table, name) == heads.signature(other, name)
+    assert frame.provenance(table, name) == frame.provenance(other, name)
 
 
 # --- what cannot be measured ----------------------------------------------------------------------------------------
@@ -608,7 +617,7 @@ def test_attribute_is_score_with_an_attribution():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: hr.Relevance("magic"), f"unknown rules 'magic'; known: {', '.join(hr.lrp.RULES)}"),
+        (lambda: hr.Relevance("magic"), f"unknown rules 'magic'; known: {', '.join(hr.scores.lrp.RULES)}"),
         (lambda: hr.Relevance(by="heads"), "relevance is normalised by 'layer', 'logit' or 'sum'; got 'heads'"),
         *(
             (
@@ -727,17 +736,17 @@ OF_NOTHING = {
 @pytest.mark.parametrize("scores", OF_NOTHING)
 def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
     mixed = Corpus("mixed", (*SHORT, *corpus(3)))
-    alone, together, without = (
-        measured("gpt2", OF_NOTHING[scores], given, budget=budget)
-        for given, budget in ((mixed, 1), (mixed, 4096), (corpus(3), 4096))
+    alone, heads_per_batch, without = (
+        measured("gpt2", OF_NOTHING[scores], given, max_tokens=max_tokens)
+        for given, max_tokens in ((mixed, 1), (mixed, 4096), (corpus(3), 4096))
     )
-    pd.testing.assert_frame_equal(alone, together, rtol=0, atol=bound(1))
-    pd.testing.assert_frame_equal(without, together, rtol=0, atol=bound(1))
+    pd.testing.assert_frame_equal(alone, heads_per_batch, rtol=0, atol=bound(1))
+    pd.testing.assert_frame_equal(without, heads_per_batch, rtol=0, atol=bound(1))
 
 
 def test_a_model_of_one_layer_has_scores():
     few = zoo.tiny("bert")
     few.config.num_hidden_layers = 1
     scores = [*asked(), "confidence", "position"]
-    found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), scores, resamples=0)
+    found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), scores, n_resamples=0)
     assert (len(found), found.notna().all(axis=None)) == (4, True)

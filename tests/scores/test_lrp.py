@@ -20,14 +20,11 @@ from reference import lrp as slow_lrp
 from torch import nn
 
 import headroles as hr
-from headroles.models import attention_hooks as seam
-from headroles.models import batching as batches
+from headroles.models import attention_hooks, batching, masking
 from headroles.models import heads as families
-from headroles.models import masking as gates
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores.gradients.base import slopes
-from headroles.scores.lrp import RULES, ruled
-from headroles.scores.lrp import context as mode
+from headroles.scores.lrp import RULES, context, lrp_rules
 from headroles.scores.lrp.composites import table
 from headroles.scores.lrp.conservation_report import COLUMNS, balance, totals
 from headroles.scores.objectives import Loss, Reference, Top
@@ -44,7 +41,7 @@ ONLY_FLOAT32 = {"fsmt", "mixtral"}  # ... and these run in no other: a mask over
 # By voita R is nowhere negative, and all of it arrives, but where LRP-0 stands in: Cohere subtracts the mean in Python,
 # Mixtral's experts are one product, the first maps of sounds and pixels are convolutions.
 SIGNED = {"cohere": 0.1, "mixtral": 0.5, "whisper": 0.03, "vit": 0.03}
-OUTSIDE = [name for name in NAMES if any(site.outside for site in families.sites(zoo.tiny(name)))]
+OUTSIDE = [name for name in NAMES if any(site.outside for site in families.attention_sites(zoo.tiny(name)))]
 INSIDE = [name for name in NAMES if name not in OUTSIDE]
 
 
@@ -96,9 +93,9 @@ def begun(values, rules):
 
 def relevance(model, inputs, rules="cp", *, epsilon=0.0, step=2, number=explained):
     """The relevance of every head: [batch, heads]."""
-    size = len(next(iter(inputs.values()))), len(families.index(model))
+    size = len(next(iter(inputs.values()))), len(families.head_index(model))
     ones = torch.ones(size, dtype=torch.promote_types(model.dtype, torch.float32), requires_grad=True)
-    with ruled(model, rules, epsilon=epsilon), hr.gated(model, ones):
+    with lrp_rules(model, rules, epsilon=epsilon), hr.mask_heads(model, ones):
         values = number(model(**inputs, **without_cache(model)), step)
     return torch.autograd.grad(begun(values, rules), ones)[0]
 
@@ -111,8 +108,10 @@ def close(found, expected, tolerance):
 
 def part(model, kind, layer):
     """Which of all heads those of a site are, and the site."""
-    here = [i for i, (k, n, _) in enumerate(families.index(model)) if (k, n) == (kind, layer)]
-    return slice(here[0], here[-1] + 1), next(site for site in families.sites(model) if site.key == (kind, layer))
+    here = [i for i, (k, n, _) in enumerate(families.head_index(model)) if (k, n) == (kind, layer)]
+    return slice(here[0], here[-1] + 1), next(
+        site for site in families.attention_sites(model) if site.key == (kind, layer)
+    )
 
 
 # --- the textbook ----------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ def compared(model, inputs, textbook, rules, epsilon):
     found = relevance(model, inputs, rules, epsilon=epsilon)[0]
     with torch.no_grad():
         torch.testing.assert_close(model(**inputs).logits[0], textbook.logits, atol=1e-12, rtol=1e-12)
-    close(found, torch.cat([textbook.heads[site.key] for site in families.sites(model)]), 1e-12)
+    close(found, torch.cat([textbook.heads[site.key] for site in families.attention_sites(model)]), 1e-12)
 
 
 @pytest.mark.parametrize(("rules", "epsilon"), WAYS)
@@ -168,7 +167,7 @@ def test_shares_of_an_operation(name, rules):
     function, *shares = SHARES[name]
     generator = torch.Generator().manual_seed(0)
     a, b = (x.requires_grad_() for x in torch.randn(2, 2, 3, 3, dtype=torch.float64, generator=generator))
-    with mode._Mode(table(rules)):
+    with context._Mode(table(rules)):
         y = function(a, b)
     found = torch.autograd.grad(y.sum(), [a, b], allow_unused=True, materialize_grads=True)
     taken = [float((x * c).sum().detach() / y.sum().detach()) for x, c in zip((a, b), found, strict=True)]
@@ -216,18 +215,18 @@ class Frozen(nn.Module):
 def test_the_forward_is_that_of_eager_attention_to_the_bit(name):
     model = zoo.tiny(name).requires_grad_(False)
     inputs = zoo.inputs(model)
-    ones = torch.ones(2, len(families.index(model)), requires_grad=True)
+    ones = torch.ones(2, len(families.head_index(model)), requires_grad=True)
 
     def output():
         torch.manual_seed(0)  # of experts' routing noise
-        with hr.gated(model, ones):
+        with hr.mask_heads(model, ones):
             return model(**inputs, **without_cache(model))[0]
 
     own = output()
-    with seam.attending(model, lambda _: None):
+    with attention_hooks.attending(model, lambda _: None):
         eager = output()
     for rules in allowed(name):
-        with ruled(model, rules):
+        with lrp_rules(model, rules):
             assert torch.equal(output(), own if rules == "gradient" else eager), rules
     torch.testing.assert_close(eager, own, atol=1e-5, rtol=1e-5)
 
@@ -239,7 +238,7 @@ def test_generation_is_the_same(name, rules):
     inputs = {key: value for key, value in zoo.inputs(model, padded=False).items() if not key.startswith("decoder")}
     options = {"max_new_tokens": 5, "do_sample": False, "num_beams": 1, "pad_token_id": zoo.PAD}
     plain = model.generate(**inputs, **options)
-    with ruled(model, rules):
+    with lrp_rules(model, rules):
         assert torch.equal(model.generate(**inputs, **options), plain)
 
 
@@ -249,12 +248,12 @@ def test_any_part_of_the_rules_keeps_the_forward(name, data):
     model, rules = zoo.tiny(name).requires_grad_(False), data.draw(st.sampled_from(["cp", "cp-gate", "attn", "voita"]))
     inputs, full = zoo.inputs(model), table(rules)
     kept = data.draw(st.lists(st.sampled_from(sorted(full, key=str)), unique=True))
-    ones = torch.ones(2, len(families.index(model)), requires_grad=True)
-    with seam.attending(model, lambda _: None), hr.gated(model, ones):
+    ones = torch.ones(2, len(families.head_index(model)), requires_grad=True)
+    with attention_hooks.attending(model, lambda _: None), hr.mask_heads(model, ones):
         eager = model(**inputs, **without_cache(model)).logits
     with ExitStack() as stack:
-        mode.enter(stack, model, {operation: full[operation] for operation in kept})
-        stack.enter_context(hr.gated(model, ones))
+        context.enter(stack, model, {operation: full[operation] for operation in kept})
+        stack.enter_context(hr.mask_heads(model, ones))
         found = model(**inputs, **without_cache(model)).logits
     torch.testing.assert_close(found, eager, atol=0 if kept else 1e-5, rtol=0)
     if rules != "voita":  # its sums bear no mask outside its attention
@@ -274,7 +273,7 @@ def test_operations_in_place_are_what_they_are_elsewhere(rules, operation, grows
         found = getattr(first, name)(second)
         return first if name.endswith("_") else found
 
-    with mode._Mode(table(rules)):
+    with context._Mode(table(rules)):
         found, expected = results(f"{operation}_"), results(operation)
     assert torch.equal(found, results(operation))
     close(*(torch.autograd.grad(each.sum(), x)[0] for each in (found, expected)), 1e-12)
@@ -298,20 +297,20 @@ def test_all_is_as_it_was(name, rules):
     for frozen in list(model.parameters())[::3]:
         frozen.requires_grad_(False)
     inputs = zoo.inputs(model)
-    families.sites(model)
+    families.attention_sites(model)
     before = traces(model)
-    with ruled(model, rules):
+    with lrp_rules(model, rules):
         model(**inputs)
         assert not any(p.requires_grad for p in model.parameters())
         assert torch._C._len_torch_function_stack() == 0  # between calls
     assert traces(model) == before
-    with pytest.raises(ArithmeticError), ruled(model, rules):  # noqa: PT012
+    with pytest.raises(ArithmeticError), lrp_rules(model, rules):  # noqa: PT012
         model(**inputs)
         stop()
     assert traces(model) == before
-    hook = families.sites(model)[-1].out.register_forward_hook(stop)
+    hook = families.attention_sites(model)[-1].out.register_forward_hook(stop)
     within = traces(model)
-    with ruled(model, rules):
+    with lrp_rules(model, rules):
         for _ in range(2):
             with pytest.raises(ArithmeticError):
                 model(**inputs)
@@ -327,7 +326,12 @@ def test_blocks_on_two_models_nest(rules):
     inputs, ones = zoo.inputs(first), [torch.ones(2, 24, requires_grad=True) for _ in range(2)]
     alone = [relevance(first, inputs, rules), relevance(second, inputs, "attn")]
     before = traces(first), traces(second)
-    with ruled(first, rules), hr.gated(first, ones[0]), ruled(second, "attn"), hr.gated(second, ones[1]):
+    with (
+        lrp_rules(first, rules),
+        hr.mask_heads(first, ones[0]),
+        lrp_rules(second, "attn"),
+        hr.mask_heads(second, ones[1]),
+    ):
         outputs = [explained(model(**inputs)) for model in (second, first)][::-1]
     for output, one, own, given_rules in zip(outputs, ones, alone, (rules, "attn"), strict=True):
         assert torch.equal(torch.autograd.grad(begun(output, given_rules), one)[0], own)
@@ -343,7 +347,7 @@ def test_another_model_within_the_block_has_its_own_gradients(rules):
         return torch.autograd.grad(explained(other(**inputs)).sum(), list(other.parameters()), allow_unused=True)
 
     plain = gradients()
-    with ruled(model, rules):
+    with lrp_rules(model, rules):
         model(**inputs)
         within = gradients()
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(plain, within, strict=True))
@@ -420,10 +424,10 @@ def test_voita_gives_no_head_less_than_nothing(name):
 def test_without_rules_it_is_the_slope_of_the_gate(name):
     model, inputs = exact(name)
     one = {key: value[:1] for key, value in inputs.items()}
-    many, step = len(families.index(model)), 1e-5
+    many, step = len(families.head_index(model)), 1e-5
     spread = {key: value.expand(2 * many, *value.shape[1:]) for key, value in one.items()}
     moved = 1 + step * torch.cat([torch.eye(many), -torch.eye(many)]).double()
-    with torch.no_grad(), hr.gated(model, moved):
+    with torch.no_grad(), hr.mask_heads(model, moved):
         up, down = explained(model(**spread, **without_cache(model))).chunk(2)
     close(relevance(model, one, "gradient")[0], (up - down) / (2 * step), 1e-7)
 
@@ -432,8 +436,8 @@ def test_without_rules_it_is_the_slope_of_the_gate(name):
 def test_a_head_that_nothing_reads_has_no_relevance(name):
     """No more than a bias of the output projection, of which voita-exact gives every input a part."""
     model, inputs = exact(name)
-    index = list(families.index(model))
-    site = families.sites(model)[-1]
+    index = list(families.head_index(model))
+    site = families.attention_sites(model)[-1]
     rows = site.out.weight.data if type(site.out).__name__ != "Conv1D" else site.out.weight.data.T
     rows[:, site.size : 2 * site.size] = 0
     if site.out.bias is not None:
@@ -559,7 +563,7 @@ def test_what_comes_later_does_not_count(name, rules):
 
 def first_batch(name):
     model = zoo.tiny(name)
-    return model, next(batches.batches(batches.encode(corpus()[:4], tokens_of(name), model), model))
+    return model, next(batching.batches(batching.encode(corpus()[:4], tokens_of(name), model), model))
 
 
 @pytest.mark.parametrize("objective", [Top(), Reference(), Loss()], ids=lambda one: one.name)
@@ -569,7 +573,7 @@ def test_steps_add_up(name, rules, objective):
     model, batch = first_batch(name)
     explain = objective.explain(model, lambda: [batch])
     every = slopes(model, explain, batch, rules=rules)
-    assert every.gradients.shape == (*every.counted.shape, len(families.index(model)))
+    assert every.gradients.shape == (*every.counted.shape, len(families.head_index(model)))
     assert not every.gradients[~every.counted].any()
     assert not every.values[~every.counted].any()
     at_once = slopes(model, explain, batch, rules=rules, steps="sum")
@@ -662,7 +666,7 @@ def test_captum_on_a_perceptron(epsilon):
         torch.manual_seed(0)
         layers = [nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3)]
         model, x = nn.Sequential(*layers).double(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
-    with mode._Mode(table("cp", epsilon)):
+    with context._Mode(table("cp", epsilon)):
         found = torch.autograd.grad(model(x)[:, 1].sum(), x)[0] * x
     for layer in layers:
         if isinstance(layer, nn.Linear):
@@ -678,8 +682,8 @@ def test_lxt_on_llama():
     inputs = zoo.inputs(model, padded=False)
     found = relevance(model, inputs, "attn")
     efficient.monkey_patch(modeling_llama)
-    ones = torch.ones(2, len(families.index(model)), requires_grad=True)
-    with hr.gated(model, ones):
+    ones = torch.ones(2, len(families.head_index(model)), requires_grad=True)
+    with hr.mask_heads(model, ones):
         explained(model(**inputs)).sum().backward()
     close(ones.grad, found, 1e-5)
 
@@ -689,7 +693,7 @@ def test_lxt_on_llama():
 
 def refused(message, model, rules="cp", **options):
     before = traces(model)
-    with pytest.raises(ValueError, match=whole(message)), ruled(model, rules, **options):
+    with pytest.raises(ValueError, match=whole(message)), lrp_rules(model, rules, **options):
         pass
     assert traces(model) == before
 
@@ -724,7 +728,7 @@ def test_gradient_checkpointing():
 
 def test_quantised_weights():
     model = zoo.tiny("bert")
-    families.sites(model)  # known already: their products need floats
+    families.attention_sites(model)  # known already: their products need floats
     dense = model.bert.encoder.layer[0].output.dense
     dense.weight = nn.Parameter(dense.weight.detach().to(torch.int8), requires_grad=False)
     refused("BertForMaskedLM has quantised weights, which pass no gradient; load it without quantization_config", model)
@@ -735,7 +739,7 @@ def test_quantised_weights():
 def test_voita_needs_the_interface(name, rules):
     model = zoo.tiny(name)
     message = (
-        f"rules 'voita' need query, key and value of every head, and {families.sites(model)[0].name} attends outside "
+        f"rules 'voita' need query, key and value of every head, and {families.attention_sites(model)[0].name} attends outside "
         f"transformers' interface, where they cannot be taken apart; use 'cp' or 'attn'"
     )
     refused(message, model, rules)
@@ -768,23 +772,23 @@ def test_a_model_without_attention(rules):
     outside = ", ".join(sorted(families.OUTSIDE))
     message = (
         f"no attention found in MambaForCausalLM ('mamba'): no module called transformers' attention interface, none "
-        f"is of a class known outside it: {outside}; add the class to headroles.families.OUTSIDE if it has attention"
+        f"is of a class known outside it: {outside}; add the class to headroles.models.sites.OUTSIDE if it has attention"
     )
     refused(message, zoo.tiny("mamba"), rules)
 
 
 def test_what_is_no_model():
     message = "expected a transformers model, got Linear; load one with headroles.load(name)"
-    with pytest.raises(TypeError, match=whole(message)), ruled(nn.Linear(2, 2)):
+    with pytest.raises(TypeError, match=whole(message)), lrp_rules(nn.Linear(2, 2)):
         pass
 
 
 def test_closed_heads_can_be_explained():
     """A gate of 0 is an ablation; what its head would add if opened a little is finite."""
     model, inputs = exact("marian")
-    closed = gates.closed(model, [("cross", 1, 2)]).double().expand(2, -1).clone().requires_grad_()
-    with ruled(model, "cp"), hr.gated(model, closed):
+    closed = masking.head_mask(model, [("cross", 1, 2)]).double().expand(2, -1).clone().requires_grad_()
+    with lrp_rules(model, "cp"), hr.mask_heads(model, closed):
         values = explained(model(**inputs, **without_cache(model)))
     found = torch.autograd.grad(values.sum(), closed)[0]
     assert found.isfinite().all()
-    assert (found * closed)[:, list(families.index(model)).index(("cross", 1, 2))].abs().max() == 0
+    assert (found * closed)[:, list(families.head_index(model)).index(("cross", 1, 2))].abs().max() == 0

@@ -12,12 +12,11 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.attentions import own_attentions
-from helpers.letters import VOCABULARY, corpus, looking, seen, tokenizer, tokens_of, value
+from helpers.letters import VOCABULARY, corpus, looking, observation, tokenizer, tokens_of, value
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import batching as batches
-from headroles.models import loading as models
+from headroles.models import batching, loading
 from headroles.scores.patterns.alignment import Alignment
 from headroles.scores.patterns.rarity import Rarity
 
@@ -32,8 +31,8 @@ def bare(size=40):
 
 def slow_rarity(model, text):
     """Of each decoder self-attention head, from the model's own output and its own attention: sentence by sentence."""
-    encoded = batches.encode(text, tokenizer(), model)
-    found = list(batches.batches(encoded, model, budget=1))
+    encoded = batching.encode(text, tokenizer(), model)
+    found = list(batching.batches(encoded, model, max_tokens=1))
     written = [[i for i, real in zip(*one, strict=True) if real] for one in map(_written, found)]
     counts = Counter(i for ids in written for i in ids)
     frequent = sorted(counts, key=lambda i: (-counts[i], i))[: RARE.frequent]
@@ -55,13 +54,13 @@ def slow_rarity(model, text):
 
 
 def _written(batch):
-    return batch.target.ids[0].tolist(), batch.target.real[0].tolist()
+    return batch.target.ids[0].tolist(), batch.target.content[0].tolist()
 
 
 def test_the_tokens_a_decoder_writes_itself_are_counted():
     """Nothing was counted, so that the first token was the rarest and ids below 500 the most frequent."""
     model = _talkative()
-    found = hr.score(model, tokenizer(), bare(12), RARE, resamples=0, budget=64)["rarity"]["dec-self"]
+    found = hr.score(model, tokenizer(), bare(12), RARE, n_resamples=0, max_tokens=64)["rarity"]["dec-self"]
     expected = slow_rarity(model, bare(12))
     np.testing.assert_allclose(found.to_numpy().reshape(2, 4), expected, rtol=1e-6)
     assert found.between(0.01, 0.99).any()
@@ -77,18 +76,18 @@ def _talkative():
 @pytest.mark.parametrize("greedy", [True, False])
 def test_a_reference_without_targets_gives_no_number_for_a_decoder(greedy, caplog):
     model, given = zoo.tiny("marian"), bare(6) if greedy else corpus(6, trees=False)
-    table = hr.score(model, tokenizer(), given, [RARE, "confidence"], resamples=0, reference=bare())
+    table = hr.score(model, tokenizer(), given, [RARE, "confidence"], n_resamples=0, reference=bare())
     assert table["rarity"]["dec-self"].isna().all()
     assert table["rarity"][["enc-self", "cross"]].notna().all()
     assert caplog.messages == [f"rarity of dec-self heads is NaN: reference 'bare' {NO_TARGET}"]
     caplog.clear()
-    table = hr.score(model, tokenizer(), given, [RARE, "confidence"], resamples=0, reference=corpus())
+    table = hr.score(model, tokenizer(), given, [RARE, "confidence"], n_resamples=0, reference=corpus())
     assert table["rarity"].notna().all()
     assert caplog.messages == []
 
 
 def test_rarity_of_counts_of_nothing_is_nothing():
-    one = seen(looking([0, 1, 2]), ids=[600, 700, 800])
+    one = observation(looking([0, 1, 2]), ids=[600, 700, 800])
     assert value(Rarity(), one)["rarity"] == pytest.approx(1 / 3)
     assert np.isnan(value(Rarity(), replace(one, counts=torch.zeros(VOCABULARY, dtype=torch.long)))["rarity"])
 
@@ -96,7 +95,9 @@ def test_rarity_of_counts_of_nothing_is_nothing():
 def test_a_token_that_does_not_occur_is_not_frequent():
     """A reference of few different tokens left all others of low ids among its most frequent."""
     model, few = zoo.tiny("bert"), Corpus("few", (Sentence("a a a"),))
-    rarity = hr.score(model, tokens_of("bert"), corpus(8), Rarity(frequent=zoo.VOCABULARY), reference=few, resamples=0)
+    rarity = hr.score(
+        model, tokens_of("bert"), corpus(8), Rarity(frequent=zoo.VOCABULARY), reference=few, n_resamples=0
+    )
     assert rarity.notna().all(axis=None)
 
 
@@ -105,11 +106,11 @@ def test_a_small_corpus_without_a_rare_token_says_so(caplog):
         "in no sentence is the rarest token outside the 500 most frequent of the corpus they are counted in; try a "
         "larger one: reference=, or Rarity(frequent=...) with a smaller number"
     )
-    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(8, trees=False), resamples=0)
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(8, trees=False), n_resamples=0)
     assert table["rarity"].isna().all()
     assert table["confidence"].notna().all()
     assert caplog.messages == [f"rarity of enc-self heads is NaN: {reason}"]
-    table = hr.score(zoo.tiny("llama"), tokens_of("llama-grouped"), corpus(8, trees=False), "position", resamples=0)
+    table = hr.score(zoo.tiny("llama"), tokens_of("llama-grouped"), corpus(8, trees=False), "position", n_resamples=0)
     assert table["position[+1]"].isna().all()  # by definition: nothing to be said
     assert len(caplog.messages) == 1
 
@@ -121,11 +122,11 @@ def test_a_corpus_of_empty_sentences_is_an_error(texts):
         "padding nor special) in its source; expected some; try a corpus of whole sentences"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        hr.score(zoo.tiny("bert"), tokens_of("bert"), Corpus.of(texts), resamples=2)
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), Corpus.of(texts), n_resamples=2)
 
 
 def test_single_words_have_no_neighbours_and_that_is_said(caplog):
-    hr.score(zoo.tiny("bert"), tokens_of("bert"), Corpus.of(["a", "b"]), ["position", "confidence"], resamples=0)
+    hr.score(zoo.tiny("bert"), tokens_of("bert"), Corpus.of(["a", "b"]), ["position", "confidence"], n_resamples=0)
     names = ", ".join(f"position[{d}]" for d in ("-2", "-1", "+1", "+2"))
     reason = "no sentence of the corpus has anything to measure it on"
     assert caplog.messages == [f"{names} of enc-self heads are NaN: {reason}"]
@@ -136,23 +137,23 @@ def test_unknown_words_are_words_where_their_token_pads_too():
     text = Corpus.of(["a ! b", "c"])  # "!" is no piece
     padded = type(own)(tokenizer_object=own.backend_tokenizer, **own.special_tokens_map | {"pad_token": "<unk>"})
     assert padded.pad_token_id == padded.unk_token_id
-    assert padded.unk_token_id not in models.special(padded, model)
-    assert {padded.bos_token_id, padded.eos_token_id} <= models.special(padded, model)
-    (batch,) = batches.batches(batches.encode(text, padded, model), model)
-    assert batch.source.real.tolist() == [[False, True, True, True, False], [False, True, False, False, False]]
-    expected = hr.score(model, own, text, "confidence", resamples=0)
-    found = hr.score(model, padded, text, "confidence", resamples=0)
+    assert padded.unk_token_id not in loading.special(padded, model)
+    assert {padded.bos_token_id, padded.eos_token_id} <= loading.special(padded, model)
+    (batch,) = batching.batches(batching.encode(text, padded, model), model)
+    assert batch.source.content.tolist() == [[False, True, True, True, False], [False, True, False, False, False]]
+    expected = hr.score(model, own, text, "confidence", n_resamples=0)
+    found = hr.score(model, padded, text, "confidence", n_resamples=0)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_a_decoders_start_is_no_word_whatever_its_id_stands_for():
     model = zoo.tiny("marian")
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = tokenizer().unk_token_id
-    assert tokenizer().unk_token_id not in models.special(tokenizer(), model)
+    assert tokenizer().unk_token_id not in loading.special(tokenizer(), model)
     for given in (corpus(3), bare(3)):
-        for batch in batches.batches(batches.encode(given, tokenizer(), model), model):
+        for batch in batching.batches(batching.encode(given, tokenizer(), model), model):
             assert (batch.target.ids[:, 0] == tokenizer().unk_token_id).all()
-            assert not batch.target.real[:, 0].any()
+            assert not batch.target.content[:, 0].any()
 
 
 @pytest.mark.parametrize("target", [2, 4, 7, 12, 50, 59])
@@ -162,5 +163,5 @@ def test_the_borders_of_the_diagonal_are_exact(target):
         centres = [Fraction(step * (source - 1), target - 1) for step in range(target)]
         expected = [sum(abs(place - centre) <= 1 for centre in centres) for place in range(source)]
         weights = torch.eye(source)[:, None].expand(source, target, source)  # head i looks at place i
-        found = Alignment().tally(replace(seen(weights[0], kind="cross"), weights=weights[None]))["near"]
+        found = Alignment().update(replace(observation(weights[0], kind="cross"), weights=weights[None]))["near"]
         assert found.tolist() == [expected], source

@@ -13,8 +13,7 @@ from helpers.objectives import ALL, FORMULAS, alone, classifier, in_one, labelle
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import heads as families
-from headroles.models import masking as gates
+from headroles.models import heads, masking
 from headroles.scores.objectives import (
     OBJECTIVES,
     Agreement,
@@ -68,7 +67,7 @@ def test_each_token_has_the_value_of_the_plain_formula(name, kind):
 @pytest.mark.parametrize("kind", FORMULAS, ids=lambda kind: kind.name)
 def test_small_batches_say_the_same(kind):
     model = zoo.tiny("marian")
-    one, many = (in_one(model, "marian", corpus(8), budget) for budget in (ALL, 20))
+    one, many = (in_one(model, "marian", corpus(8), max_tokens) for max_tokens in (ALL, 20))
     assert len(many) > 2
     explain = explaining(model, kind(), many)
     found = [by_sentence(explain(output(model, batch), batch), batch) for batch in many]
@@ -124,7 +123,7 @@ def test_neither_padding_nor_what_comes_after_the_end_counts(name):
         found = explained(model, kind(), batch)
         side = batch.target or batch.source
         assert found.values.shape == found.counted.shape == side.ids.shape
-        assert not (found.counted & ~side.present).any()
+        assert not (found.counted & ~side.attention_mask).any()
         assert found.values[found.counted].isfinite().all()
     model, given = own()
     (batch,) = in_one(model, "marian", given)
@@ -174,8 +173,8 @@ def test_the_nearest_sentence_is_looked_for_in_the_whole_corpus():
     cosines = F.cosine_similarity(states[:, None], states[None], dim=-1).fill_diagonal_(-1)
     units = F.normalize(states, dim=-1)
     expected = {i: (states[i] @ units[cosines[i].argmax()])[None] for i in range(8)}
-    for budget in (ALL, 20):
-        groups = in_one(model, "bert", corpus(8), budget)
+    for max_tokens in (ALL, 20):
+        groups = in_one(model, "bert", corpus(8), max_tokens)
         explain = explaining(model, Similarity(), groups)
         found = [by_sentence(explain(output(model, batch), batch), batch) for batch in groups]
         same({i: values for part in found for i, values in part.items()}, expected)
@@ -187,7 +186,7 @@ def test_states_agree_by_their_cosine():
     explain = explaining(model, Agreement(), [batch])
     torch.testing.assert_close(explain(output(model, batch), batch).values, torch.ones(6, 1))
     intact = mean_states(model, corpus(6))
-    with hr.gated(model, gates.closed(model, [("enc-self", 0, 1)])):
+    with hr.mask_heads(model, masking.head_mask(model, [("enc-self", 0, 1)])):
         found = explain(output(model, batch), batch)
         closed = mean_states(model, corpus(6))
     expected = F.cosine_similarity(closed, intact, dim=-1)
@@ -200,11 +199,11 @@ def test_choices_agree_where_they_are_the_same(name):
     model = zoo.tiny(name)
     groups = in_one(model, name, corpus(8), 20)
     explain = explaining(model, Agreement(), groups)
-    head = tuple(families.index(model)[-1])
+    head = tuple(heads.head_index(model)[-1])
     total = 0.0
     for batch in groups:
         intact = output(model, batch).logits.argmax(-1)
-        with hr.gated(model, gates.closed(model, [head])):
+        with hr.mask_heads(model, masking.head_mask(model, [head])):
             now = output(model, batch)
         found = explain(now, batch)
         assert torch.equal(found.values, (now.logits.argmax(-1) == intact).float())
@@ -216,7 +215,7 @@ def test_choices_agree_where_they_are_the_same(name):
 
 
 def all_closed(model):
-    return gates.closed(model, families.index(model))
+    return masking.head_mask(model, heads.head_index(model))
 
 
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "classifier"])
@@ -230,7 +229,7 @@ def test_what_the_intact_model_chose_is_held(name):
     again = explain(output(model, kept), kept)
     assert torch.equal(again.counted, intact.counted)
     assert torch.equal(again.values[again.counted], intact.values[intact.counted])
-    with hr.gated(model, all_closed(model)):
+    with hr.mask_heads(model, all_closed(model)):
         now = output(model, kept)
     logits = now.logits if intact.values.shape[1] > 1 else now.logits[:, None]
     expected = logits.gather(-1, intact.chosen[..., None])[..., 0]
@@ -304,7 +303,7 @@ def test_an_objective_is_known_by_its_name():
 
 def refused(model, name, given, objective, message):
     with pytest.raises(ValueError, match=whole(message)):
-        hr.score(model, tokens_of(name), given, hr.Relevance(objective=objective), resamples=0)
+        hr.score(model, tokens_of(name), given, hr.Relevance(objective=objective), n_resamples=0)
 
 
 @pytest.mark.parametrize("name", ["top", "reference"])
@@ -328,7 +327,7 @@ def test_classes_are_needed(name):
 
 def test_a_model_with_a_vocabulary_is_not_said_to_put_out_states():
     with pytest.raises(ValueError, match="^objective 'class' needs a classifier") as error:
-        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), hr.Relevance(objective="class"), resamples=0)
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), hr.Relevance(objective="class"), n_resamples=0)
     assert "states only" not in str(error.value)
 
 
@@ -356,4 +355,4 @@ def test_labels_are_needed(label, given):
 def test_choices_have_no_gradient(score):
     message = "no gradient reaches the gates: what is explained does not depend on any head; choose another objective"
     with pytest.raises(ValueError, match=whole(message)):
-        hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(3), score(objective="agreement"), resamples=0)
+        hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(3), score(objective="agreement"), n_resamples=0)

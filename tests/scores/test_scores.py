@@ -32,11 +32,11 @@ from helpers.letters import (
     corpus,
     looking,
     measured,
+    observation,
     plain,
     same,
     scored,
     scores_for,
-    seen,
     sums,
     tokenizer,
     tokens_of,
@@ -52,14 +52,14 @@ from transformers import PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import batching as batches
+from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.tokenization import NO_WORD
-from headroles.scores.accumulator import Book, bounds, counting, rounded
-from headroles.scores.base import Score, Seen, known, named
+from headroles.scores.accumulator import Accumulator, bounds, counting, rounded
+from headroles.scores.base import Observation, Score, list_scores, named
 from headroles.scores.patterns.confidence import Confidence
 from headroles.scores.runner import DEFAULT
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 SHARES = {"share", "accuracy"}  # the first word of the docstring of a score whose every column is in [0, 1] ...
 RANGES = {  # ... and the columns of which that does not say it
@@ -88,7 +88,7 @@ class Row(NamedTuple):
 
 
 @st.composite
-def rows(draw, kinds=heads.KINDS):
+def rows(draw, kinds=frame.KINDS):
     """Some sentences with random tokens, trees and attention of one kind."""
     kind, many = draw(st.sampled_from(kinds)), draw(st.integers(1, 3))
     sizes = st.tuples(st.integers(1, 7), st.integers(1, 7))
@@ -136,7 +136,7 @@ def collate(rows, extra=0):
         _, query, key = row.weights.shape
         weights[i, :, :, :key] = 1 / key
         weights[i, :, :query, :key] = torch.from_numpy(row.weights)
-    return Seen(rows[0].kind, weights, queries, keys, *_frequencies())
+    return Observation(rows[0].kind, weights, queries, keys, *_frequencies())
 
 
 # --- the suite ------------------------------------------------------------------------------------------------------
@@ -161,27 +161,30 @@ def padding(score, rows):
 
 def leading_dimensions(score, rows):
     """Resamples are finished together as each by itself."""
-    seen = collate(rows)
+    observation = collate(rows)
     weights = torch.from_numpy(np.random.default_rng(0).poisson(1.0, (2, 3, len(rows)))).double()
-    together = score.finish(total(sums(score, seen), weights))
+    heads_per_batch = score.compute(total(sums(score, observation), weights))
     for i in np.ndindex(2, 3):
-        same({name: values[i] for name, values in together.items()}, score.finish(total(sums(score, seen), weights[i])))
-    assert all(values.shape == (2, 3, seen.weights.shape[1]) for values in together.values())
+        same(
+            {name: values[i] for name, values in heads_per_batch.items()},
+            score.compute(total(sums(score, observation), weights[i])),
+        )
+    assert all(values.shape == (2, 3, observation.weights.shape[1]) for values in heads_per_batch.values())
 
 
 def purity(score, rows):
     """What is seen is not changed, and seen again is the same."""
-    seen = collate(rows)
-    before = seen.weights.clone(), seen.queries.ids.clone(), seen.keys.real.clone()
-    same(sums(score, seen), sums(score, seen))
-    after = seen.weights, seen.queries.ids, seen.keys.real
+    observation = collate(rows)
+    before = observation.weights.clone(), observation.queries.ids.clone(), observation.keys.content.clone()
+    same(sums(score, observation), sums(score, observation))
+    after = observation.weights, observation.queries.ids, observation.keys.content
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 def columns(score, rows):
     """Columns bear the score's name, are the same whatever is seen, and are float64."""
-    found = score.finish(total(sums(score, collate(rows))))
-    alone = score.finish(total(sums(score, collate(rows[:1]))))
+    found = score.compute(total(sums(score, collate(rows))))
+    alone = score.compute(total(sums(score, collate(rows[:1]))))
     assert list(found) == list(alone)
     assert all(re.fullmatch(rf"{score.name()}(\[[^\[\]]+\])?(\.\w+)?", name) for name in found)
     assert not any(name.endswith((".low", ".high")) for name in found)
@@ -190,7 +193,7 @@ def columns(score, rows):
 
 def ranges(score, rows):
     share = (type(score).__doc__ or "").split()[0].lower() in SHARES
-    for name, values in score.finish(total(sums(score, collate(rows)))).items():
+    for name, values in score.compute(total(sums(score, collate(rows)))).items():
         low, high = RANGES.get(name, (0, 1) if share and not name.endswith(COUNTS) else (-math.inf, math.inf))
         there = values[~values.isnan()]
         assert ((there >= low - 1e-6) & (there <= high + 1e-6)).all(), (name, values)
@@ -198,13 +201,13 @@ def ranges(score, rows):
 
 def nothing_only_where_nothing_was(score, rows):
     """NaN stands where there was nothing to do, for all heads alike, and is nowhere else; nothing is infinite."""
-    seen = collate(rows)
-    found = score.finish(total(sums(score, seen)))
-    lacking = any((values == 0).any() for values in total(score.ground(seen)).values())
+    observation = collate(rows)
+    found = score.compute(total(sums(score, observation)))
+    lacking = any((values == 0).any() for values in total(score.denominators(observation)).values())
     for name, values in found.items():
         assert not values.isinf().any(), name
         assert not values.isnan().any() or (lacking and values.isnan().all()), name
-    never = score.finish({name: 0 * values for name, values in total(sums(score, seen)).items()})
+    never = score.compute({name: 0 * values for name, values in total(sums(score, observation)).items()})
     for name, values in never.items():
         assert (values == 0).all() if name.endswith(COUNTS) else values.isnan().all(), name
 
@@ -224,9 +227,9 @@ def conform(score, check):
 
 
 @pytest.mark.parametrize("check", SUITE, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", [name for name, cls in known().items() if issubclass(cls, Score)])
+@pytest.mark.parametrize("name", [name for name, cls in list_scores().items() if issubclass(cls, Score)])
 def test_every_score_conforms(name, check):
-    conform(known()[name](), check)
+    conform(list_scores()[name](), check)
 
 
 # --- a score that a reader writes -----------------------------------------------------------------------------------
@@ -235,10 +238,10 @@ def test_every_score_conforms(name, check):
 @pytest.fixture
 def forgetting():
     """A class of scores is known as long as it lives; one made in a test must not be known in the next."""
-    before = list(known())
+    before = list(list_scores())
     yield
     gc.collect()
-    assert list(known()) == before
+    assert list(list_scores()) == before
 
 
 def untouched():
@@ -248,15 +251,17 @@ def untouched():
     class Untouched(Score):
         """Share of real keys that no real query looks at most."""
 
-        def tally(self, seen):
-            top = seen.top[1][..., None] == torch.arange(seen.weights.shape[-1])  # [batch, heads, query, key]
-            touched = (top & seen.queries.real[:, None, :, None]).any(2)
-            return {"rest": (seen.keys.real[:, None] & ~touched).sum(-1)}
+        def update(self, observation):
+            top = observation.top[1][..., None] == torch.arange(
+                observation.weights.shape[-1]
+            )  # [batch, heads, query, key]
+            touched = (top & observation.queries.content[:, None, :, None]).any(2)
+            return {"rest": (observation.keys.content[:, None] & ~touched).sum(-1)}
 
-        def ground(self, seen):
-            return {"keys": seen.keys.real.sum(-1, keepdim=True)}
+        def denominators(self, observation):
+            return {"keys": observation.keys.content.sum(-1, keepdim=True)}
 
-        def finish(self, sums):
+        def compute(self, sums):
             return {"untouched": sums["rest"] / sums["keys"]}
 
     return Untouched
@@ -267,21 +272,21 @@ def test_a_new_score_is_one_like_any_other():
     new = untouched()
     for check in SUITE:
         conform(new(), check)
-    assert known()["untouched"] is new
-    table = hr.score(zoo.tiny("marian"), tokenizer(), corpus(), ["untouched", "confidence"], resamples=20)
+    assert list_scores()["untouched"] is new
+    table = hr.score(zoo.tiny("marian"), tokenizer(), corpus(), ["untouched", "confidence"], n_resamples=20)
     assert list(table) == [f"{name}{end}" for name in ("untouched", "confidence") for end in ("", ".low", ".high")]
     assert table.notna().all(axis=None)
     pd.testing.assert_frame_equal(
-        hr.score(zoo.tiny("marian"), tokenizer(), corpus(), new(), resamples=20), table.filter(like="untouched")
+        hr.score(zoo.tiny("marian"), tokenizer(), corpus(), new(), n_resamples=20), table.filter(like="untouched")
     )
 
 
 @pytest.mark.usefixtures("forgetting")
 def test_no_new_score_takes_a_name_of_ours():
-    ours = known()["rarity"]
+    ours = list_scores()["rarity"]
     own = type("Rarity", (Score,), {})
     assert own.name() == "rarity"
-    assert known()["rarity"] is ours
+    assert list_scores()["rarity"] is ours
 
 
 # --- exact numbers on attention made by hand ------------------------------------------------------------------------
@@ -317,25 +322,25 @@ nan = math.nan
 def test_numbers_of_self_attention(weights, special, expected):
     found = {}
     for name in {column.partition("[")[0] for column in expected}:
-        found |= value(known()[name](), seen(weights, special=special))
+        found |= value(list_scores()[name](), observation(weights, special=special))
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
 def test_later_tokens_do_not_exist_in_a_decoder():
     weights = torch.tril(torch.ones(4, 4)) / torch.arange(1, 5)[:, None]
-    found = value(named(["position"])[0], seen(weights, kind="dec-self"))
+    found = value(named(["position"])[0], observation(weights, kind="dec-self"))
     expected = {"position[-2]": 1 / 2, "position[-1]": 1 / 3, "position[0]": 1 / 4, "position[+1]": nan}
     expected |= {"position[+2]": nan, "position[best]": 1 / 2, "position[offset]": -2}
     assert found == pytest.approx(expected, nan_ok=True)  # of equal weights the first is the largest
 
 
 def test_a_head_that_looks_at_no_offset_has_a_best_one_of_nothing():
-    found = value(named(["position"])[0], seen(looking([7, 7, 7, 7, 0, 0, 0, 0])))
+    found = value(named(["position"])[0], observation(looking([7, 7, 7, 7, 0, 0, 0, 0])))
     assert set(found.values()) == {0, -2}  # equal offsets: the first
 
 
 def test_offsets_are_an_option():
-    found = value(replace(named(["position"])[0], offsets=(-4, 0)), seen(BACK))
+    found = value(replace(named(["position"])[0], offsets=(-4, 0)), observation(BACK))
     assert found == {"position[-4]": 0, "position[0]": 1 / 5, "position[best]": 1 / 5, "position[offset]": 0}
 
 
@@ -359,7 +364,7 @@ def test_offsets_are_an_option():
     ],
 )
 def test_numbers_of_cross_attention(places, keys, special, monotone, diagonal):
-    found = value(named(["alignment"])[0], seen(looking(places, keys), kind="cross", special=special))
+    found = value(named(["alignment"])[0], observation(looking(places, keys), kind="cross", special=special))
     assert found == pytest.approx({"alignment[monotone]": monotone, "alignment[diagonal]": diagonal}, nan_ok=True)
 
 
@@ -382,7 +387,7 @@ def test_numbers_of_cross_attention(places, keys, special, monotone, diagonal):
     ],
 )
 def test_numbers_of_rarity(ids, special, places, kind, rarity):
-    made = seen(looking(places, len(ids)), kind=kind, special=special, ids=ids)
+    made = observation(looking(places, len(ids)), kind=kind, special=special, ids=ids)
     assert value(named(["rarity"])[0], made) == pytest.approx({"rarity": rarity}, nan_ok=True)
 
 
@@ -405,7 +410,7 @@ WORDS = [NO_WORD, 0, 1, 2, 2, 3, NO_WORD]
     ],
 )  # fmt: skip
 def test_numbers_of_syntax(places, kind, expected):
-    made = seen(looking(places), kind=kind, special=(0, 6), sentence=TREE, words=WORDS)
+    made = observation(looking(places), kind=kind, special=(0, 6), sentence=TREE, words=WORDS)
     found = value(named(["syntax"])[0], made)
     assert {name: found[f"syntax[{name}]"] for name in expected} == pytest.approx(expected, nan_ok=True)
 
@@ -415,7 +420,7 @@ def test_words_are_sums_of_keys_and_means_of_queries():
     score, weights = named(["syntax"])[0], torch.zeros(7, 7)
     weights[5] = torch.tensor([0, 0, 0.4, 0.3, 0.3, 0, 0])  # d: most on b alone, more on the two pieces of c
     weights[3], weights[4] = torch.eye(7)[1] * 0.6, torch.eye(7)[5] * 0.7  # c: a little more on d than on a
-    found = value(score, seen(weights, special=(0, 6), sentence=TREE, words=WORDS))
+    found = value(score, observation(weights, special=(0, 6), sentence=TREE, words=WORDS))
     assert found["syntax[amod head>dep]"] == found["syntax[amod dep>head]"] == 1
     assert found["syntax[obj dep>head]"] == 0
 
@@ -423,7 +428,7 @@ def test_words_are_sums_of_keys_and_means_of_queries():
 def test_the_baseline_is_the_best_single_offset():
     score = named(["syntax"])[0]
     many = Sentence("abcdef", tuple((i, i + 1) for i in range(6)), (1, -1, 1, 4, 1, 1), ("x", "root", *4 * ["obj"]))
-    found = value(score, seen(torch.eye(6), sentence=many, words=list(range(6))))
+    found = value(score, observation(torch.eye(6), sentence=many, words=list(range(6))))
     # dependents 2, 4, 5 of 1 and 3 of 4: their offsets are -1, -3, -4 and +1
     assert found["syntax[obj dep>head].baseline"] == 1 / 4
     # governors 1 and 4 are right at +1 (2 of 1) and at -1 (3 of 4)
@@ -434,26 +439,26 @@ def test_the_baseline_is_the_best_single_offset():
 def test_offsets_of_at_most_twenty_words_are_tried(apart, found):
     links = (apart, *[-1] * 21)
     far = Sentence("a" * 22, tuple((i, i + 1) for i in range(22)), links, ("obj", *["root"] * 21))
-    told = value(named(["syntax"])[0], seen(torch.eye(22), sentence=far, words=list(range(22))))
+    told = value(named(["syntax"])[0], observation(torch.eye(22), sentence=far, words=list(range(22))))
     assert told["syntax[obj dep>head].baseline"] == told["syntax[obj head>dep].baseline"] == found
     assert told["syntax[obj dep>head].words"] == told["syntax[obj head>dep].words"] == 1
 
 
 def test_the_first_word_may_govern():
     two = Sentence("ab", ((0, 1), (1, 2)), (-1, 0), ("root", "obj"))
-    found = value(named(["syntax"])[0], seen(looking([1, 0]), sentence=two, words=[0, 1]))
+    found = value(named(["syntax"])[0], observation(looking([1, 0]), sentence=two, words=[0, 1]))
     assert found["syntax[obj dep>head]"] == found["syntax[obj head>dep]"] == 1
 
 
 def test_to_look_at_no_word_is_not_to_look_at_the_first():
     two = Sentence("ab", ((0, 1), (1, 2)), (-1, 0), ("root", "obj"))
-    made = seen(looking([0, 0, 0]), special=(0,), sentence=two, words=[NO_WORD, 0, 1])
+    made = observation(looking([0, 0, 0]), special=(0,), sentence=two, words=[NO_WORD, 0, 1])
     assert value(named(["syntax"])[0], made)["syntax[obj dep>head]"] == 0
 
 
 def test_subtypes_count_when_asked():
     passive = replace(TREE, relations=("nsubj:pass", "root", "amod", "obj"))
-    made = seen(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=passive, words=WORDS)
+    made = observation(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=passive, words=WORDS)
     score = named(["syntax"])[0]
     assert math.isnan(value(score, made)["syntax[nsubj dep>head]"])
     assert value(replace(score, subtypes=True), made)["syntax[nsubj dep>head]"] == 1
@@ -462,17 +467,17 @@ def test_subtypes_count_when_asked():
 def test_a_sentence_whose_words_have_not_all_a_piece_is_left_out():
     score = named(["syntax"])[0]
     lost = [NO_WORD if word == 0 else word for word in WORDS]
-    made = seen(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=TREE, words=lost)
+    made = observation(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=TREE, words=lost)
     for name, found in value(score, made).items():
         assert found == 0 if name.endswith(COUNTS) else math.isnan(found)
 
 
 def test_unknown_and_repeated_scores_are_refused():
     for asked, message in [
-        ("position-1", f"unknown score 'position-1'; known: {', '.join(known())}"),
-        (["sink", "nonsense"], f"unknown score 'nonsense'; known: {', '.join(known())}"),
-        (["sink", known()["sink"]()], "score 'sink' is asked for twice"),
-        ([], f"no score given; known: {', '.join(known())}"),
+        ("position-1", f"unknown score 'position-1'; known: {', '.join(list_scores())}"),
+        (["sink", "nonsense"], f"unknown score 'nonsense'; known: {', '.join(list_scores())}"),
+        (["sink", list_scores()["sink"]()], "score 'sink' is asked for twice"),
+        ([], f"no score given; known: {', '.join(list_scores())}"),
         ([3], "expected the name of a score or an instance such as Position(), got 3"),
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -500,15 +505,15 @@ def test_how_often_a_sentence_counts_depends_on_its_number_and_the_seed_alone():
 @given(rows(kinds=("enc-self",)), st.integers(0, 5))
 def test_sums_over_batches_in_any_order_are_equal(rows, seed):
     scores = named(["confidence", "position", "syntax", "rarity"])
-    index = heads.index({("enc-self", 0): rows[0].weights.shape[0]})
+    index = frame.index({("enc-self", 0): rows[0].weights.shape[0]})
 
     def columns(groups):
-        book = Book(scores, resamples=5, seed=seed)
+        book = Accumulator(scores, n_resamples=5, seed=seed)
         for group in groups:
-            seen, weights = collate([rows[i] for i in group]), counting(group, 5, seed)
+            observation, weights = collate([rows[i] for i in group]), counting(group, 5, seed)
             for score in scores:
-                book.add(score, ("enc-self", 0), score.tally(seen), weights)
-                book.add_ground(score, "enc-self", score.ground(seen), weights)
+                book.add(score, ("enc-self", 0), score.update(observation), weights)
+                book.add_ground(score, "enc-self", score.denominators(observation), weights)
         return {name: values for _, name, values in book.close(index)}
 
     whole = columns([range(len(rows))])
@@ -531,11 +536,11 @@ def test_resamples_keep_thirteen_bits():
 
 
 @pytest.mark.parametrize(("resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
-def test_what_resamples_cannot_be_drawn_by(resamples, seed):
-    message = f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={resamples}, seed={seed}"
+def test_what_resamples_cannot_be_drawn_by(n_resamples, seed):
+    message = f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={n_resamples}, seed={seed}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Book([], resamples=resamples, seed=seed)
-    Book([], resamples=0, seed=2**64 - 1)
+        Accumulator([], n_resamples=n_resamples, seed=seed)
+    Accumulator([], n_resamples=0, seed=2**64 - 1)
 
 
 def test_bounds_leave_out_resamples_without_a_value():
@@ -553,37 +558,37 @@ def test_bounds_leave_out_resamples_without_a_value():
 FAMILIES = [*TEMPLATES, "marian", "t5", "fsmt"]
 
 
-IN_PARTS = [name for name, score in known().items() if getattr(score, "in_parts", False)]
+IN_PARTS = [name for name, score in list_scores().items() if getattr(score, "in_parts", False)]
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "llama-grouped", "t5"])
 def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
-    kinds = {site.kind for site in hr.sites(zoo.tiny(name))}
-    asked = [known()[each]() for each in IN_PARTS if kinds & set(known()[each].kinds)]
+    kinds = {site.kind for site in hr.attention_sites(zoo.tiny(name))}
+    asked = [list_scores()[each]() for each in IN_PARTS if kinds & set(list_scores()[each].kinds)]
     asked = [replace(one, frequent=20) if one.name() == "rarity" else one for one in asked]
-    whole = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, resamples=20)
+    whole = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     shown = []
     monkeypatch.setattr("headroles.models.capture.CELLS", 50)
-    monkeypatch.setattr(Confidence, "tally", noted(Confidence.tally, shown))
-    parts = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, resamples=20)
-    assert (max(seen.first for seen in shown) > 0) == (name != "t5")
+    monkeypatch.setattr(Confidence, "tally", noted(Confidence.update, shown))
+    parts = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
+    assert (max(observation.first for observation in shown) > 0) == (name != "t5")
     pd.testing.assert_frame_equal(parts, whole, rtol=0, atol=bound(1))
-    for column, draws in heads.resamples(whole).draws.items():
-        np.testing.assert_allclose(heads.resamples(parts).draws[column], draws, atol=STEP)
+    for column, draws in frame.resamples(whole).draws.items():
+        np.testing.assert_allclose(frame.resamples(parts).draws[column], draws, atol=STEP)
 
 
 def test_a_score_that_does_not_say_that_it_adds_up_over_parts_sees_the_whole(monkeypatch):
     monkeypatch.setattr("headroles.models.capture.CELLS", 50)
-    found = [seen for each in noticing().values() for seen in each]
-    assert {seen.first for seen in found} == {0}
-    assert all(seen.weights.shape[-2] == seen.queries.ids.shape[1] for seen in found)
+    found = [observation for each in noticing().values() for observation in each]
+    assert {observation.first for observation in found} == {0}
+    assert all(observation.weights.shape[-2] == observation.queries.ids.shape[1] for observation in found)
     gc.collect()  # a class that is still there is a known score
 
 
-def noted(tally, shown):
-    def noting(self, seen):
-        shown.append(seen)
-        return tally(self, seen)
+def noted(update, shown):
+    def noting(self, observation):
+        shown.append(observation)
+        return update(self, observation)
 
     return noting
 
@@ -593,8 +598,8 @@ def test_the_table_is_the_same_for_every_budget(name):
     small, large = scored(name, 64), scored(name)
     pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
     assert small.attrs["signatures"] == large.attrs["signatures"]
-    for column in heads.resamples(large).draws:
-        one, other = (heads.resamples(table).draws[column] for table in (small, large))
+    for column in frame.resamples(large).draws:
+        one, other = (frame.resamples(table).draws[column] for table in (small, large))
         np.testing.assert_allclose(one, other, rtol=2 * STEP, atol=bound(1))
 
 
@@ -603,7 +608,7 @@ def test_the_order_of_the_corpus_does_not_matter(name):
     sentences = list(corpus())
     random.Random(0).shuffle(sentences)
     other = hr.score(
-        zoo.tiny(name), tokens_of(name), Corpus("letters", tuple(sentences)), scores_for(name), resamples=0
+        zoo.tiny(name), tokens_of(name), Corpus("letters", tuple(sentences)), scores_for(name), n_resamples=0
     )
     pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
 
@@ -612,13 +617,13 @@ def test_the_order_of_the_corpus_does_not_matter(name):
 def test_scores_stand_where_they_are_for(name):
     """A column has values for all heads of the kinds of its score, and for no others."""
     table = scored(name)
-    assert table.index.equals(families.index(zoo.tiny(name)))
+    assert table.index.equals(families.head_index(zoo.tiny(name)))
     kinds = set(table.index.unique("kind"))
     scores = {column.partition("[")[0] for column in plain(table)}
-    assert scores == {score for score in DEFAULT if kinds & set(known()[score].kinds)}
+    assert scores == {score for score in DEFAULT if kinds & set(list_scores()[score].kinds)}
     for column in plain(table):
         there = set(table.index[table[column].notna()].unique("kind"))
-        mine = kinds & set(known()[column.partition("[")[0]].kinds)
+        mine = kinds & set(list_scores()[column.partition("[")[0]].kinds)
         later = column.startswith(("position[+", "syntax"))  # a decoder may have nothing to look for
         assert there == mine or (later and there == mine - {"dec-self"}), column
         assert all(table[column].isna().groupby("kind").nunique().eq(1))
@@ -632,20 +637,20 @@ def test_a_decoder_finds_only_earlier_words():
         if (size := len(sentence.spans))
     )
     for name in ("gpt2", "llama-grouped"):
-        table = hr.score(zoo.tiny(name), tokens_of(name), Corpus("chains", rows), "syntax", resamples=0)
+        table = hr.score(zoo.tiny(name), tokens_of(name), Corpus("chains", rows), "syntax", n_resamples=0)
         assert table["syntax[obj dep>head]"].isna().all()
         assert table["syntax[obj head>dep]"].between(0, 1).all()
         assert (table["syntax[obj head>dep].baseline"] == 1).all()
-        heads_found = hr.score(zoo.tiny("bert"), tokens_of("bert"), Corpus("chains", rows), "syntax", resamples=0)
+        heads_found = hr.score(zoo.tiny("bert"), tokens_of("bert"), Corpus("chains", rows), "syntax", n_resamples=0)
         assert heads_found["syntax[obj dep>head]"].between(0, 1).all()
 
 
 @pytest.fixture
 def noticed():
     """What a score is shown of each kind, over all batches of a translation model."""
-    before, shown = list(known()), noticing()
+    before, shown = list(list_scores()), noticing()
     gc.collect()
-    assert list(known()) == before
+    assert list(list_scores()) == before
     return shown
 
 
@@ -654,14 +659,14 @@ def noticing():
 
     @dataclass(frozen=True)
     class Noticing(Score):
-        def tally(self, seen):
-            shown.setdefault(seen.kind, []).append(seen)
-            return {"nothing": seen.over_queries(0 * seen.top[0])}
+        def update(self, observation):
+            shown.setdefault(observation.kind, []).append(observation)
+            return {"nothing": observation.over_queries(0 * observation.top[0])}
 
-        def finish(self, sums):
+        def compute(self, sums):
             return {"noticing": sums["nothing"]}
 
-    hr.score(zoo.tiny("marian"), tokenizer(), corpus(), [Noticing(), "confidence"], resamples=0, budget=64)
+    hr.score(zoo.tiny("marian"), tokenizer(), corpus(), [Noticing(), "confidence"], n_resamples=0, max_tokens=64)
     return shown
 
 
@@ -670,8 +675,8 @@ def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(n
     for kind, side in (("enc-self", "keys"), ("dec-self", "queries"), ("cross", "queries"), ("cross", "keys")):
         read = sorted(
             ids[present].tolist()
-            for seen in noticed[kind][::2]  # of the two layers the first
-            for ids, present in zip(getattr(seen, side).ids, getattr(seen, side).present, strict=True)
+            for observation in noticed[kind][::2]  # of the two layers the first
+            for ids, present in zip(getattr(observation, side).ids, getattr(observation, side).present, strict=True)
         )
         of_source = side == "keys"
         written = [tokenizer()(text)["input_ids"] for text in texts["enc-self" if of_source else "dec-self"]]
@@ -698,7 +703,7 @@ def test_tokens_are_counted_on_the_side_that_is_looked_at(noticed):
             assert torch.equal(observed.counts, counts)
             assert observed.counts[observed.ranks.argsort()].diff().le(0).all()
             assert sorted(observed.ranks[counts > 0].tolist()) == list(range(len(set(ids))))
-            assert (seen.ranks[counts == 0] >= 2**32).all()  # what never occurs is none of the most frequent
+            assert (observation.ranks[counts == 0] >= 2**32).all()  # what never occurs is none of the most frequent
 
 
 def test_of_equally_frequent_tokens_the_first_id_is_the_more_frequent():
@@ -707,14 +712,14 @@ def test_of_equally_frequent_tokens_the_first_id_is_the_more_frequent():
 
     @dataclass(frozen=True)
     class Ranking(Score):
-        def tally(self, seen):
-            shown.append(seen.ranks)
-            return {"nothing": seen.over_queries(seen.top[0])}
+        def update(self, observation):
+            shown.append(observation.ranks)
+            return {"nothing": observation.over_queries(observation.top[0])}
 
-        def finish(self, sums):
+        def compute(self, sums):
             return {"ranking": sums["nothing"]}
 
-    hr.score(model, tokens_of("bert"), corpus(3), Ranking(), resamples=0)
+    hr.score(model, tokens_of("bert"), corpus(3), Ranking(), n_resamples=0)
     seen_ones = {token for one in corpus(3) for token in tokens_of("bert")(one.text)["input_ids"]}
     unseen = [token for token in range(5_000) if token not in seen_ones]
     assert shown[0][unseen].diff().gt(0).all()
@@ -726,10 +731,10 @@ def test_what_a_model_writes_ends_at_its_end():
     """Nothing after the end token was written; other sentences of the batch may go on."""
     model = writing("marian")
     model.final_logits_bias[0, zoo.EOS] = 1.5
-    encoded = batches.encode(corpus(translated=False), tokenizer(), model)
+    encoded = batching.encode(corpus(translated=False), tokenizer(), model)
     lengths = []
-    for batch in batches.batches(encoded, model):
-        for ids, present in zip(batch.target.ids.tolist(), batch.target.present.tolist(), strict=True):
+    for batch in batching.batches(encoded, model):
+        for ids, present in zip(batch.target.ids.tolist(), batch.target.attention_mask.tolist(), strict=True):
             end = ids.index(zoo.EOS, 1) if zoo.EOS in ids[1:] else len(ids)
             assert present == [True] * end + [False] * (len(ids) - end)
             lengths.append(end)
@@ -745,32 +750,32 @@ def test_two_calls_of_one_module_are_two_layers():
 @pytest.mark.parametrize("name", ["marian", "t5"])
 def test_a_decoder_is_forced_on_references_or_writes_its_own(name):
     model, sources = writing(name), corpus(translated=False)
-    forced, greedy = scored(name), hr.score(model, tokens_of(name), sources, scores_for(name), resamples=0)
-    assert "|decoder:reference|" in heads.signature(forced, "confidence")
-    assert "|decoder:greedy|" in heads.signature(greedy, "confidence")
-    assert "decoder" not in heads.signature(scored("bert"), "confidence")
+    forced, greedy = scored(name), hr.score(model, tokens_of(name), sources, scores_for(name), n_resamples=0)
+    assert "|decoder:reference|" in frame.provenance(forced, "confidence")
+    assert "|decoder:greedy|" in frame.provenance(greedy, "confidence")
+    assert "decoder" not in frame.provenance(scored("bert"), "confidence")
     encoder = plain(forced).loc["enc-self"]
     pd.testing.assert_frame_equal(greedy.loc["enc-self"], encoder, rtol=0, atol=bound(1))
     assert not np.allclose(greedy.loc["cross"]["confidence"], forced.loc["cross"]["confidence"])
     assert greedy.loc["dec-self"].filter(regex=r"^syntax\[[^.]*$").isna().all(axis=None)
     assert greedy["confidence"].between(0, 1).all()
-    again = hr.score(model, tokens_of(name), sources, scores_for(name), resamples=0, budget=40)
+    again = hr.score(model, tokens_of(name), sources, scores_for(name), n_resamples=0, max_tokens=40)
     pd.testing.assert_frame_equal(again, greedy, rtol=0, atol=bound(1))
 
 
 def test_the_seed_changes_the_intervals_only():
     one, other = (
         scored("bert"),
-        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), scores_for("bert"), resamples=50, seed=1),
+        hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), scores_for("bert"), n_resamples=50, seed=1),
     )
     pd.testing.assert_frame_equal(plain(other), plain(one), rtol=0, atol=0)
     assert not np.allclose(one["confidence.low"], other["confidence.low"])
-    assert "|seed:0|" in heads.signature(one, "confidence.low")
-    assert "|seed:1|" in heads.signature(other, "confidence.low")
+    assert "|seed:0|" in frame.provenance(one, "confidence.low")
+    assert "|seed:1|" in frame.provenance(other, "confidence.low")
 
 
 def test_intervals_hold_the_estimate_and_shrink_with_the_corpus():
-    few, many = (hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(n), ["confidence", "position"], resamples=300)
+    few, many = (hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(n), ["confidence", "position"], n_resamples=300)
                  for n in (20, 320))  # fmt: skip
     widths = []
     for table in (few, many):
@@ -783,14 +788,14 @@ def test_intervals_hold_the_estimate_and_shrink_with_the_corpus():
 
 def test_a_thousand_resamples_are_drawn_unless_others_are_asked_for():
     table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), "confidence")
-    assert heads.resamples(table).draws["confidence"].shape[1] == 1000
-    assert "|resamples:1000|" in heads.signature(table, "confidence")
+    assert frame.resamples(table).draws["confidence"].shape[1] == 1000
+    assert "|resamples:1000|" in frame.provenance(table, "confidence")
 
 
 def test_without_resamples_there_are_no_intervals():
-    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), "confidence", resamples=0)
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(), "confidence", n_resamples=0)
     assert list(table) == ["confidence"]
-    assert heads.resamples(table) is None
+    assert frame.resamples(table) is None
 
 
 SHARES = ("position[+", "position[-", "position[0", "position[best", "syntax[", "rarity", "alignment[diagonal")
@@ -798,7 +803,7 @@ SHARES = ("position[+", "position[-", "position[0", "position[best", "syntax[", 
 
 def test_resamples_are_those_the_intervals_are_of():
     table = scored("marian")
-    draws_of = heads.resamples(table).draws
+    draws_of = frame.resamples(table).draws
     assert set(plain(table)) - set(draws_of) == {name for name in table if name.endswith(".words")}
     for name, draws in draws_of.items():
         assert draws.shape == (len(table), 50)
@@ -815,18 +820,18 @@ def test_resamples_are_those_the_intervals_are_of():
 
 def test_frequencies_can_be_those_of_another_corpus():
     model = zoo.tiny("bert")
-    options = {"resamples": 0, "scores": [known()["rarity"](frequent=10), "confidence"]}
+    options = {"n_resamples": 0, "scores": [list_scores()["rarity"](frequent=10), "confidence"]}
     own = hr.score(model, tokens_of("bert"), corpus(), **options)
     other = Corpus("backwards", (Sentence(LETTERS[::-1]), Sentence("x y z")))
     there = hr.score(model, tokens_of("bert"), corpus(), **options, reference=other)
     assert not np.allclose(own["rarity"], there["rarity"])
     assert np.array_equal(own["confidence"], there["confidence"])
-    assert f"|frequencies:self|headroles:{version('headroles')}|" in heads.signature(own, "rarity")
-    assert f"|frequencies:backwards-{other.hash}|" in heads.signature(there, "rarity")
+    assert f"|frequencies:self|headroles:{version('headroles')}|" in frame.provenance(own, "rarity")
+    assert f"|frequencies:backwards-{other.hash}|" in frame.provenance(there, "rarity")
 
 
 def test_the_signature_says_what_was_measured():
-    text = heads.signature(scored("marian"), "position[-1]")
+    text = frame.provenance(scored("marian"), "position[-1]")
     fields = dict(field.partition(":")[::2] for field in text.split("|"))
     both = [one for sentence in corpus() for one in (sentence, sentence.target)]
     tokens = sum(len(tokenizer()(one.text)["input_ids"]) for one in both)
@@ -837,8 +842,8 @@ def test_the_signature_says_what_was_measured():
     assert fields["score"] == "Position(offsets=(-2, -1, 0, 1, 2))"
     assert (fields["resamples"], fields["seed"]) == ("50", "0")
     assert "shared" not in fields
-    grouped = hr.score(zoo.tiny("llama-grouped"), tokens_of("llama-grouped"), corpus(3), "confidence", resamples=0)
-    assert re.search(r"\|shared:[^|]+\|", heads.signature(grouped, "confidence"))
+    grouped = hr.score(zoo.tiny("llama-grouped"), tokens_of("llama-grouped"), corpus(3), "confidence", n_resamples=0)
+    assert re.search(r"\|shared:[^|]+\|", frame.provenance(grouped, "confidence"))
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "bloom"])
@@ -847,7 +852,7 @@ def test_the_model_is_left_as_it_was(name, training):
     model = zoo.tiny(name).train(training)
     next(model.base_model.children()).train(not training)  # each part has a mode of its own
     before = _traces(model)
-    measured = hr.score(model, tokens_of(name), corpus(), "confidence", resamples=0)
+    measured = hr.score(model, tokens_of(name), corpus(), "confidence", n_resamples=0)
     assert _traces(model) == before
     assert np.array_equal(measured["confidence"], scored(name)["confidence"])  # and was measured without dropout
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -855,9 +860,9 @@ def test_the_model_is_left_as_it_was(name, training):
 
 def test_sentences_too_long_are_left_out_and_counted(caplog):
     long = Corpus("letters", (Sentence("a " * 60), *corpus()))
-    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), long, "confidence", resamples=0)
+    table = hr.score(zoo.tiny("bert"), tokens_of("bert"), long, "confidence", n_resamples=0)
     np.testing.assert_allclose(table["confidence"], scored("bert")["confidence"], atol=bound(1))
-    assert "|sentences:40|too_long:1|" in heads.signature(table, "confidence")
+    assert "|sentences:40|too_long:1|" in frame.provenance(table, "confidence")
     assert caplog.messages == ["1 of 41 sentences left out: longer than 40 tokens"]
 
 
@@ -872,7 +877,7 @@ def test_sentences_too_long_are_left_out_and_counted(caplog):
         ("bert", Corpus("nothing", ()), None, "corpus 'nothing' is empty"),
         ("bert", Corpus("long", (Sentence("a " * 60),) * 2), None, "corpus 'long' has no sentence of at most 40 "
          "tokens, as many as the model reads; split them"),
-        ("bert", corpus(), "nonsense", f"unknown score 'nonsense'; known: {', '.join(known())}"),
+        ("bert", corpus(), "nonsense", f"unknown score 'nonsense'; known: {', '.join(list_scores())}"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_an_error(name, given, scores, message):
@@ -885,14 +890,14 @@ def test_trees_of_some_sentences_on_one_side_will_do(parsed, kind):
     bare, trees = corpus(8, trees=False).sentences, corpus(8).sentences
     source, target = (trees[:4] + bare[4:] if side == parsed else bare for side in ("source", "target"))
     pairs = (replace(one, target=other.target) for one, other in zip(source, target, strict=True))
-    table = hr.score(zoo.tiny("marian"), tokenizer(), Corpus("half", tuple(pairs)), "syntax", resamples=0)
+    table = hr.score(zoo.tiny("marian"), tokenizer(), Corpus("half", tuple(pairs)), "syntax", n_resamples=0)
     told = table.filter(regex=r"\]$").dropna(how="all")
     assert set(told.index.get_level_values("kind")) == {kind}
 
 
 def test_trees_of_a_source_are_for_the_heads_of_the_encoder():
     model = zoo.tiny("marian")
-    hr.shrink(model, [("enc-self", layer, head) for layer in (0, 1) for head in range(4)])
+    hr.remove_heads(model, [("enc-self", layer, head) for layer in (0, 1) for head in range(4)])
     pairs = (replace(one, target=other.target) for one, other in zip(corpus(4), corpus(4, trees=False), strict=True))
     with pytest.raises(ValueError, match="has none on the side of its dec-self heads; read CoNLL-U"):
         hr.score(model, tokenizer(), Corpus("half", tuple(pairs)), "syntax")
@@ -900,14 +905,14 @@ def test_trees_of_a_source_are_for_the_heads_of_the_encoder():
 
 def test_a_model_whose_heads_are_all_gone_is_an_error():
     model = zoo.tiny("bert")
-    hr.shrink(model, list(families.index(model)))
+    hr.remove_heads(model, list(families.head_index(model)))
     for scores in (None, "confidence", "importance"):
         with pytest.raises(ValueError, match=r"^BertForMaskedLM has no heads left to measure$"):
             hr.score(model, tokens_of("bert"), corpus(4), scores)
 
 
 def test_a_corpus_without_trees_has_every_score_but_syntax():
-    table = hr.score(zoo.tiny("marian"), tokenizer(), corpus(trees=False), resamples=0)
+    table = hr.score(zoo.tiny("marian"), tokenizer(), corpus(trees=False), n_resamples=0)
     assert {name.partition("[")[0] for name in table} == set(DEFAULT) - {"syntax"}
 
 
@@ -951,8 +956,8 @@ def test_attention_of_one_token_that_is_not_finite_is_an_error():
 )
 def test_the_attention_of_one_head_is_the_models_own(name, kind):
     model, sentence = zoo.tiny(name), corpus()[0]
-    found = hr.attention(model, tokens_of(name), sentence, (kind, 1, 2))
-    batch = next(batches.batches(batches.encode(corpus()[:1], tokens_of(name), model), model))
+    found = hr.attention_matrix(model, tokens_of(name), sentence, (kind, 1, 2))
+    batch = next(batching.batches(batching.encode(corpus()[:1], tokens_of(name), model), model))
     own = own_attentions(model, batch.inputs)[kind, 1][0, 2]
     np.testing.assert_allclose(found, own, atol=bound(1))
     sides = [batch.queries(kind).ids[0], batch.keys(kind).ids[0]]
@@ -961,12 +966,12 @@ def test_the_attention_of_one_head_is_the_models_own(name, kind):
 
 def test_the_attention_of_a_bare_text():
     model = writing("marian").train()
-    found = hr.attention(model, tokenizer(), "ab c", ("enc-self", 0, 0))
+    found = hr.attention_matrix(model, tokenizer(), "ab c", ("enc-self", 0, 0))
     assert list(found.columns) == ["a", "##b", "c", "</s>"]
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=bound(1))
     assert model.training
-    assert hr.attention(model, tokenizer(), "ab c", ("cross", 0, 0)).index[0] == "</s>"  # the decoder's start
-    half = hr.attention(model.bfloat16(), tokenizer(), "ab c", ("enc-self", 0, 0))
+    assert hr.attention_matrix(model, tokenizer(), "ab c", ("cross", 0, 0)).index[0] == "</s>"  # the decoder's start
+    half = hr.attention_matrix(model.bfloat16(), tokenizer(), "ab c", ("enc-self", 0, 0))
     np.testing.assert_allclose(half, found, atol=0.02)
 
 
@@ -978,8 +983,8 @@ def test_attention_of_one_head_that_is_not_finite_is_an_error():
         "1 of 1,024 in bert.encoder.layer.1.attention.self.query.weight"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        hr.attention(model, tokens_of("bert"), "ab c", ("enc-self", 1, 0))
-    assert hr.attention(model, tokens_of("bert"), "ab c", ("enc-self", 0, 0)).notna().all(axis=None)
+        hr.attention_matrix(model, tokens_of("bert"), "ab c", ("enc-self", 1, 0))
+    assert hr.attention_matrix(model, tokens_of("bert"), "ab c", ("enc-self", 0, 0)).notna().all(axis=None)
 
 
 def test_what_attention_refuses():
@@ -992,4 +997,4 @@ def test_what_attention_refuses():
         ),
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            hr.attention(zoo.tiny("bert"), tokens_of("bert"), sentence, head)
+            hr.attention_matrix(zoo.tiny("bert"), tokens_of("bert"), sentence, head)

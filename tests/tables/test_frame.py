@@ -19,13 +19,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 DETERMINISTIC = settings(
     derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
 )
 SIZES = {("enc-self", 0): 3, ("enc-self", 1): 2, ("dec-self", 0): 2, ("cross", 0): 1}
-INDEX = heads.index(SIZES)
+INDEX = frame.index(SIZES)
 TAKEN = "resamples:"  # where resamples are kept; hypothesis finds the word in our source, and draws it now and then
 NAMES = st.sampled_from(["kind", "head", "a[b c].d"]) | st.text(st.characters(codec="utf-8"), max_size=12).filter(
     lambda name: not name.startswith(TAKEN)
@@ -42,7 +42,7 @@ def table(*names, draws=(), index=INDEX, seed=0):
     rng = np.random.default_rng(seed)
     columns = {name: rng.normal(size=len(index)) for name in names}
     resampled = {name: rng.normal(size=(len(index), 6)).astype(np.float32) for name in draws}
-    return heads.table(columns, index, {name: f"score:{name}|seed:{seed}" for name in names}, draws=resampled)
+    return frame.table(columns, index, {name: f"score:{name}|seed:{seed}" for name in names}, draws=resampled)
 
 
 @st.composite
@@ -52,7 +52,7 @@ def tables(draw):
     columns = {name: _values(rng, draw(DTYPES)) for name in names}
     index = INDEX[draw(st.permutations(range(len(INDEX))))]
     draws = {name: _draws(rng, len(index)) for name in names if draw(st.booleans())}
-    made = heads.table(columns, index, {name: draw(NAMES) for name in names}, draws=draws)
+    made = frame.table(columns, index, {name: draw(NAMES) for name in names}, draws=draws)
     if draw(st.booleans()):
         made.attrs["recipe"] = draw(NAMES)
     return made
@@ -77,13 +77,13 @@ def same(one, other):
     pd.testing.assert_frame_equal(one, other, check_index_type=not one.empty)
     assert one.index.equals(other.index)
     assert list(one.index.names) == list(other.index.names)
-    mine, theirs = heads.resamples(one), heads.resamples(other)
+    mine, theirs = frame.resamples(one), frame.resamples(other)
     assert {name: one.attrs[name] for name in one.attrs if name != "resamples"} == {
         name: other.attrs[name] for name in other.attrs if name != "resamples"
     }
     assert (mine is None) == (theirs is None)
     for name in mine.draws if mine else ():
-        np.testing.assert_array_equal(mine.of(name, heads.rows(one)), theirs.of(name, heads.rows(other)))
+        np.testing.assert_array_equal(mine.of(name, frame.rows(one)), theirs.of(name, frame.rows(other)))
         assert mine.draws[name].dtype == theirs.draws[name].dtype == np.float32
 
 
@@ -94,22 +94,22 @@ def same(one, other):
 @given(made=tables())
 def test_what_was_saved_is_loaded(made, tmp_path_factory):
     path = tmp_path_factory.mktemp("tables") / "a.parquet"
-    assert heads.save(made, path) == path
-    loaded = heads.load(path)
+    assert frame.save_table(made, path) == path
+    loaded = frame.load_table(path)
     same(loaded, made)
-    heads.save(loaded, path)
-    same(heads.load(path), made)
+    frame.save_table(loaded, path)
+    same(frame.load_table(path), made)
 
 
 def test_a_selection_of_rows_and_columns_is_saved_as_it_is(tmp_path):
     made = table("a", "b", draws=["a", "b"])
     for part in (made.iloc[2:5], made[["b"]], made.sort_values("a"), made[made["a"] > 100], made.iloc[:0]):
-        same(heads.load(heads.save(part, tmp_path / "a.parquet")), part)
+        same(frame.load_table(frame.save_table(part, tmp_path / "a.parquet")), part)
 
 
 def test_a_table_without_heads_or_signatures_is_saved_too(tmp_path):
     made = pd.DataFrame({"relation": ["obj", "nsubj"], "offset": [-1, 2]})
-    loaded = heads.load(heads.save(made, tmp_path / "a.parquet"))
+    loaded = frame.load_table(frame.save_table(made, tmp_path / "a.parquet"))
     pd.testing.assert_frame_equal(loaded, made)
     assert loaded.attrs == {}
 
@@ -117,7 +117,7 @@ def test_a_table_without_heads_or_signatures_is_saved_too(tmp_path):
 def test_saving_changes_nothing_in_the_table(tmp_path):
     made = table("a", draws=["a"])
     before, attrs = made.copy(), dict(made.attrs)
-    heads.save(made, tmp_path / "new" / "folder" / "a.parquet")
+    frame.save_table(made, tmp_path / "new" / "folder" / "a.parquet")
     same(made, before)
     assert made.attrs == attrs
 
@@ -127,9 +127,9 @@ def test_pandas_alone_writes_and_reads_a_table(tmp_path):
     made.to_parquet(tmp_path / "a.parquet")
     read = pd.read_parquet(tmp_path / "a.parquet")
     pd.testing.assert_frame_equal(read, made)
-    assert heads.signature(read, "a") == "score:a|seed:0"
-    assert heads.resamples(read) is None
-    ours = heads.save(made, tmp_path / "b.parquet")
+    assert frame.provenance(read, "a") == "score:a|seed:0"
+    assert frame.resamples(read) is None
+    ours = frame.save_table(made, tmp_path / "b.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(ours)[["a", "b"]], made)
 
 
@@ -145,31 +145,31 @@ def test_the_index_has_a_row_for_every_head():
 
 def test_a_signature_for_all_or_one_for_each():
     values = dict.fromkeys("ab", np.zeros(len(INDEX)))
-    assert heads.table(values, INDEX, "s").attrs == {"signatures": {"a": "s", "b": "s"}}
-    assert heads.table(values, INDEX, {"a": "s", "b": "t"}).attrs == {"signatures": {"a": "s", "b": "t"}}
-    assert heads.sign(model="opus", seed=1) == "model:opus|seed:1"
+    assert frame.table(values, INDEX, "s").attrs == {"signatures": {"a": "s", "b": "s"}}
+    assert frame.table(values, INDEX, {"a": "s", "b": "t"}).attrs == {"signatures": {"a": "s", "b": "t"}}
+    assert frame.sign(model="opus", seed=1) == "model:opus|seed:1"
 
 
 @DETERMINISTIC
 @given(st.dictionaries(st.from_regex(r"[a-z_]+", fullmatch=True), NAMES | st.sampled_from("|:,=%\n")))
 def test_the_values_of_a_signature_are_read_as_they_were_written(values):
-    signature = heads.sign(**values)
-    assert heads.fields(signature) == (list(values.items()) or [("", "")])
+    signature = frame.sign(**values)
+    assert frame.fields(signature) == (list(values.items()) or [("", "")])
     assert not set("\n\r\t\0") & set(signature)
-    whole = f"{heads.holding(roles=signature)}|{heads.sign(seed=1)}"  # one inside another
-    assert heads.fields(whole)[-1] == ("seed", "1")
+    whole = f"{frame.holding(roles=signature)}|{frame.sign(seed=1)}"  # one inside another
+    assert frame.fields(whole)[-1] == ("seed", "1")
     assert signature in whole
 
 
 def test_signatures_of_earlier_versions_are_read():
-    assert heads.fields("model:a:b|corpus:100 %|text:1") == [("model", "a:b"), ("corpus", "100 %"), ("text", "1")]
+    assert frame.fields("model:a:b|corpus:100 %|text:1") == [("model", "a:b"), ("corpus", "100 %"), ("text", "1")]
 
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_a_column_without_a_signature(signed):
     made = table("a", "b") if signed else pd.DataFrame({"a": [1.0]})
     with pytest.raises(KeyError) as raised:
-        heads.signature(made, "c")
+        frame.provenance(made, "c")
     known = "a, b" if signed else "none"
     assert raised.value.args == (f"column 'c' has no signature; signed columns: {known}",)
 
@@ -193,18 +193,18 @@ def test_a_column_without_a_signature(signed):
 def test_what_a_table_carries_goes_with_it_and_resamples_are_never_copied(change):
     made = table("a", "b", draws=["a"])
     changed = change(made)
-    assert heads.signature(changed, "a") == "score:a|seed:0"
-    assert heads.resamples(changed) is heads.resamples(made)
-    rows = heads.rows(changed)
+    assert frame.provenance(changed, "a") == "score:a|seed:0"
+    assert frame.resamples(changed) is frame.resamples(made)
+    rows = frame.rows(changed)
     expected = made.attrs["resamples"].draws["a"][made.index.get_indexer(changed.index)]
-    np.testing.assert_array_equal(heads.resamples(changed).of("a", rows), expected)
+    np.testing.assert_array_equal(frame.resamples(changed).of("a", rows), expected)
 
 
 def test_a_table_is_shown_without_its_resamples():
     made = table("a", "b", draws=["a", "b"])
-    assert repr(heads.resamples(made)) == "<resamples of 2 columns>"
+    assert repr(frame.resamples(made)) == "<resamples of 2 columns>"
     assert json.loads(json.dumps(made.attrs))["resamples"] == {}
-    assert heads.resamples(table("a")) is None
+    assert frame.resamples(table("a")) is None
 
 
 # --- joined ---------------------------------------------------------------------------------------------------------
@@ -213,25 +213,25 @@ def test_a_table_is_shown_without_its_resamples():
 def test_joined_tables_keep_signatures_and_resamples_whatever_the_order_of_their_rows():
     one, other = table("a", "b", draws=["a"]), table("c", draws=["c"], seed=1)
     turned = other.sample(frac=1, random_state=0)
-    joined = heads.join(one, turned)
+    joined = frame.join(one, turned)
     assert list(joined) == ["a", "b", "c"]
     assert joined.index.equals(one.index)
     for part in (one, other):
         for name in part:
             np.testing.assert_array_equal(joined[name], part[name])
-            assert heads.signature(joined, name) == heads.signature(part, name)
-    index = heads.rows(joined)
+            assert frame.provenance(joined, name) == frame.provenance(part, name)
+    index = frame.rows(joined)
     for name, part in (("a", one), ("c", other)):
-        np.testing.assert_array_equal(heads.resamples(joined).of(name, index), heads.resamples(part).draws[name])
-    assert heads.join(turned, one).index.equals(turned.index)
-    same(heads.join(one), one)
+        np.testing.assert_array_equal(frame.resamples(joined).of(name, index), frame.resamples(part).draws[name])
+    assert frame.join(turned, one).index.equals(turned.index)
+    same(frame.join(one), one)
 
 
 def test_a_loaded_table_joins_with_a_new_one(tmp_path):
     one, other = table("a", draws=["a"]), table("b")
-    loaded = heads.load(heads.save(one, tmp_path / "a.parquet"))
-    same(heads.join(loaded, other), heads.join(one, other))
-    same(heads.load(heads.save(heads.join(other, loaded), tmp_path / "b.parquet")), heads.join(other, one))
+    loaded = frame.load_table(frame.save_table(one, tmp_path / "a.parquet"))
+    same(frame.join(loaded, other), frame.join(one, other))
+    same(frame.load_table(frame.save_table(frame.join(other, loaded), tmp_path / "b.parquet")), frame.join(other, one))
 
 
 def test_a_table_whose_index_pandas_made_joins_with_one_of_ours():
@@ -239,15 +239,15 @@ def test_a_table_whose_index_pandas_made_joins_with_one_of_ours():
     remade = other.reset_index().set_index(["kind", "layer", "head"])
     turned = remade.iloc[::-1]
     for part in (remade, turned):
-        np.testing.assert_array_equal(heads.join(one, part)["b"], other["b"])
-        np.testing.assert_array_equal(heads.join(part, one).loc[INDEX, "a"], one["a"])
+        np.testing.assert_array_equal(frame.join(one, part)["b"], other["b"])
+        np.testing.assert_array_equal(frame.join(part, one).loc[INDEX, "a"], one["a"])
 
 
 def test_heads_are_looked_up_in_any_table(tmp_path):
     """pandas warns of slow look-ups in an index it does not know to be sorted, and a warning is an error here."""
     made = table("a", draws=["a"])
-    loaded = heads.load(heads.save(made, tmp_path / "a.parquet"))
-    for one in (made, loaded, heads.join(made, table("b"))):
+    loaded = frame.load_table(frame.save_table(made, tmp_path / "a.parquet"))
+    for one in (made, loaded, frame.join(made, table("b"))):
         assert one.loc[("cross", 0, 0), "a"] == made["a"].iloc[-1]
         assert len(one.loc["dec-self"]) == 2
         assert len(one.loc[("enc-self", 1)]) == 2
@@ -256,29 +256,29 @@ def test_heads_are_looked_up_in_any_table(tmp_path):
 def test_joining_changes_none_of_the_tables():
     one, other = table("a", draws=["a"]), table("b")
     before = one.copy(), other.copy()
-    heads.join(one, other)
+    frame.join(one, other)
     same(one, before[0])
     same(other, before[1])
 
 
 def test_nothing_is_joined_to_nothing():
     with pytest.raises(ValueError, match=whole("nothing to join: give at least one table")):
-        heads.join()
+        frame.join()
 
 
 def test_tables_of_other_heads_are_not_joined():
-    other = heads.index({("enc-self", 0): 4})
+    other = frame.index({("enc-self", 0): 4})
     message = "the tables are of different heads: 8 and 4 rows, 3 in common; join tables of one model"
     with pytest.raises(ValueError, match=whole(message)):
-        heads.join(table("a"), table("b", index=other))
+        frame.join(table("a"), table("b", index=other))
     with pytest.raises(ValueError, match=r"8 and 7 rows, 7 in common"):
-        heads.join(table("a"), table("b").iloc[1:])
+        frame.join(table("a"), table("b").iloc[1:])
 
 
 def test_columns_of_one_name_are_not_joined():
     message = "these columns are in more than one table: a, c; rename or drop one of each"
     with pytest.raises(ValueError, match=whole(message)):
-        heads.join(table("a", "b", "c"), table("c", "a", "d"))
+        frame.join(table("a", "b", "c"), table("c", "a", "d"))
 
 
 # --- what cannot be read --------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_columns_of_one_name_are_not_joined():
 def test_a_table_that_is_not_there(tmp_path):
     for path in (tmp_path / "a.parquet", tmp_path):
         with pytest.raises(FileNotFoundError, match=whole(f"no table at {path}")):
-            heads.load(path)
+            frame.load_table(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + b"\0" * 40 + b"PAR1"])
@@ -297,14 +297,14 @@ def test_a_file_that_is_no_table(content, tmp_path):
     with pytest.raises((pa.ArrowInvalid, OSError)) as arrow:
         pq.read_table(pa.BufferReader(content))
     with pytest.raises(ValueError, match=whole(f"{path} is not a table of headroles: {arrow.value}")):
-        heads.load(path)
+        frame.load_table(path)
 
 
 def test_a_parquet_file_of_another_program(tmp_path):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"a": [1]}).to_parquet(path)
     with pytest.raises(ValueError, match=whole(f"{path} is not a table of headroles: it carries no signatures")):
-        heads.load(path)
+        frame.load_table(path)
 
 
 @DETERMINISTIC
@@ -312,13 +312,13 @@ def test_a_parquet_file_of_another_program(tmp_path):
 def test_a_damaged_file_is_an_error_with_its_path(place, bits, cut, tmp_path_factory):
     """Nothing other than ValueError comes out of it."""
     path = tmp_path_factory.mktemp("damaged") / "a.parquet"
-    heads.save(table("a", "b", draws=["a"]), path)
+    frame.save_table(table("a", "b", draws=["a"]), path)
     content = bytearray(path.read_bytes())
     at = int(place * (len(content) - 1))
     content[at] ^= bits
     path.write_bytes(content[:at] if cut else content)
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))} is not a table of headroles: "):
-        heads.load(path)
+        frame.load_table(path)
 
 
 # --- a write that fails ---------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_a_damaged_file_is_an_error_with_its_path(place, bits, cut, tmp_path_fac
 @pytest.fixture
 def there(tmp_path):
     """A table in a folder, and the bytes of its file: what a failed write must leave."""
-    path = heads.save(table("a", draws=["a"]), tmp_path / "a.parquet")
+    path = frame.save_table(table("a", draws=["a"]), tmp_path / "a.parquet")
     content = path.read_bytes()
     yield path
     assert os.listdir(tmp_path) == ["a.parquet"]
@@ -344,7 +344,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 index = heads.index({("enc-self", 0): 1000})
 table = heads.table({"a": np.random.default_rng(0).normal(size=1000)}, index, "s")
 try:
-    heads.save(table, sys.argv[1])
+    heads.save_table(table, sys.argv[1])
 except OSError as error:
     print(error)
 """
@@ -363,7 +363,7 @@ def test_an_interrupted_write(error, there, monkeypatch):
 
     monkeypatch.setattr(pq, "write_table", halfway)
     with pytest.raises(error if isinstance(error, type) else type(error)):
-        heads.save(table("b"), there)
+        frame.save_table(table("b"), there)
 
 
 def test_a_move_that_fails(there, monkeypatch):
@@ -373,7 +373,7 @@ def test_a_move_that_fails(there, monkeypatch):
     monkeypatch.setattr(os, "replace", fail)
     reason = f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
     with pytest.raises(OSError, match=whole(f"could not write {there}: {reason}; what was there before is unchanged")):
-        heads.save(table("b"), there)
+        frame.save_table(table("b"), there)
 
 
 def test_a_process_killed_in_the_middle(there):
@@ -383,7 +383,7 @@ import os, signal, sys
 import pyarrow.parquet as pq
 from headroles.tables import frame as heads
 pq.write_table = lambda _, draft, **__: (draft.write_bytes(b"PAR1"), os.kill(os.getpid(), signal.SIGKILL))
-heads.save(heads.load(sys.argv[1]), sys.argv[1])
+heads.save_table(heads.load_table(sys.argv[1]), sys.argv[1])
 """
     done = subprocess.run([sys.executable, "-c", code, str(there)], capture_output=True, check=False)
     assert done.returncode == -9
@@ -396,33 +396,33 @@ heads.save(heads.load(sys.argv[1]), sys.argv[1])
 def test_a_file_in_the_way_of_a_folder(there):
     path = there / "b.parquet"
     with pytest.raises(OSError, match=rf"^could not write {re.escape(str(path))}: .*; what was there before is unch"):
-        heads.save(table("b"), path)
+        frame.save_table(table("b"), path)
 
 
 def test_a_folder_in_the_way_of_a_file(tmp_path):
     path = tmp_path / "a.parquet"
     path.mkdir()
     with pytest.raises(OSError, match=rf"^could not write {re.escape(str(path))}: "):
-        heads.save(table("b"), path)
+        frame.save_table(table("b"), path)
     assert os.listdir(tmp_path) == ["a.parquet"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write to")
 def test_a_folder_that_cannot_be_written_to():
     with pytest.raises(OSError, match=r"^could not write /proc/self/a\.parquet: "):
-        heads.save(table("b"), "/proc/self/a.parquet")
+        frame.save_table(table("b"), "/proc/self/a.parquet")
 
 
 def test_a_draft_is_gone_whatever_happens_and_only_errors_of_the_disk_are_retold(tmp_path):
     def fail():
-        with heads.replacing(tmp_path / "a") as draft:
+        with frame.replacing(tmp_path / "a") as draft:
             draft.write_text("half")
             raise KeyError("on purpose")
 
     with pytest.raises(KeyError, match="^'on purpose'$"):
         fail()
     assert os.listdir(tmp_path) == []
-    with heads.replacing(tmp_path / "a") as draft:
+    with frame.replacing(tmp_path / "a") as draft:
         assert draft.parent == tmp_path
         draft.write_text("all")
         assert os.listdir(tmp_path) == [draft.name]
@@ -432,7 +432,7 @@ def test_a_draft_is_gone_whatever_happens_and_only_errors_of_the_disk_are_retold
 
 def test_a_draft_is_of_one_process_alone(tmp_path):
     """Not told apart by the number of the process: in a container that is the same at each run."""
-    first, second = heads.replacing(tmp_path / "a"), heads.replacing(tmp_path / "a")
+    first, second = frame.replacing(tmp_path / "a"), frame.replacing(tmp_path / "a")
     with first as one, second as other:
         one.write_text("one")
         other.write_text("other")
@@ -444,7 +444,7 @@ def test_a_draft_is_of_one_process_alone(tmp_path):
 def test_the_permissions_of_a_file_follow_the_umask(mask, mode, tmp_path):
     before = os.umask(mask)
     try:
-        path = heads.save(table("a"), tmp_path / "a.parquet")
+        path = frame.save_table(table("a"), tmp_path / "a.parquet")
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode
@@ -458,12 +458,12 @@ def test_the_draft_that_a_killed_run_left_goes_when_the_file_is_written(tmp_path
         os.utime(draft, (0, 0))
     live = drafts[f".{path.name}.4567cdef"]
     os.utime(live)  # another run is writing it
-    heads.save(heads.table({"a": [1.0]}, heads.index({("enc-self", 0): 1}), "made up"), path)
+    frame.save_table(frame.table({"a": [1.0]}, frame.index({("enc-self", 0): 1}), "made up"), path)
     assert {one.name for one in tmp_path.iterdir()} == {path.name, live.name, ".other.0123abcd"}
 
 
 def test_a_name_that_resamples_are_kept_under_is_taken(tmp_path):
-    made = heads.table({f"{TAKEN}a": [1.0]}, heads.index({("enc-self", 0): 1}), "made up")
+    made = frame.table({f"{TAKEN}a": [1.0]}, frame.index({("enc-self", 0): 1}), "made up")
     with pytest.raises(ValueError, match=r"^columns may not begin with 'resamples:', where resamples are kept: "):
-        heads.save(made, tmp_path / "a.parquet")
+        frame.save_table(made, tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []

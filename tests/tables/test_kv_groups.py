@@ -13,19 +13,19 @@ from helpers.letters import corpus, tokens_of
 from helpers.reports import told
 
 import headroles as hr
-from headroles.models import attention_hooks as seam
+from headroles import plots
+from headroles.models import attention_hooks
 from headroles.models import heads as families
 from headroles.models.batching import batches, encode
 from headroles.models.dummy_inputs import without_cache
-from headroles.plots import attention_map as plots
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
 SIGNED = "model:x|weights:y|shared:"
 
 
 def scored(name):
-    return hr.score(zoo.tiny(name), tokens_of(name), corpus(3), ["confidence"], resamples=0)
+    return hr.score(zoo.tiny(name), tokens_of(name), corpus(3), ["confidence"], n_resamples=0)
 
 
 def lines(ax):
@@ -40,10 +40,13 @@ def lines(ax):
 def test_heads_of_a_group_read_the_same_keys(name):
     model, keys = zoo.tiny(name), {}
     batch = next(batches(encode(corpus(3), tokens_of(name), model), model))
-    with seam.evaluating(model), seam.attending(model, lambda call: keys.update({call.module: call.key})):
+    with (
+        attention_hooks.evaluating(model),
+        attention_hooks.attending(model, lambda call: keys.update({call.module: call.key})),
+    ):
         model(**batch.inputs, **without_cache(model))
     groups = hr.groups(scored(name))
-    for site in families.sites(model):
+    for site in families.attention_sites(model):
         repeated = keys[site.module].repeat_interleave(site.heads // site.kv_heads, dim=1)  # [batch, heads, key, size]
         own = groups.loc[site.key].to_numpy()
         same = [[bool((repeated[:, a] == repeated[:, b]).all()) for b in range(site.heads)] for a in range(site.heads)]
@@ -54,16 +57,16 @@ def test_heads_of_a_group_read_the_same_keys(name):
 def test_without_groups_there_is_nothing_to_say(name):
     table = scored(name)
     assert hr.groups(table) is None
-    assert "shared:" not in heads.signature(table, "confidence")
+    assert "shared:" not in frame.provenance(table, "confidence")
     assert lines(plots.heatmap(table["confidence"], kind=table.index[0][0])) == []
 
 
 def test_groups_outlive_files_joins_and_columns(tmp_path):
     table = scored("llama-grouped")
-    kept = heads.load(heads.save(table, tmp_path / "heads.parquet"))
+    kept = frame.load_table(frame.save_table(table, tmp_path / "heads.parquet"))
     renamed = kept.rename(columns=lambda name: f"again {name}")
     renamed.attrs["signatures"] = {f"again {name}": text for name, text in kept.attrs["signatures"].items()}
-    for one in (kept, heads.join(table, renamed), kept["confidence"]):
+    for one in (kept, frame.join(table, renamed), kept["confidence"]):
         assert hr.groups(one).tolist() == [0, 0, 1, 1] * 2
 
 
@@ -74,8 +77,8 @@ def test_lines_stand_between_groups_where_heads_are_in_order():
 
 
 def test_layers_may_have_groups_of_other_sizes():
-    index = heads.index({("dec-self", 0): 4, ("dec-self", 1): 4, ("enc-self", 0): 2})
-    table = heads.table({"a": np.arange(10.0)}, index, SIGNED + "dec-self=2.4")
+    index = frame.index({("dec-self", 0): 4, ("dec-self", 1): 4, ("enc-self", 0): 2})
+    table = frame.table({"a": np.arange(10.0)}, index, SIGNED + "dec-self=2.4")
     assert hr.groups(table)["dec-self"].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
     assert hr.groups(table)["enc-self"].tolist() == [0, 1]
     assert lines(plots.heatmap(table["a"], kind="dec-self")) == [(0, 1, 2)]
@@ -84,10 +87,10 @@ def test_layers_may_have_groups_of_other_sizes():
 
 def test_a_card_says_with_which_heads_it_shares(tmp_path):
     study = hr.Study(tmp_path / "study")
-    heads.save(scored("llama-grouped"), study.path("heads"))
+    frame.save_table(scored("llama-grouped"), study.path("heads"))
     page = hr.report(study, tmp_path / "page.html").read_text(encoding="utf-8")
     assert told(page)["shared"][:3] == [f"shares its keys and values with head {other}" for other in (1, 0, 3)]
-    index = heads.index({("dec-self", 0): 3})
-    heads.save(heads.table({"confidence": np.ones(3)}, index, SIGNED + "dec-self=3"), study.path("heads"))
+    index = frame.index({("dec-self", 0): 3})
+    frame.save_table(frame.table({"confidence": np.ones(3)}, index, SIGNED + "dec-self=3"), study.path("heads"))
     page = hr.report(study, tmp_path / "page.html").read_text(encoding="utf-8")
     assert told(page)["shared"][0] == "shares its keys and values with heads 1 and 2"

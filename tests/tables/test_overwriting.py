@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
-INDEX = heads.index({("enc-self", 0): 4})
+INDEX = frame.index({("enc-self", 0): 4})
 COMMITTED = sorted({path.parent for path in (Path(__file__).parents[2] / "figures").rglob("*.parquet")})
 
 
 def made_from(weights="one", text="A", **options):
-    return heads.sign(model=f"model {weights}", weights=weights, corpus=f"corpus {text}", text=text, **options)
+    return frame.sign(model=f"model {weights}", weights=weights, corpus=f"corpus {text}", text=text, **options)
 
 
 def kept(study, name, recipe):
@@ -24,7 +24,7 @@ def kept(study, name, recipe):
 
     def compute():
         times.append(1)
-        return heads.table({"a": [1.0] * 4}, INDEX, recipe)
+        return frame.table({"a": [1.0] * 4}, INDEX, recipe)
 
     study.keep(name, recipe, compute)
     return bool(times)
@@ -82,7 +82,7 @@ def test_overwriting_replaces_and_removes_what_is_of_another_model(study, caplog
 
 
 def test_overwriting_replaces_a_corpus_and_removes_what_was_derived_from_it(study):
-    kept(study, "drift-l0", heads.holding(drift="of", roles=made_from()))
+    kept(study, "drift-l0", frame.holding(drift="of", roles=made_from()))
     assert kept(Study(study.folder, overwrite=True), "heads", made_from(text="D"))
     assert study.names() == ["ablation-loss-single-zero", "heads", "history"]
 
@@ -104,7 +104,7 @@ def test_a_table_computed_on_the_way_to_another_stays(study):
 
     def compute():
         kept(over, "examples-loss-single-zero", made_from("two"))
-        return heads.table({"a": [1.0] * 4}, INDEX, made_from("two"))
+        return frame.table({"a": [1.0] * 4}, INDEX, made_from("two"))
 
     over.keep("ablation-loss-single-zero", made_from("two"), compute)
     assert study.names() == ["ablation-loss-single-zero", "examples-loss-single-zero"]

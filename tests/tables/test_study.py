@@ -16,13 +16,13 @@ import pytest
 from helpers import planted
 
 from headroles.data.corpus import Corpus, Sentence
-from headroles.experiments import score_study as survey
-from headroles.plots import gallery as pictures
-from headroles.tables import frame as heads
+from headroles.experiments import score_study
+from headroles.plots import gallery
+from headroles.tables import frame
 from headroles.tables.study import Study
 
-INDEX = heads.index({("enc-self", 0): 4})
-OPTIONS = {"resamples": 20, "scores": ["confidence", "position", "syntax", "rarity"]}
+INDEX = frame.index({("enc-self", 0): 4})
+OPTIONS = {"n_resamples": 20, "scores": ["confidence", "position", "syntax", "rarity"]}
 
 
 def whole(message):
@@ -30,7 +30,7 @@ def whole(message):
 
 
 def table(value):
-    return heads.table({"a": [float(value)] * 4}, INDEX, f"value:{value}")
+    return frame.table({"a": [float(value)] * 4}, INDEX, f"value:{value}")
 
 
 class Counted:
@@ -74,7 +74,7 @@ def test_another_recipe_is_computed_anew_and_said(study, caplog):
 
 
 def test_a_table_saved_without_a_recipe_is_computed_anew(study):
-    heads.save(table(1), study.path("heads"))
+    frame.save_table(table(1), study.path("heads"))
     assert study.keep("heads", "recipe", Counted(2))["a"].tolist() == [2.0] * 4
 
 
@@ -169,7 +169,7 @@ class Watching:
     def measure(self, corpus, **options):
         """Measure, and say how many calls of the model that took."""
         before = self.calls
-        survey.measure(self.study, planted.model(), planted.tokenizer(), corpus, **OPTIONS | options)
+        score_study.measure(self.study, planted.model(), planted.tokenizer(), corpus, **OPTIONS | options)
         return self.calls - before
 
     def written(self):
@@ -182,14 +182,14 @@ def test_a_model_is_measured_once(study):
         written = watching.written()
         assert sorted(written) == ["heads", "offsets"]
         assert watching.measure(corpus()) == 0
-        assert watching.measure(corpus(), budget=64) == 0  # how it is read is no part of the recipe
+        assert watching.measure(corpus(), max_tokens=64) == 0  # how it is read is no part of the recipe
         assert watching.measure(Corpus("renamed", corpus().sentences)) == 0
         assert watching.written() == written
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 1}, {"resamples": 21}, {"scores": ["confidence"]}, {"scores": None}, {"reference": planted.corpus()}],
+    [{"seed": 1}, {"n_resamples": 21}, {"scores": ["confidence"]}, {"scores": None}, {"reference": planted.corpus()}],
     ids=lambda change: next(iter(change)),
 )
 def test_a_model_is_measured_anew_with_other_options(change, study):
@@ -221,38 +221,38 @@ def test_a_model_is_measured_anew_with_another_corpus_or_other_weights(study):
 def test_measuring_gives_the_table_of_scores(study):
     import headroles as hr
 
-    measured = survey.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS)
+    measured = score_study.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS)
     scored = hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS)
     pd.testing.assert_frame_equal(measured, scored)
     assert measured.attrs["signatures"] == scored.attrs["signatures"]
     pd.testing.assert_frame_equal(study.load("heads"), scored)
-    pd.testing.assert_frame_equal(study.load("offsets"), hr.corpus.offsets(corpus()))
+    pd.testing.assert_frame_equal(study.load("offsets"), hr.data.offsets(corpus()))
 
 
 def test_a_corpus_without_trees_has_no_offsets(study):
     bare = Corpus("bare", tuple(Sentence(sentence.text) for sentence in corpus()))
-    survey.measure(study, planted.model(), planted.tokenizer(), bare, ["confidence"], resamples=0)
+    score_study.measure(study, planted.model(), planted.tokenizer(), bare, ["confidence"], n_resamples=0)
     assert study.names() == ["heads"]
 
 
 def test_roles_are_told_and_saved(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
-    survey.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
-    told = survey.tell(study)
+    score_study.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
+    told = score_study.tell(study)
     pd.testing.assert_frame_equal(study.load("roles"), told)
     expected = {head for head, names in planted.PLANTED.items() if "rare" in names}
     assert set(told.index[told["rare"]]) == expected
-    strict = survey.tell(study, thresholds={"positional": 1.1})
+    strict = score_study.tell(study, thresholds={"positional": 1.1})
     assert not strict["positional[-1]"].any()
     pd.testing.assert_frame_equal(study.load("roles"), strict)
 
 
 def test_the_figures_are_the_files_it_says(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
-    survey.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
-    survey.tell(study)
+    score_study.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
+    score_study.tell(study)
     before = os.listdir(study.folder)
-    files = survey.draw(study)
+    files = score_study.draw(study)
     names = ["heatmap-confidence", "heatmap-position-best", "heatmap-rarity", "dependency-enc-self", "roles-enc-self",
              "offsets"]  # fmt: skip
     assert files == [study.folder / f"{name}.png" for name in names]
@@ -262,16 +262,16 @@ def test_the_figures_are_the_files_it_says(study):
 
 
 def test_what_a_study_has_is_drawn(study):
-    heads.save(heads.table({"entropy": [1.0, 2, 3, 4]}, INDEX, "s"), study.path("heads"))
-    assert [file.name for file in survey.draw(study)] == ["heatmap-entropy.png"]
+    frame.save_table(frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, "s"), study.path("heads"))
+    assert [file.name for file in score_study.draw(study)] == ["heatmap-entropy.png"]
 
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
 def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
-    from headroles.plots import attention_map as plots
+    from headroles import plots
 
     path = tmp_path / f"a{suffix}"
-    assert pictures.save(plots.heatmap(table(1)["a"]), path) == path
+    assert gallery.save(plots.heatmap(table(1)["a"]), path) == path
     assert path.read_bytes()[:5] in (b"\x89PNG\r", b"%PDF-", b"<?xml")
     assert os.listdir(tmp_path) == [path.name]
     assert plt.get_fignums() == []
@@ -280,7 +280,7 @@ def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
 def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
     message = f"no tables in {study.folder}; make them with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
-        survey.draw(study)
+        score_study.draw(study)
     message = f"no score table in {study.folder}; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
-        survey.tell(study)
+        score_study.tell(study)

@@ -210,7 +210,7 @@ def told(path):
         return {key: value for key, value in json.loads(path.read_text()).items() if key != "problem_type"}
     if path.suffix != ".parquet":
         return path.read_bytes()
-    table = heads.load(path)
+    table = heads.load_table(path)
     drawn = heads.resamples(table)
     draws = {} if drawn is None else {name: values.tobytes() for name, values in drawn.draws.items()}
     notes = {name: value for name, value in table.attrs.items() if name != "resamples"}
@@ -230,7 +230,7 @@ def made(folder):
         (folder / f"{name}.tsv").write_text(f"label\tsentence\n{rows}")
     for name, side in (("source", corpus(150)), ("target", [one.target for one in corpus(150)])):
         (folder / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
-    (folder / "text.txt").write_text("".join(f"{one.text}\n" for one in toy.corpus(60)))
+    (folder / "text.txt").write_text("".join(f"{one.text}\n" for one in toy.synthetic_corpus(60)))
     return folder
 
 
@@ -253,9 +253,9 @@ HERE = ["--study", "."]
 PRUNE = ["--keep", "6,4", "--gate-rate", "0.3", "--epochs", "2", "--batch", "8", *HERE]
 COMMANDS = {
     "score": lambda given: ["score", *pairs(given), *HERE],
-    "ablate": lambda given: ["ablate", *pairs(given), "--budget", "320", *HERE],
+    "ablate": lambda given: ["ablate", *pairs(given), "--max-tokens", "320", *HERE],
     "prune": lambda given: ["prune", given / "films", given / "train.tsv", "--held-out", given / "dev.tsv", *PRUNE],
-    "shrink": lambda given: ["shrink", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
+    "shrink": lambda given: ["remove-heads", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
     "parse": parsed,
     "demo": lambda _: ["demo", "--folder", "."],
 }  # fmt: skip

@@ -6,31 +6,31 @@ import pytest
 import torch
 
 import headroles as hr
-from headroles.data import synthetic as toy
+from headroles.data import synthetic
 from headroles.data.corpus import Corpus
-from headroles.training import toy_translator as translator
+from headroles.training import toy_translator
 
-RECIPE = translator.RECIPES["tiny"]
+RECIPE = toy_translator.RECIPES["tiny"]
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache") / "translator"
-    return folder, *translator.translator(folder, size="tiny")
+    return folder, *toy_translator.translator(folder, size="tiny")
 
 
 def held_out() -> Corpus:
-    made = toy.corpus(400, translated=True)
+    made = synthetic.synthetic_corpus(400, translated=True)
     return Corpus("held out", tuple(one for one in made if len(one.heads) <= RECIPE.longest))
 
 
 @pytest.mark.slow
 def test_it_learns_and_is_kept(kept):
     folder, model, tokenizer = kept
-    assert translator.accuracy(model, tokenizer, held_out()) > 0.55  # untrained: below 0.02
+    assert toy_translator.accuracy(model, tokenizer, held_out()) > 0.55  # untrained: below 0.02
     assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-    again, _ = translator.translator(folder, size="tiny")
+    again, _ = toy_translator.translator(folder, size="tiny")
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -38,7 +38,7 @@ def test_it_learns_and_is_kept(kept):
 @pytest.mark.slow
 def test_every_kind_of_head_is_scored_on_gold_trees_of_both_languages(kept):
     _, model, tokenizer = kept
-    heads = hr.score(model, tokenizer, held_out(), resamples=50)
+    heads = hr.score(model, tokenizer, held_out(), n_resamples=50)
     assert list(heads.index.unique("kind")) == ["enc-self", "dec-self", "cross"]
     for kind, column in [
         ("enc-self", "syntax[nsubj dep>head]"),
@@ -47,41 +47,41 @@ def test_every_kind_of_head_is_scored_on_gold_trees_of_both_languages(kept):
     ]:
         assert heads.loc[kind, column].between(-1, 1).all()
     assert heads.loc["dec-self", "syntax[nsubj dep>head]"].isna().all()
-    assert "decoder:reference" in hr.heads.signature(heads, "confidence")
-    assert "unaligned:0" in hr.heads.signature(heads, "confidence")
+    assert "decoder:reference" in hr.provenance(heads, "confidence")
+    assert "unaligned:0" in hr.provenance(heads, "confidence")
     assert set(hr.roles(heads)["alignment[monotone]"]) <= {True, False}
 
 
 @pytest.mark.slow
 def test_closing_all_cross_heads_ruins_the_translation(kept):
     _, model, tokenizer = kept
-    whole = translator.accuracy(model, tokenizer, held_out())
-    cross = [head for head in hr.families.index(model) if head[0] == "cross"]
-    with hr.gated(model, hr.gates.closed(model, cross)):
-        assert translator.accuracy(model, tokenizer, held_out()) < whole - 0.2
+    whole = toy_translator.accuracy(model, tokenizer, held_out())
+    cross = [head for head in hr.models.head_index(model) if head[0] == "cross"]
+    with hr.mask_heads(model, hr.head_mask(model, cross)):
+        assert toy_translator.accuracy(model, tokenizer, held_out()) < whole - 0.2
 
 
 def test_what_it_learns_from_is_not_what_it_is_shown():
-    small = translator.Recipe(layers=1, width=8, heads=1, steps=1, pairs=300, longest=25)
-    learnt = {one.text for one in translator.pairs(small)}
-    assert len(learnt & {one.text for one in toy.corpus(300)}) < 3
+    small = toy_translator.Recipe(layers=1, width=8, heads=1, steps=1, pairs=300, longest=25)
+    learnt = {one.text for one in toy_translator.pairs(small)}
+    assert len(learnt & {one.text for one in synthetic.synthetic_corpus(300)}) < 3
 
 
 def test_an_interrupted_training_leaves_nothing(tmp_path, monkeypatch):
     def stop(*_args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(translator, "_trainer", stop)
+    monkeypatch.setattr(toy_translator, "_trainer", stop)
     monkeypatch.setitem(
-        translator.RECIPES, "tiny", translator.Recipe(1, 8, 1, steps=1, pairs=50, longest=8, vocabulary=90)
+        toy_translator.RECIPES, "tiny", toy_translator.Recipe(1, 8, 1, steps=1, pairs=50, longest=8, vocabulary=90)
     )
     with pytest.raises(KeyboardInterrupt):
-        translator.translator(tmp_path / "kept", size="tiny")
+        toy_translator.translator(tmp_path / "kept", size="tiny")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_each_recipe_has_its_own_place(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    places = {translator._cache(recipe) for recipe in translator.RECIPES.values()}
-    assert len(places) == len(translator.RECIPES)
+    places = {toy_translator._cache(recipe) for recipe in toy_translator.RECIPES.values()}
+    assert len(places) == len(toy_translator.RECIPES)
     assert all(place.parent == tmp_path / "headroles" for place in places)

@@ -38,11 +38,11 @@ from helpers.trainings import (
 import headroles as hr
 from headroles.ablation.evaluation import evaluate
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import batching as batches
+from headroles.models import batching
 from headroles.scores.accumulator import counting
 from headroles.scores.labels import LABELLED
-from headroles.tables import frame as heads
-from headroles.training.trainer import classifier, train
+from headroles.tables import frame
+from headroles.training.trainer import load_classifier, train
 
 
 @cache
@@ -109,8 +109,8 @@ def test_a_translator_learns_and_its_folder_is_a_model(tmp_path):
     assert (table[["loss", "held_out loss"]].iloc[-1] < table[["loss", "held_out loss"]].iloc[0] / 2).all()
     assert not model.training
     again, own = hr.load(tmp_path)
-    (batch,) = batches.batches(batches.encode(text, own, again), again)
-    (expected,) = batches.batches(batches.encode(text, tokens, model), model)
+    (batch,) = batching.batches(batching.encode(text, own, again), again)
+    (expected,) = batching.batches(batching.encode(text, tokens, model), model)
     with torch.no_grad():
         assert torch.equal(again(**batch.inputs).logits, model(**expected.inputs).logits)
 
@@ -146,7 +146,7 @@ def test_columns_say_what_they_are_of(tmp_path):
     fields = {"model:BertForSequenceClassification", "corpus:films", f"text:{films(8).hash}"}
     fields |= {f"held_out:{films(9, 1).hash}", "metrics:Accuracy(),F1()", "epochs:1", "batch:4", "rate:2e-05", "seed:3"}
     for column in table:
-        assert fields <= set(heads.signature(table, column).split("|"))
+        assert fields <= set(frame.provenance(table, column).split("|"))
     expected = ["held_out accuracy", "held_out accuracy.low", "held_out accuracy.high"]
     expected += [column.replace("accuracy", "f1") for column in expected]
     assert list(table)[3:] == expected
@@ -401,7 +401,7 @@ def base(tmp_path_factory):
 
 
 def test_classes_are_the_labels_of_the_corpus_in_order(base):
-    model, tokens = classifier(base, labelled("no", "maybe", "no", "yes", "a"))
+    model, tokens = load_classifier(base, labelled("no", "maybe", "no", "yes", "a"))
     assert model.config.id2label == {0: "a", 1: "maybe", 2: "no", 3: "yes"}
     assert model.config.label2id == {"a": 0, "maybe": 1, "no": 2, "yes": 3}
     assert model.classifier.out_features == 4
@@ -416,7 +416,7 @@ def test_a_new_head_is_the_same_at_each_load(base):
     for seed in range(2):
         torch.manual_seed(seed)
         before = torch.random.get_rng_state()
-        found.append(classifier(base, films(8))[0])
+        found.append(load_classifier(base, films(8))[0])
         assert torch.equal(torch.random.get_rng_state(), before)
     same_weights(*found)
     assert found[0].classifier.weight.std() > 0
@@ -440,15 +440,15 @@ UNFIT = [
 @pytest.mark.parametrize(("labels", "message"), UNFIT)
 def test_labels_that_are_not_classes_make_no_classifier(labels, message, base):
     with pytest.raises(ValueError, match=whole(message)):
-        classifier(base, labelled(*labels))
+        load_classifier(base, labelled(*labels))
 
 
 # --- sentence pairs -------------------------------------------------------------------------------------------------
 
 
 def in_batches(text, tokens, **options):
-    encoded = batches.encode(text, tokens, untrained(), **options)
-    return list(batches.batches(encoded, untrained(), budget=100))
+    encoded = batching.encode(text, tokens, untrained(), **options)
+    return list(batching.batches(encoded, untrained(), max_tokens=100))
 
 
 def tokenised(tokens, text, numbers):
@@ -529,11 +529,11 @@ def measured(name):
 KINDS = {"sentences": ["accuracy", "loss"], "pairs": ["loss", "accuracy"], "translations": ["loss"]}
 
 
-@pytest.mark.parametrize("budget", [60, 4096])
+@pytest.mark.parametrize("max_tokens", [60, 4096])
 @pytest.mark.parametrize("name", KINDS)
-def test_values_and_intervals_are_those_of_a_plain_loop(name, budget):
+def test_values_and_intervals_are_those_of_a_plain_loop(name, max_tokens):
     losses, counts, right = looped(name)
-    table = evaluate(*measured(name), KINDS[name], budget=budget, resamples=200, seed=3)
+    table = evaluate(*measured(name), KINDS[name], max_tokens=max_tokens, n_resamples=200, seed=3)
     assert list(table.index) == KINDS[name]
     assert (table.index.name, list(table)) == ("metric", ["value", "low", "high"])
     weights = counting(range(len(losses)), 200, 3).numpy()
@@ -555,7 +555,7 @@ def test_what_is_written_is_worth_what_sacrebleu_says():
         hypotheses += tokens.batch_decode(ids, skip_special_tokens=True)
     references = [[one.target.text for one in text]]
     expected = [score(hypotheses, references).score for score in (sacrebleu.corpus_chrf, sacrebleu.corpus_bleu)]
-    table = evaluate(model, tokens, text, ["chrf", "bleu"], resamples=50)
+    table = evaluate(model, tokens, text, ["chrf", "bleu"], n_resamples=50)
     assert table["value"].tolist() == pytest.approx(expected, abs=1e-9)
     assert expected[0] > 0
     assert (table["low"] <= table["value"]).all()
@@ -572,12 +572,12 @@ def test_rows_are_named_after_the_metrics_and_lie_within_their_intervals():
     assert (table["value"] <= table["high"]).all()
     fields = {"corpus:films", f"text:{films(40, 1).hash}", "resamples:1000", "seed:0"}
     for column in table:
-        assert fields <= set(heads.signature(table, column).split("|"))
+        assert fields <= set(frame.provenance(table, column).split("|"))
 
 
 def test_without_resamples_there_are_no_intervals():
     asked = *measured("sentences"), ["loss", "accuracy"]
-    found = evaluate(*asked, resamples=0)
+    found = evaluate(*asked, n_resamples=0)
     assert found[["low", "high"]].isna().all(axis=None)
     assert found["value"].tolist() == evaluate(*asked)["value"].tolist()
 
@@ -639,7 +639,7 @@ def test_the_command_trains_a_classifier(base, tmp_path):
     command = ["train", base, text, "--output", tmp_path / "new", *parts]
     done = run(*command)
     assert (done.code, done.err) == (0, "")
-    history = heads.load(tmp_path / "new" / "history.parquet")
+    history = frame.load_table(tmp_path / "new" / "history.parquet")
     assert history["step"].tolist() == [10, 20, 30]
     assert "trained on 80 examples" in done.out
     for name in ("loss", "held_out accuracy", "held_out loss"):
@@ -667,7 +667,7 @@ def test_the_command_trains_a_translator(tmp_path):
     done = run("train", tmp_path / "model", *paths, "--output", tmp_path / "new", "--epochs", 2, *held_out)
     assert (done.code, done.err) == (0, "")
     model, tokens = hr.load(tmp_path / "new")
-    found = heads.load(tmp_path / "new" / "history.parquet")["held_out loss"]
+    found = frame.load_table(tmp_path / "new" / "history.parquet")["held_out loss"]
     assert len(found) == 2
     assert found.iloc[-1] == evaluate(model, tokens, hr.read(*paths), ["loss"]).loc["loss", "value"]
 

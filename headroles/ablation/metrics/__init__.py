@@ -10,6 +10,11 @@ METRICS: dict[str, Metric] = {
 }
 
 
+def list_metrics() -> dict[str, Metric]:
+    """Return the metrics that a name can stand for, beside the names of objectives."""
+    return dict(METRICS)
+
+
 def metric(given: str | Metric | objectives.Objective) -> Metric:
     """The metric of a name, or of an objective. Raises ValueError, with the known ones, for another."""
     if isinstance(given, Metric):
@@ -40,5 +45,6 @@ __all__ = [
     "Perplexity",
     "Read",
     "Written",
+    "list_metrics",
     "metric",
 ]

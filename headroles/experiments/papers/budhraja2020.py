@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from headroles import plots
 from headroles.experiments.papers.artefact import (
     LITTLE,
     Holds,
@@ -27,7 +28,6 @@ from headroles.experiments.papers.artefact import (
 )
 from headroles.experiments.papers.stakes import trained
 from headroles.experiments.papers.tables import Bench, gains, metric_of
-from headroles.plots import attention_map as plots
 
 ENDS = ("", ".low", ".high")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from headroles import plots
 from headroles.experiments.papers.tables import of_kind
-from headroles.plots import attention_map as plots
 from headroles.plots.matrix import new_axes
 
 

@@ -16,9 +16,9 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import read
 from headroles.experiments.papers.stakes import within_layers
 from headroles.experiments.papers.tables import of_kind
-from headroles.models import loading as models
-from headroles.scores import attention, score
-from headroles.tables import frame as heads
+from headroles.models import loading
+from headroles.scores import attention_matrix, score
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def looks(
     How rare a token is, is counted in `corpus`; `counted` are tokens that are not special, `rarest` the first of the
     least frequent among them.
     """
-    special = models.special(tokenizer, model)
+    special = loading.special(tokenizer, model)
     counts: Counter[int] = Counter()
     for one in corpus:
         counts.update(tokenizer(one.text)["input_ids"])
     rows = []
     for number, sentence in enumerate(sentences):
-        weights = attention(model, tokenizer, sentence, head).to_numpy()
+        weights = attention_matrix(model, tokenizer, sentence, head).to_numpy()
         ids = tokenizer(sentence.text)["input_ids"]
         real = [place for place, one in enumerate(ids) if one not in special]
         rarest = min(real, key=lambda place: counts[ids[place]])
@@ -53,9 +53,9 @@ def looks(
             for query in range(len(ids))
             for key in range(len(ids))
         ]
-    columns = ["sentence", *heads.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
+    columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
     table = pd.DataFrame(rows, columns=columns)
-    text = heads.sign(model=models.name(model), weights=models.revision(model), counted_in=corpus.hash)
+    text = frame.sign(model=loading.name(model), weights=loading.revision(model), counted_in=corpus.hash)
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
 
@@ -115,7 +115,12 @@ def references(workshop: Workshop) -> list[Path]:
     correlation of confidence with relevance within layers.
     """
     study, corpus = Study(workshop.references / "relevance"), workshop.material.dev
-    parts = (models.revision(models.untrained(workshop.model)), models.tokens(workshop.tokenizer), corpus.hash, COUNT)
+    parts = (
+        loading.revision(loading.untrained(workshop.model)),
+        loading.tokens(workshop.tokenizer),
+        corpus.hash,
+        COUNT,
+    )
     study.keep("untrained", " ".join(map(str, parts)), lambda: _measured(workshop))
     return [study.path("untrained")]
 
@@ -123,14 +128,14 @@ def references(workshop: Workshop) -> list[Path]:
 def _measured(workshop: Workshop) -> pd.DataFrame:
     rows, signature = [], ""
     for seed in range(1, COUNT + 1):
-        fresh = models.untrained(workshop.model, seed=seed)
-        found = score(fresh, workshop.tokenizer, workshop.material.dev, ["confidence", "relevance"], resamples=2)
+        fresh = loading.untrained(workshop.model, seed=seed)
+        found = score(fresh, workshop.tokenizer, workshop.material.dev, ["confidence", "relevance"], n_resamples=2)
         name = next(name for name in map(str, found) if name.startswith("relevance[") and name.endswith(SIZE))
         pair: Any = of_kind(found)[["confidence", name]]
         equal = pair[name].groupby(level="layer").transform("size")
         most, told = float((pair[name] * equal).max()), within_layers(pair)
         rows.append({"seed": seed, "most": most, "correlation": float(told["spearman"])})
-        signature = signature or heads.signature(found, name)
+        signature = signature or frame.provenance(found, name)
     table = pd.DataFrame(rows)
     table.attrs["signatures"] = dict.fromkeys(table, signature)
     return table
@@ -141,8 +146,8 @@ def trainings(workshop: Workshop) -> list[Path]:
     study = Study(workshop.folder / "pruning")
     rows = [_training("retrained", workshop.tune, workshop), _training("finetuned", workshop.tune, workshop)]
     table = pd.DataFrame([*rows, _training("scratch", workshop.scratch, workshop)])
-    table.attrs["signatures"] = dict.fromkeys(table, heads.sign(corpus=workshop.material.train.name))
-    heads.save(table, study.path("trainings"))
+    table.attrs["signatures"] = dict.fromkeys(table, frame.sign(corpus=workshop.material.train.name))
+    frame.save_table(table, study.path("trainings"))
     return [study.path("trainings")]
 
 
@@ -159,7 +164,7 @@ def control(workshop: Workshop, *, trains: bool = False) -> Workshop:
     """
     found = copy(workshop)
     found.folder = workshop.folder / "untrained"
-    found.model = models.untrained(workshop.model)
+    found.model = loading.untrained(workshop.model)
     found.tune, found.scratch = workshop.tune | {"rate": 0.0}, workshop.scratch | {"rate": 0.0}
     found.trains = trains
     return found

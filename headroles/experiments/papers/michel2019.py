@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from headroles import plots
 from headroles.experiments.papers.artefact import (
     LITTLE,
     Claim,
@@ -27,7 +28,6 @@ from headroles.experiments.papers.artefact import (
 )
 from headroles.experiments.papers.stakes import VALUES, better, costs, rises, scale, stake
 from headroles.experiments.papers.tables import Bench, Missing, field, metric_of, of_kind
-from headroles.plots import attention_map as plots
 from headroles.plots.effects import correlations, effect_of
 from headroles.plots.matrix import new_axes
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from headroles.plots.scales import SMALLER_IS_BETTER
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
-from headroles.tables.provenance import metric_of as metric_in
+from headroles.tables.signatures import metric_of as metric_in
 
 METRICS = ("bleu", "chrf", "accuracy", "matthews", "f1", "agreement", "perplexity", "loss")  # the papers' own first
 _METRIC = rf"(?P<metric>{'|'.join(METRICS)})"
@@ -80,23 +80,23 @@ NEEDS = {
     ),
     "best": Need(
         "effects of keeping one head of a layer",
-        "headroles ablate MODEL CORPUS --plan rest",
+        "headroles ablate MODEL CORPUS --unit rest",
         rf"best-{_METRIC}-zero",
     ),
     "halves": Need(
         "effects of keeping a head that was chosen on other examples",
-        "headroles ablate MODEL CORPUS --plan rest",
+        "headroles ablate MODEL CORPUS --unit rest",
         rf"best-{_METRIC}-zero-halves",
     ),
     "curves": Need(
         "curves of heads closed together by importance",
-        "headroles curve MODEL CORPUS --by importance",
+        "headroles ablation-curve MODEL CORPUS --by importance",
         rf"curves-{_METRIC}",
         rows=lambda table: "importance" in set(table["order"]),
     ),
     "kinds": Need(
         "curves of heads of each kind closed together by importance",
-        "headroles curve MODEL CORPUS --by importance --kind each",
+        "headroles ablation-curve MODEL CORPUS --by importance --kind each",
         rf"curves-{_METRIC}-each",
     ),
     "sizes-encoder": Need(
@@ -135,23 +135,23 @@ NEEDS = {
     ),
     "contest": Need(
         "a contest of strategies",
-        "headroles contest MODEL CORPUS",
+        "headroles compare-pruning MODEL CORPUS",
         "(.*-)?contest",
         ("strategy", "tuned"),
         _strategies("importance", "random"),
     ),
     "places": Need(
         "a contest of places",
-        'headroles contest MODEL CORPUS --strategies "bottom,middle,top,ends,middle alternating,random"',
+        'headroles compare-pruning MODEL CORPUS --strategies "bottom,middle,top,ends,middle alternating,random"',
         ".*",
         ("strategy", "tuned", r"value\.low"),
         _strategies("middle", "ends"),
     ),
     "compensation": Need(
-        "how far each head moved in fine-tuning", "headroles compensation MODEL TUNED ...", r"compensation-\d+"
+        "how far each head moved in fine-tuning", "headroles weight-change MODEL TUNED ...", r"compensation-\d+"
     ),
     "uniformity": Need(
-        "whether all heads moved alike", "headroles compensation MODEL TUNED TUNED TUNED", "uniformity", ("w", "p")
+        "whether all heads moved alike", "headroles weight-change MODEL TUNED TUNED TUNED", "uniformity", ("w", "p")
     ),
 }
 
@@ -239,11 +239,11 @@ def field(table: pd.DataFrame, name: str, column: str | None = None) -> str:
     """A field of the signature of a column, by default the first that is signed; "" where there is none."""
     signatures: dict[str, str] = table.attrs.get("signatures", {})
     text = signatures.get(column, "") if column else next(iter(signatures.values()), "")
-    return dict(heads.fields(text)).get(name, "")
+    return dict(frame.fields(text)).get(name, "")
 
 
 def _named(path: Path) -> pd.DataFrame:
-    table = heads.load(path)
+    table = frame.load_table(path)
     table.attrs["file"] = str(path)
     return table
 
@@ -253,4 +253,4 @@ def _fits(path: Path, need: Need) -> bool:
     columns = pq.read_schema(path).names
     if not all(any(re.fullmatch(wanted, name) for name in columns) for wanted in need.columns):
         return False
-    return need.rows is len or need.rows(heads.load(path))
+    return need.rows is len or need.rows(frame.load_table(path))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 
-from headroles.data import synthetic as toy
+from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.experiments.papers.materials import Material
 from headroles.experiments.papers.workflow import Workshop
@@ -20,7 +20,7 @@ COUNTED = 1500  # sentences in which tokens are counted: the rarest must be outs
 FEW: dict[str, Any] = {
     "keep": (0.5, 0.2),
     "seeds": 1,
-    "resamples": 100,
+    "n_resamples": 100,
     "contested": (0.5,),
     "timed": {"batches": (1, 4), "length": 8, "repeats": 2},
 }
@@ -42,7 +42,15 @@ def _translation(folder: Path, seed: int) -> Workshop:
     scratch = {"epochs": 2, "rate": 3e-3, "batch": 32}
     tune = {"epochs": 1, "rate": 1e-3, "batch": 32}
     return Workshop(
-        folder, model, tokenizer, data, metric="loss", tune=tune, scratch=scratch, counted=toy.corpus(COUNTED), **FEW
+        folder,
+        model,
+        tokenizer,
+        data,
+        metric="loss",
+        tune=tune,
+        scratch=scratch,
+        counted=synthetic.synthetic_corpus(COUNTED),
+        **FEW,
     )
 
 
@@ -61,13 +69,19 @@ def _classifier(folder: Path, seed: int) -> Workshop:
     options: Any = {"rate": 3e-3, "batch": 16, "warmup_steps": 10, "save_strategy": "no"}
     train(model, tokenizer, data.train, folder / ".trainings" / "model", epochs=10, **options)
     return Workshop(
-        folder, model, tokenizer, data, tune={"rate": 1e-3, "batch": 32}, counted=toy.corpus(COUNTED), **FEW
+        folder,
+        model,
+        tokenizer,
+        data,
+        tune={"rate": 1e-3, "batch": 32},
+        counted=synthetic.synthetic_corpus(COUNTED),
+        **FEW,
     )
 
 
 def _material(seed: int, *, translated: bool) -> Material:
     """Short sentences to learn and measure on; longer ones are the other domain."""
-    made = toy.corpus(1800, seed=seed + 2, translated=translated)
+    made = synthetic.synthetic_corpus(1800, seed=seed + 2, translated=translated)
     if not translated:
         made = Corpus(
             made.name, tuple(replace(one, label="object" if "obj" in one.relations else "no") for one in made)

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis import role_rules as role
-from headroles.experiments.papers import drawings as drawn
+from headroles import plots
+from headroles.analysis import role_rules
+from headroles.experiments.papers import drawings
 from headroles.experiments.papers.artefact import (
     LITTLE,
     TWICE,
@@ -44,7 +45,6 @@ from headroles.experiments.papers.stakes import (
     within_layers,
 )
 from headroles.experiments.papers.tables import Bench, Missing, field, gains, metric_of, of_kind
-from headroles.plots import attention_map as plots
 from headroles.plots.sparsity import FUNCTIONS, LOW, THIRDS
 from headroles.tables.frame import KINDS
 
@@ -79,12 +79,12 @@ def fig1b(bench: Bench) -> Reproduced:
     rows += [("rank correlation with relevance", *told[["spearman", "spearman.low", "spearman.high"]])]
     found = beside(pd.DataFrame(rows, columns=["what", "ours", "ours.low", "ours.high"]), "voita2019-fig1b", "what")
     found["untrained"] = expected(_reference(bench, "correlation"))
-    return judged(fig1b_claim, found, lambda: drawn.ranked(pair))
+    return judged(fig1b_claim, found, lambda: drawings.ranked(pair))
 
 
 def fig1c(bench: Bench) -> Reproduced:
     """Functions of the encoder's heads."""
-    told = role.roles(bench.table("functions"))
+    told = role_rules.roles(bench.table("functions"))
     found = beside(_functions(of_kind(told)), "voita2019-fig1c", "function")
     return judged(fig1c_claim, found, lambda: plots.roles(told, kind="enc-self"))
 
@@ -95,11 +95,11 @@ def fig2(bench: Bench) -> Reproduced:
     if not others:
         raise Missing("Fig. 2 shows other models, and there is one table of scores; headroles score on another corpus")
     names = [_told_on(table, first) for table in others]
-    told = [role.roles(table) for table in others]
+    told = [role_rules.roles(table) for table in others]
     parts = [_functions(of_kind(table)).assign(corpus=name) for table, name in zip(told, names, strict=True)]
     found = beside(pd.concat(parts, ignore_index=True), "voita2019-fig2", "function")
     panels = [*zip(others, told, names, strict=True)]
-    return judged(fig2_claim, found, lambda: drawn.corpora(panels))
+    return judged(fig2_claim, found, lambda: drawings.corpora(panels))
 
 
 def fig3(bench: Bench) -> Reproduced:
@@ -133,10 +133,10 @@ def fig5(bench: Bench) -> Reproduced:
     for name, part in table.groupby("sentence", sort=False):
         tokens = part.drop_duplicates("key").set_index("key")
         counted = tokens.index[tokens["counted"]]
-        most = drawn.weights(part)[counted].idxmax(axis=1)[counted]
+        most = drawings.weights(part)[counted].idxmax(axis=1)[counted]
         rows.append((name, len(most), int(tokens.loc[most, "rarest"].sum())))
     found = pd.DataFrame(rows, columns=["sentence", "queries", "hits"])
-    return judged(fig5_claim, found, lambda: drawn.sentences(table))
+    return judged(fig5_claim, found, lambda: drawings.sentences(table))
 
 
 def rare(bench: Bench) -> Reproduced:
@@ -220,7 +220,7 @@ def gates(bench: Bench) -> Reproduced:
     counts = {"heads": [*map(_size, tables)], "of": [*map(len, ends)]}
     counts |= {"undecided": [int(end.between(0.1, 0.9).sum()) for end in ends]}
     counts |= {"closed": [int((end < 0.1).sum()) for end in ends]}
-    return judged(gates_claim, pd.DataFrame(counts), lambda: drawn.histories(tables, counts["heads"]))
+    return judged(gates_claim, pd.DataFrame(counts), lambda: drawings.histories(tables, counts["heads"]))
 
 
 def _reference(bench: Bench, column: str) -> list[float]:
@@ -248,7 +248,7 @@ def _functions(told: pd.DataFrame) -> pd.DataFrame:
     """How many heads have each function, surely and possibly."""
     rows = []
     for family in ROLES:
-        variants = [name for name in role.names(told) if name.partition("[")[0] == family]
+        variants = [name for name in role_rules.names(told) if name.partition("[")[0] == family]
         stable = told[[f"{name}.stability" for name in variants]].max(axis=1)
         counts = [told[variants].any(axis=1).sum(), *((stable >= share).sum() for share in KNOWN)]
         known = told[[f"{name}.value" for name in variants]].notna().any(axis=None)

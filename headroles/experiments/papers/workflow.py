@@ -15,23 +15,23 @@ from headroles.ablation.curves import curves_in, orders
 from headroles.ablation.effects import closed_in
 from headroles.ablation.evaluation import evaluate
 from headroles.data.corpus import Corpus
-from headroles.experiments import score_study as survey
-from headroles.experiments.dynamics import dynamics
-from headroles.experiments.papers import materials as baselines
+from headroles.experiments import score_study
+from headroles.experiments.papers import materials
 from headroles.experiments.papers.materials import Material, looks
 from headroles.experiments.papers.tables import Missing
+from headroles.experiments.training_dynamics import dynamics
 from headroles.models import heads as families
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.plots.scales import SMALLER_IS_BETTER
-from headroles.pruning.comparison import prune_contest
-from headroles.pruning.efficiency import efficiency
+from headroles.pruning.comparison import compare_pruning
+from headroles.pruning.costs import efficiency
 from headroles.pruning.l0 import L0
-from headroles.pruning.rankings import Random, Roles, Setting, among
-from headroles.pruning.removal import shrink
-from headroles.pruning.sparsity import prune_sizes
-from headroles.pruning.weight_changes import alike, compensation
+from headroles.pruning.rankings import ByRoles, Random, RankingContext, among
+from headroles.pruning.removal import remove_heads
+from headroles.pruning.sparsity import sparsity_sweep
+from headroles.pruning.weight_changes import alike, weight_change
 from headroles.scores import outputs
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -57,7 +57,7 @@ class Workshop:
         gate_rate: float = 0.1,
         tune: Mapping[str, Any] | None = None,
         scratch: Mapping[str, Any] | None = None,
-        resamples: int = 1000,
+        n_resamples: int = 1000,
         timed: Mapping[str, Any] | None = None,
         counted: Corpus | None = None,
         overwrite: bool = False,
@@ -68,7 +68,7 @@ class Workshop:
         self.translation = bool(model.config.is_encoder_decoder)
         self.metric = metric or ("bleu" if self.translation else "accuracy" if outputs.has_classes(model) else "loss")
         self.keep, self.contested, self.seeds = keep, contested, seeds
-        self.gate_rate, self.resamples = gate_rate, resamples
+        self.gate_rate, self.n_resamples = gate_rate, n_resamples
         self.counted = material.train if counted is None else counted  # how frequent tokens are
         self.tune: dict[str, Any]
         self.scratch: dict[str, Any]
@@ -77,10 +77,10 @@ class Workshop:
 
     def make(self, need: str) -> list[Path]:
         """The files of a need, made now or kept from before. Raises Missing for what this model or material lacks."""
-        if need in baselines.TRAINED and not self.trains:
+        if need in materials.TRAINED and not self.trains:
             raise Missing("pruning and training are not done again for an untrained model")
-        if need in baselines.MADE:
-            return baselines.MADE[need](self)
+        if need in materials.MADE:
+            return materials.MADE[need](self)
         made: list[Path] = getattr(self, f"_{need.replace('-', '_')}")()
         return made
 
@@ -90,7 +90,7 @@ class Workshop:
     def _relevance(self) -> list[Path]:
         asked = ["confidence", "importance", "relevance"]
         study = self._study("relevance")
-        survey.measure(study, self.model, self.tokenizer, self.material.dev, asked, resamples=self.resamples)
+        score_study.measure(study, self.model, self.tokenizer, self.material.dev, asked, n_resamples=self.n_resamples)
         return [study.path("heads")]
 
     def _functions(self) -> list[Path]:
@@ -98,8 +98,8 @@ class Workshop:
         for name, corpus in (("functions", self._trees()), ("functions-other", self.material.other_trees)):
             if corpus is not None:
                 study = self._study(name)
-                options: Any = {"resamples": self.resamples, "reference": self.counted}
-                survey.measure(study, self.model, self.tokenizer, corpus, **options)
+                options: Any = {"n_resamples": self.n_resamples, "reference": self.counted}
+                score_study.measure(study, self.model, self.tokenizer, corpus, **options)
                 found.append(study.path("heads"))
         return found
 
@@ -107,7 +107,7 @@ class Workshop:
         return [path.with_name("offsets.parquet") for path in self._functions()]
 
     def _attention(self) -> list[Path]:
-        told = heads.load(self._functions()[0])
+        told = frame.load_table(self._functions()[0])
         if "enc-self" not in told.index.unique("kind"):
             raise Missing("the rare-word head is one of an encoder, and this model has none")
         rarity = told.xs("enc-self", level="kind", drop_level=False)["rarity"]
@@ -115,7 +115,7 @@ class Workshop:
             raise Missing("no sentence with trees has a token outside the 500 most frequent of the corpus to learn")
         rarest, given = rarity.idxmax(), self.material.sentences or self._trees()
         short = [one for one in given if len(one.text.split()) <= LONGEST][:3]
-        study, recipe = self._study("functions"), f"{models.revision(self.model)} {rarest} {given.hash}"
+        study, recipe = self._study("functions"), f"{loading.revision(self.model)} {rarest} {given.hash}"
         study.keep("attention-rare", recipe, lambda: looks(self.model, self.tokenizer, self.counted, short, rarest))
         return [study.path("attention-rare")]
 
@@ -132,8 +132,8 @@ class Workshop:
     def _halves(self) -> list[Path]:
         return [self._closed("ablation", self.material.test, "rest").path(f"best-{self.metric}-zero-halves")]
 
-    def _closed(self, name: str, corpus: Corpus, plan: Any) -> Study:
-        options: Any = {"metric": self.metric, "plan": plan, "resamples": self.resamples}
+    def _closed(self, name: str, corpus: Corpus, unit: Any) -> Study:
+        options: Any = {"metric": self.metric, "unit": unit, "n_resamples": self.n_resamples}
         closed_in(self._study(name), self.model, self.tokenizer, corpus, **options)
         return self._study(name)
 
@@ -144,10 +144,10 @@ class Workshop:
         return self._together("each", 0)
 
     def _together(self, kind: Any, seeds: int) -> list[Path]:
-        told = heads.join(heads.load(self._relevance()[0]), heads.load(self._single()[0]))
+        told = frame.join(frame.load_table(self._relevance()[0]), frame.load_table(self._single()[0]))
         effect = f"{'' if self.metric in SMALLER_IS_BETTER else '-'}ablation[{self.metric}]"
         listed = orders(told, ["importance"] if kind else ["importance", effect], kind=kind, seeds=seeds)
-        options: Any = {"metric": self.metric, "kind": kind, "resamples": self.resamples}
+        options: Any = {"metric": self.metric, "kind": kind, "n_resamples": self.n_resamples}
         curves_in(self._study("curves"), self.model, self.tokenizer, self.material.test, listed, **options)
         name = "-".join(["curves", self.metric, *([kind] if kind else [])])
         return [self._study("curves").path(name)]
@@ -176,52 +176,52 @@ class Workshop:
         study = self._study("pruning")
         gates = L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing")
         options: Any = {"keep": self.keep, "kinds": kind and [kind], "metric": self.metric, "tune": self.tune}
-        options |= {"scored": self.material.trees, "resamples": self.resamples}
-        prune_sizes(study, self.model, self.tokenizer, self.material.train, self.material.test, gates, **options)
+        options |= {"scored": self.material.trees, "n_resamples": self.n_resamples}
+        sparsity_sweep(study, self.model, self.tokenizer, self.material.train, self.material.test, gates, **options)
         return study
 
     def _scratch(self) -> list[Path]:
         study = self._study("pruning")
-        sizes, left = (heads.load(path[0]) for path in (self._sizes(), self._survival()))
+        sizes, left = (frame.load_table(path[0]) for path in (self._sizes(), self._survival()))
         rows = []
         for name in left.filter(regex=r"\]$"):
             gone = left.index[left[name] == 0]
             found = self._anew(gone, str(name)).loc[self.metric]
             row = sizes[sizes["heads"] == int(left[name].sum())].iloc[0]
-            kinds = dict(zip("edc", row[list(heads.KINDS)], strict=True))
+            kinds = dict(zip("edc", row[list(frame.KINDS)], strict=True))
             same = {f"finetuned{end}": row[of] for end, of in _ENDS.items()}
             rows.append(
                 {"heads": row["heads"]} | kinds | same | {f"scratch{end}": found[of] for end, of in _ENDS.items()}
             )
         table = pd.DataFrame(rows)
-        table.attrs["signatures"] = dict.fromkeys(table, heads.signature(sizes, "value"))
-        heads.save(table, study.path("scratch"))
+        table.attrs["signatures"] = dict.fromkeys(table, frame.provenance(sizes, "value"))
+        frame.save_table(table, study.path("scratch"))
         return [study.path("scratch")]
 
     def _anew(self, gone: Any, name: str) -> pd.DataFrame:
         """What a model without these heads reaches that is trained from scratch."""
-        model = shrink(models.untrained(self.model), list(gone))
+        model = remove_heads(loading.untrained(self.model), list(gone))
         train(model, self.tokenizer, self.material.train, self._hidden("scratch", name), **self.scratch)
-        return evaluate(model, self.tokenizer, self.material.test, [self.metric], resamples=self.resamples)
+        return evaluate(model, self.tokenizer, self.material.test, [self.metric], n_resamples=self.n_resamples)
 
     def _efficiency(self) -> list[Path]:
         study = self._study("efficiency")
-        study.remove(study.claim("efficiency", heads.sign(weights=models.revision(self.model))))
+        study.remove(study.claim("efficiency", frame.sign(weights=loading.revision(self.model))))
         if not study.has("efficiency"):
-            heads.save(efficiency(self.model, self._chance(), **self.timed), study.path("efficiency"))
+            frame.save_table(efficiency(self.model, self._chance(), **self.timed), study.path("efficiency"))
         return [study.path("efficiency")]
 
     def _dynamics(self) -> list[Path]:
         self._only_translation()
         place = self._hidden("training", "all")
-        train(models.untrained(self.model), self.tokenizer, self.material.train, place, **self.scratch)
+        train(loading.untrained(self.model), self.tokenizer, self.material.train, place, **self.scratch)
         told = self.material.trees or self.material.dev
-        options: Any = {"metric": self.metric, "resamples": self.resamples}
+        options: Any = {"metric": self.metric, "n_resamples": self.n_resamples}
         dynamics(self._study("dynamics"), place, told, self.material.test, **options)
         return [self._study("dynamics").path("dynamics-curves")]
 
     def _contest(self) -> list[Path]:
-        told = [] if self.material.trees is None else [Roles(heads.load(self._functions()[0]))]
+        told = [] if self.material.trees is None else [ByRoles(frame.load_table(self._functions()[0]))]
         chosen = ["importance", "effect", L0(rate=self.gate_rate), *told, "random", "-importance"]
         return self._contest_of("contest", chosen, self.contested)
 
@@ -231,20 +231,20 @@ class Workshop:
     def _contest_of(self, name: str, strategies: Sequence[Any], keep: Sequence[float]) -> list[Path]:
         parts = self.model, self.tokenizer, self.material.train, self.material.test
         options: Any = {"strategies": strategies, "keep": keep, "seeds": self.seeds, "metric": self.metric}
-        prune_contest(self._study(name), *parts, tune=self.tune, resamples=self.resamples, **options)
+        compare_pruning(self._study(name), *parts, tune=self.tune, n_resamples=self.n_resamples, **options)
         return [self._study(name).path("contest")]
 
     def _compensation(self) -> list[Path]:
         study = self._study("compensation")
-        gone, tables = self._chance()[: len(families.index(self.model)) // 2], []
+        gone, tables = self._chance()[: len(families.head_index(self.model)) // 2], []
         for seed in range(max(self.seeds, 3)):
-            tuned = shrink(deepcopy(self.model), gone)
+            tuned = remove_heads(deepcopy(self.model), gone)
             place = self._hidden("compensation", str(seed))
             train(tuned, self.tokenizer, self.material.train, place, seed=seed, **self.tune)
-            tables.append(compensation(self.model, tuned))
-            study.remove(study.claim(f"compensation-{seed}", heads.signature(tables[-1], "moved[all]")))
-            heads.save(tables[-1], study.path(f"compensation-{seed}"))
-        heads.save(alike(tables), study.path("uniformity"))
+            tables.append(weight_change(self.model, tuned))
+            study.remove(study.claim(f"compensation-{seed}", frame.provenance(tables[-1], "moved[all]")))
+            frame.save_table(tables[-1], study.path(f"compensation-{seed}"))
+        frame.save_table(alike(tables), study.path("uniformity"))
         return [study.path("compensation-0")]
 
     def _uniformity(self) -> list[Path]:
@@ -252,7 +252,7 @@ class Workshop:
 
     def _chance(self) -> Any:
         """All heads in an order by chance, a head of each layer in turn."""
-        setting = Setting(self.model, self.tokenizer, Corpus("none", ()), among(self.model, None), 0)
+        setting = RankingContext(self.model, self.tokenizer, Corpus("none", ()), among(self.model, None), 0)
         return Random("layer").order(setting)
 
     def _hidden(self, *names: str) -> Path:

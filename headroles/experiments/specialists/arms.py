@@ -16,7 +16,7 @@ from headroles.experiments.replication import pace
 from headroles.experiments.specialists import beginnings
 from headroles.experiments.specialists.masked_lm import Checkpoints, train_masked
 from headroles.experiments.specialists.probes import Probes
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.training.trainer import train
 
 ArmName = Literal["A", "B", "C", "C-shuffled", "E"]
@@ -165,11 +165,11 @@ def _begun(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[PreTrai
     if arm.positions == "pretrained":
         sizes: dict[str, Any] = {"layers": recipe.decoder_layers, "pieces": recipe.pieces, "dropout": recipe.dropout}
         model, pair = beginnings.pretrained(data.train, **sizes, seed=seed)
-        return models.place(model), pair
-    tokenizer = models.tokenizer_of(data.tokenizer)
+        return loading.place(model), pair
+    tokenizer = loading.tokenizer_of(data.tokenizer)
     layers = recipe.encoder_layers, recipe.decoder_layers
     sizes = {"width": recipe.width, "heads": recipe.heads, "layers": layers}
-    return models.place(beginnings.untrained(tokenizer, arm.positions, **sizes, seed=seed)), tokenizer
+    return loading.place(beginnings.untrained(tokenizer, arm.positions, **sizes, seed=seed)), tokenizer
 
 
 def _arguments(steps: int, warmup: int, every: int) -> dict[str, Any]:

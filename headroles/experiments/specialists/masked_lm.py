@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from headroles.data.corpus import Corpus
-from headroles.models import loading as models
-from headroles.tables import frame as heads
+from headroles.models import loading
+from headroles.tables import frame
 from headroles.training import trainer as training
 from headroles.training.marian import LONGEST
 
@@ -55,9 +55,9 @@ def train_masked(
         ValueError: For a folder of other training.
     """
     place = Path(folder)
-    told = {"weights": models.revision(model), "tokenizer": models.tokens(tokenizer), "text": texts.hash}
+    told = {"weights": loading.revision(model), "tokenizer": loading.tokens(tokenizer), "text": texts.hash}
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
-    recipe = heads.sign(**told, **options, headroles=version("headroles"))
+    recipe = frame.sign(**told, **options, headroles=version("headroles"))
     training._check_free(place, recipe)
     if (place / training.HISTORY).is_file():
         training._take(model, place)
@@ -83,12 +83,12 @@ def train_masked(
         callbacks=[*callbacks],
     )
     trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
-    with heads.replacing(place / training.RECIPE) as draft:
+    with frame.replacing(place / training.RECIPE) as draft:
         draft.write_text(recipe)
     trainer.train(resume_from_checkpoint=training._last(place))
     model.eval()
-    models.save(model, tokenizer, place)
-    heads.save(training._table(trainer.state.log_history, [], recipe), place / training.HISTORY)
+    loading.save(model, tokenizer, place)
+    frame.save_table(training._table(trainer.state.log_history, [], recipe), place / training.HISTORY)
 
 
 class Checkpoints(TrainerCallback):

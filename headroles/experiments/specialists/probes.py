@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.scores import score
-from headroles.tables import frame as heads
+from headroles.tables import frame
 
 PROBES = "probes"
 TOP = 3  # heads that a probe keeps of each score
@@ -56,9 +56,9 @@ class Probes(transformers.TrainerCallback):
         rows = pd.DataFrame([row for entry in state.log_history for row in entry.get("probe", ())], columns=COLUMNS)
         table = pd.concat([*self.before, rows], ignore_index=True)
         corpora = ",".join(f"{corpus.name} {corpus.hash}" for corpus in self.corpora)
-        signature = heads.sign(corpora=corpora, headroles=version("headroles"))
+        signature = frame.sign(corpora=corpora, headroles=version("headroles"))
         table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
-        heads.save(table, self.path)
+        frame.save_table(table, self.path)
 
     @property
     def path(self) -> Path:
@@ -67,7 +67,7 @@ class Probes(transformers.TrainerCallback):
 
     def table(self) -> pd.DataFrame:
         """The table, empty where nothing is probed."""
-        return heads.load(self.path) if self.path.is_file() else pd.DataFrame(columns=COLUMNS)
+        return frame.load_table(self.path) if self.path.is_file() else pd.DataFrame(columns=COLUMNS)
 
     def _probe(self, model: PreTrainedModel, step: int) -> list[dict[str, Any]]:
         tables = [best_heads(model, self.tokenizer, corpus) for corpus in self.corpora]
@@ -76,7 +76,7 @@ class Probes(transformers.TrainerCallback):
 
 def best_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
     """The encoder's best heads by each offset, by confidence, and by the margin over the baseline of each relation."""
-    table = score(model, tokenizer, corpus, ["position", "syntax", "confidence"], resamples=0).loc[["enc-self"]]
+    table = score(model, tokenizer, corpus, ["position", "syntax", "confidence"], n_resamples=0).loc[["enc-self"]]
     table.attrs = {}  # which pandas would copy at every step
     relations = [name for name in map(str, table) if name.startswith("syntax") and name.endswith("]")]
     rows = []

@@ -11,13 +11,13 @@ import pandas as pd
 from headroles.analysis.pooling import graded_roles
 from headroles.experiments.preparation import Prepared
 from headroles.experiments.replication import GATES
-from headroles.models import loading as models
-from headroles.pruning.comparison import prune_contest
+from headroles.models import loading
+from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
-from headroles.pruning.rankings import Reverse, Roles
-from headroles.pruning.sparsity import prune_sizes
+from headroles.pruning.rankings import ByRoles, Reverse
+from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import score
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
 
@@ -40,7 +40,7 @@ def prune_arm(
     batch: int = 32,
     pairs: int = 48_000,
     warmup: int = 100,
-    resamples: int = 1000,
+    n_resamples: int = 1000,
 ) -> pd.DataFrame:
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
@@ -66,19 +66,19 @@ def prune_arm(
         of gate seeds in which the head survives. Kept as `survival`.
     """
     folder = Study(study)
-    loaded, tokenizer = models.load(model)
-    loaded = models.place(loaded)
+    loaded, tokenizer = loading.load(model)
+    loaded = loading.place(loaded)
     learnt = data.train.sample(pairs)
-    recipe = heads.sign(weights=models.revision(loaded), scored=data.parsed.hash, learnt=learnt.hash)
-    options: dict[str, Any] = {"reference": data.train, "resamples": resamples}
+    recipe = frame.sign(weights=loading.revision(loaded), scored=data.parsed.hash, learnt=learnt.hash)
+    options: dict[str, Any] = {"reference": data.train, "n_resamples": n_resamples}
     table = folder.keep("heads", recipe, lambda: score(loaded, tokenizer, data.parsed, SCORES, **options))
     tune = {"epochs": 1, "batch": batch, "rate": rate, "warmup_steps": warmup}
-    common: dict[str, Any] = {"kinds": ENCODER, "metric": "bleu", "tune": tune, "resamples": resamples}
+    common: dict[str, Any] = {"kinds": ENCODER, "metric": "bleu", "tune": tune, "n_resamples": n_resamples}
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
         own = Study(folder.folder / f"gates-{seed}")
         gates = L0(rate=GATES, freeze="decoder")
-        prune_sizes(own, loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, **common)
+        sparsity_sweep(own, loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, **common)
         found = own.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(found[f"survival[l0 {count} enc-self]"])
@@ -86,17 +86,17 @@ def prune_arm(
         L0(rate=GATES, freeze="decoder"),
         "importance",
         "-importance",
-        Roles(table),
-        Reverse(Roles(table)),
+        ByRoles(table),
+        Reverse(ByRoles(table)),
     ]
     for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
         place = Study(folder.folder / name)
         given: dict[str, Any] = {"strategies": strategies, "keep": chosen, "seeds": seeds}
-        prune_contest(place, loaded, tokenizer, learnt, data.test, **given, **common)
+        compare_pruning(place, loaded, tokenizer, learnt, data.test, **given, **common)
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     survival = {name: pd.concat(each, axis=1).mean(axis=1).loc[ENCODER] for name, each in columns.items()}
-    made = heads.table(survival, heads.rows(encoder), recipe)
-    joined = heads.join(graded_roles(encoder), heads.only(encoder, ["importance"]), made)
-    heads.save(joined, folder.path("survival"))
+    made = frame.table(survival, frame.rows(encoder), recipe)
+    joined = frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), made)
+    frame.save_table(joined, folder.path("survival"))
     return joined

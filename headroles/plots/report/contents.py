@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headroles.analysis import role_rules as role
-from headroles.plots import matrix as maps
+from headroles.analysis import role_rules
+from headroles.plots import matrix
 from headroles.plots.matrix import needs
 from headroles.plots.report.labels import axis_label, words
 from headroles.plots.report.sources import Column, Table, columns
 from headroles.plots.scales import harm
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.kv_groups import groups
-from headroles.tables.provenance import fields as fields_of
+from headroles.tables.signatures import fields as fields_of
 
 Head = tuple[str, int, int]
 DIGITS = 7  # significant ones that are kept of a number: rounded again for the eye, it is as if rounded once
@@ -59,19 +59,24 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for table in (table for table in tables if table.stem == "roles"):
         frame = along(table.frame, index)
-        for name in role.names(frame):
+        for name in role_rules.names(frame):
             if name not in (one["name"] for one in found) and frame[f"{name}.value"].notna().any():
                 values, stability = (numbers(frame[f"{name}.{part}"]) for part in ("value", "stability"))
                 held = [int(one) for one in frame[name].fillna(value=False).astype(bool)]
-                said = {"name": name, "short": maps.short(name), "family": name.partition("[")[0], "from": place(table)}
+                said = {
+                    "name": name,
+                    "short": matrix.short(name),
+                    "family": name.partition("[")[0],
+                    "from": place(table),
+                }
                 found.append(said | {"held": held, "values": values, "stability": stability})
     families = list(dict.fromkeys(one["family"] for one in found))
-    hues = maps.colours([one["name"] for one in found]) if found else {}
+    hues = matrix.colours([one["name"] for one in found]) if found else {}
     legend = [
-        {"family": name, "colour": _hex(hues[name]), "about": maps.FAMILIES.get(name, "").replace("\n", " ")}
+        {"family": name, "colour": _hex(hues[name]), "about": matrix.FAMILIES.get(name, "").replace("\n", " ")}
         for name in families
     ]
-    return {"roles": found, "families": legend, "stable": maps.STABLE}
+    return {"roles": found, "families": legend, "stable": matrix.STABLE}
 
 
 def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:
@@ -218,7 +223,7 @@ def sizes(tables: Iterable[Table]) -> list[dict[str, Any]]:
     found = []
     for table in (table for table in tables if table.stem == "sizes"):
         frame = table.frame
-        needs(frame, {"heads", "of", "value", "low", "high"}, "hr.prune_sizes")
+        needs(frame, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
         rows = [
             {"heads": int(row["heads"]), "left": [int(row[kind]) for kind in KINDS if kind in frame]}
             | {"value": _interval(row, "value", ENDS), "change": _interval(row, "change")}
@@ -238,7 +243,7 @@ def curves(tables: Iterable[Table]) -> list[dict[str, Any]]:
     """What is left when heads are closed together, a line for each order."""
     found = []
     for table in (table for table in tables if table.stem == "curves"):
-        needs(table.frame, {"order", "share", "closed", "value", "low", "high"}, "hr.curve")
+        needs(table.frame, {"order", "share", "closed", "value", "low", "high"}, "hr.ablation_curve")
         lines = [
             {"name": str(name), "points": [[int(row["closed"]), *_point(row)] for row in own.to_dict("records")]}
             for name, own in table.frame.groupby("order", sort=False, observed=True)
@@ -292,7 +297,7 @@ def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, 
     table = next((table for table in tables if table.stem == "attention"), None)
     if table is None:
         return []
-    needs(table.frame, {*LEVELS, "sentence", "text", "target", "queries", "keys", "weights"}, "hr.attend")
+    needs(table.frame, {*LEVELS, "sentence", "text", "target", "queries", "keys", "weights"}, "hr.attention_examples")
     found = []
     for _, own in table.frame.groupby("sentence", sort=True):
         rows = {(row["kind"], row["layer"], row["head"]): row for row in own.to_dict("records")}

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from headroles.plots import matrix as maps
+from headroles.plots import matrix
 from headroles.plots.report import contents
 from headroles.plots.report import contents as exhibits
 from headroles.plots.report.labels import FINDS, LOOKS, MATTERS
@@ -27,9 +27,9 @@ MADE_BY = {  # what makes what a page may lack
     "effects": "headroles ablate",
     "roles": "headroles roles",
     "sizes": "headroles prune",
-    "curves": "headroles curve",
+    "curves": "headroles ablation-curve",
     "relate": "headroles relate",
-    "attention": "headroles attend",
+    "attention": "headroles attention-examples",
 }
 
 
@@ -59,7 +59,7 @@ def _data(tables: list[Table]) -> tuple[dict[str, Any], list[tuple[str, Table]]]
     columns, again = contents.measured(tables, index)
     data = {
         "heads": index,
-        "kinds": {kind: maps.TITLES[kind] for kind in KINDS if any(head[0] == kind for head in index)},
+        "kinds": {kind: matrix.TITLES[kind] for kind in KINDS if any(head[0] == kind for head in index)},
         "groups": [LOOKS, FINDS, MATTERS],
         "columns": columns,
         "shared": contents.shared(tables, index),

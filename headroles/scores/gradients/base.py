@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles import _distributed as processes
-from headroles.models import dummy_inputs as finite
+from headroles import _distributed
+from headroles.models import dummy_inputs
 from headroles.models import heads as families
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import gated
-from headroles.scores.accumulator import Book
+from headroles.models.masking import mask_heads
+from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Measure
-from headroles.scores.lrp import Rules, ruled
+from headroles.scores.lrp import Rules, lrp_rules
 from headroles.scores.lrp.composites import check_reached, start
 from headroles.scores.lrp.conservation_report import NOTHING
 from headroles.scores.lrp.context import inside
@@ -35,7 +35,7 @@ Array = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Slopes:
+class HeadGradients:
     """What flows back to the gates of one site, or of all sites side by side, from one batch."""
 
     kind: Kind | None  # None: all sites
@@ -43,9 +43,9 @@ class Slopes:
     values: Tensor  # [batch, step]: what is explained
     counted: Tensor  # bool [batch, step]
 
-    def of(self, kind: Kind, part: slice) -> Slopes:
+    def of(self, kind: Kind, part: slice) -> HeadGradients:
         """Those of one site, whose heads stand at `part`."""
-        return Slopes(kind, self.gradients[..., part], self.values, self.counted)
+        return HeadGradients(kind, self.gradients[..., part], self.values, self.counted)
 
     @property
     def steps(self) -> Tensor:
@@ -54,10 +54,10 @@ class Slopes:
 
 
 @dataclass(frozen=True)
-class Gradient(Measure):
+class GradientScore(Measure):
     """A score of the gates' gradients. A subclass is a frozen dataclass in a file of its own; its fields are options.
 
-    `slopes` makes the backward passes, `tally` and `finish` are pure as those of `Score`.
+    `slopes` makes the backward passes, `update` and `compute` are pure as those of `Score`.
     """
 
     objective: Name | Objective | None = field(default=None, kw_only=True)
@@ -76,14 +76,14 @@ class Gradient(Measure):
         return {"objective": self.chosen(model)}
 
     @abstractmethod
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """What flows back to all gates from one batch."""
 
     @abstractmethod
-    def tally(self, slopes: Slopes) -> dict[str, Tensor]:
+    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """What flowed back to each head in each sentence: {name: [batch, heads] or [batch, heads, detail]}."""
 
-    def ground(self, slopes: Slopes) -> dict[str, Tensor]:
+    def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """How many steps there were in each sentence: {name: [batch, 1]}."""
         return {"steps": slopes.steps}
 
@@ -98,7 +98,7 @@ def slopes(
     steps: Steps = "all",
     chunk: int = 4,
     by_token: bool = True,
-) -> Slopes:
+) -> HeadGradients:
     """What flows back to the unit gates of `model` from what is explained of `batch`, by `rules`.
 
     `steps`: each step by itself ("all"), their sum as one ("sum", a single backward pass), or so many of each sentence,
@@ -106,9 +106,14 @@ def slopes(
     step t is explained by the model's states at token t alone, so that all logits go back to those states at once.
     Relevance by the voita rules starts at 1, by others at the value. All is 0 where no step counts.
     """
-    heads = len(families.index(model))
+    heads = len(families.head_index(model))
     gates = torch.ones(len(batch.numbers), heads, device=model.device, requires_grad=True)
-    with torch.enable_grad(), ruled(model, rules, epsilon=epsilon), gated(model, gates), _states(model) as seen:
+    with (
+        torch.enable_grad(),
+        lrp_rules(model, rules, epsilon=epsilon),
+        mask_heads(model, gates),
+        _states(model) as seen,
+    ):
         output = model(**batch.inputs, **without_cache(model))
         with inside(model):
             explained = explain(output, batch)
@@ -119,7 +124,7 @@ def slopes(
         begin = begin / counted.sum(-1, keepdim=True).clamp(min=1)
     if places is None:
         gradients = _grad(explained.values, gates, begin)[:, None]
-        return Slopes(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))
+        return HeadGradients(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))
     values, counted = (F.pad(each, (0, 1)).gather(1, places) for each in (values, counted))
     root, back = explained.values, begin
     if by_token and len(seen) == 1 and seen[0].shape[:2] == begin.shape:
@@ -127,10 +132,10 @@ def slopes(
     hot = F.one_hot(places, begin.shape[1] + 1)[..., :-1].transpose(0, 1).to(back)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
     parts = [_grad(root, gates, back * part, batched=True) for part in hot.split(chunk)]
-    return Slopes(None, torch.cat(parts).transpose(0, 1), values, counted)
+    return HeadGradients(None, torch.cat(parts).transpose(0, 1), values, counted)
 
 
-def shares(slopes: Slopes, *, signed: bool) -> Tensor:
+def shares(slopes: HeadGradients, *, signed: bool) -> Tensor:
     """Each head's share, [batch, step, heads], of the sum of |R| over the heads of the site, or of R where `signed`.
 
     0 where nothing flows back.
@@ -187,7 +192,7 @@ def _grad(of: Tensor, to: Tensor, back: Tensor, *, batched: bool = False) -> Ten
 class Flow:
     """The passes of one score of gradients over a corpus."""
 
-    def __init__(self, score: Gradient, model: PreTrainedModel, book: Book, groups: Groups) -> None:
+    def __init__(self, score: GradientScore, model: PreTrainedModel, book: Accumulator, groups: Groups) -> None:
         self.score, self.model, self.book = score, model, book
         self.explain = score.explain(model, groups)
         self.notes: list[tuple[int, dict[str, object]]] = []  # of the first batch of which something is explained
@@ -202,33 +207,33 @@ class Flow:
         self.batches += 1
         self.felt |= bool(slopes.gradients.any())
         start, grounded = 0, set[Kind]()
-        for site in families.sites(self.model):
+        for site in families.attention_sites(self.model):
             own = slopes.of(site.kind, slice(start, start + site.heads))
             start += site.heads
             if site.kind not in self.score.kinds:
                 continue
-            self.book.add(self.score, site.key, self.score.tally(own), weights)
+            self.book.add(self.score, site.key, self.score.update(own), weights)
             if site.kind not in grounded:
-                self.book.add_ground(self.score, site.kind, self.score.ground(own), weights)
+                self.book.add_ground(self.score, site.kind, self.score.denominators(own), weights)
             grounded.add(site.kind)
 
     def close(self) -> dict[str, object]:
         """What the signature says of the passes. Raises ValueError if nothing was explained or flowed back."""
-        notes = processes.gathered(self.notes)
+        notes = _distributed.gathered(self.notes)
         if not notes:
             raise ValueError(NOTHING)
-        if not any(processes.gathered([self.felt])):
+        if not any(_distributed.gathered([self.felt])):
             raise ValueError(
                 f"every gradient of {self.score.label} is zero: no head of {type(self.model).__name__} has a part in "
                 f"objective {self.score.chosen(self.model).name!r}; choose another"
             )
         return min(notes, key=lambda pair: pair[0])[1]  # as one process would have them: its first is the first's
 
-    def _check_finite(self, slopes: Slopes, batch: Batch) -> None:
+    def _check_finite(self, slopes: HeadGradients, batch: Batch) -> None:
         known = slopes.gradients.isfinite().flatten(1).all(-1)  # [batch]
         if not known.all():
             number = batch.numbers[int(known.int().argmin())]
             raise ValueError(
                 f"{self.score.label} is not finite on sentence {number + 1} of the corpus; "
-                f"{finite.advice(self.model)}; or load it in float32"
+                f"{dummy_inputs.advice(self.model)}; or load it in float32"
             )

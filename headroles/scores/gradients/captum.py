@@ -15,21 +15,21 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import heads as families
+from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import Fill, gated
+from headroles.models.masking import Fill, mask_heads
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import Gradient, Slopes
-from headroles.scores.lrp import ruled
+from headroles.scores.gradients.base import GradientScore, HeadGradients
+from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explain, held
 
 TOGETHER = 8  # perturbed copies of a batch that go through the model at once, where the caller does not say
 
 
 @dataclass(frozen=True)
-class Attribution(Gradient):
+class Attribution(GradientScore):
     """What a method of `captum.attr` gives each head's gate for the mean of what is explained of an example.
 
     `method` is the name of a class such as "IntegratedGradients", "ShapleyValueSampling", "FeatureAblation" (each head
@@ -41,13 +41,13 @@ class Attribution(Gradient):
 
     method: str = "IntegratedGradients"
     options: tuple[tuple[str, Any], ...] = ()
-    fill: Fill = "zero"
+    replacement: Fill = "zero"
 
     def __post_init__(self) -> None:
         known = methods()
         if self.method not in known:
             raise ValueError(f"captum has no method {self.method!r} for inputs; known: {', '.join(known)}")
-        if self.fill == "other":  # which examples stand side by side in a batch is no property of a head
+        if self.replacement == "other":  # which examples stand side by side in a batch is no property of a head
             raise ValueError(
                 "fill 'other' takes the output for another example: got it for an attribution; expected "
                 "'zero' or 'uniform'; try hr.ablate(fill='other')"
@@ -69,19 +69,19 @@ class Attribution(Gradient):
             change = run.of_gates(run.gates, run.rows) - run.of_gates(torch.zeros_like(run.gates), run.rows)
         return found | {"delta": f"{float((delta.abs().sum() / change.abs().sum()).detach()):.4f}"}
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """The attributions as one step per example."""
         with _captum(model, batch):
             run = _Run(self, model, explain, batch)
             given = run.method.attribute(run.gates, **run.arguments).detach()
         there = run.of_gates.there[:, None]
-        return Slopes(None, given[:, None], there.float(), there)
+        return HeadGradients(None, given[:, None], there.float(), there)
 
-    def tally(self, slopes: Slopes) -> dict[str, Tensor]:
+    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """The attribution of each example, and its absolute value."""
         return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`attribution[method]` and `attribution[method].size`: means over examples with something to explain."""
         return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
@@ -102,9 +102,11 @@ class _Run:
     def __init__(self, score: Attribution, model: PreTrainedModel, explain: Explain, batch: Batch) -> None:
         import captum.attr
 
-        self.of_gates = _OfGates(model, explain, held(model, explain, batch), score.fill)
+        self.of_gates = _OfGates(model, explain, held(model, explain, batch), score.replacement)
         self.method = getattr(captum.attr, score.method)(self.of_gates)
-        self.gates = torch.ones(len(batch.numbers), len(families.index(model)), device=model.device, requires_grad=True)
+        self.gates = torch.ones(
+            len(batch.numbers), len(heads.head_index(model)), device=model.device, requires_grad=True
+        )
         self.rows = torch.arange(len(self.gates), device=model.device)
         taken = inspect.signature(self.method.attribute).parameters
         self.arguments: dict[str, Any] = {"additional_forward_args": (self.rows,)}
@@ -118,15 +120,15 @@ class _Run:
 class _OfGates(nn.Module):
     """The mean of what is explained of the examples at `rows`, as a function of their gates."""
 
-    def __init__(self, model: PreTrainedModel, explain: Explain, batch: Batch, fill: Fill) -> None:
+    def __init__(self, model: PreTrainedModel, explain: Explain, batch: Batch, replacement: Fill) -> None:
         super().__init__()
-        self.model, self.explain, self.batch, self.fill = model, explain, batch, fill
+        self.model, self.explain, self.batch, self.replacement = model, explain, batch, replacement
         self.there = torch.zeros(len(batch.numbers), dtype=torch.bool, device=model.device)  # something is explained
 
     def forward(self, gates: Tensor, rows: Tensor) -> Tensor:
         """[example, heads], [example] -> [example]."""
         batch = self.batch.take(rows)
-        with gated(self.model, gates, fill=self.fill):
+        with mask_heads(self.model, gates, replacement=self.replacement):
             explained = self.explain(self.model(**batch.inputs, **without_cache(self.model)), batch)
         self.there[rows] = explained.counted.any(-1).to(rows.device)  # gates do not change what counts
         values = torch.where(explained.counted, explained.values, 0.0)
@@ -141,7 +143,7 @@ def _captum(model: PreTrainedModel, batch: Batch) -> Iterator[None]:
     """Gradients to the gates alone; what captum draws follows from the batch; it need not say that hooks will go."""
     with exclusive(model), _drawing:
         before = np.random.get_state()  # captum draws from NumPy's state as well as from torch's
-        with torch.random.fork_rng(), torch.enable_grad(), ruled(model, "gradient"), warnings.catch_warnings():
+        with torch.random.fork_rng(), torch.enable_grad(), lrp_rules(model, "gradient"), warnings.catch_warnings():
             torch.manual_seed(batch.numbers[0])
             np.random.seed(batch.numbers[0])
             warnings.filterwarnings("ignore", "Setting forward, backward hooks")

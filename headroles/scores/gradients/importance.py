@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 
 from headroles.models.batching import Batch
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import Gradient, Slopes, slopes
+from headroles.scores.gradients.base import GradientScore, HeadGradients, slopes
 from headroles.scores.objectives import Explain, Explained, Name
 
 
 @dataclass(frozen=True)
-class Importance(Gradient):
+class Importance(GradientScore):
     """Mean of |d L / d gate|, L the loss (Michel et al. 2019, section 4.1).
 
     `per`: the absolute value of each "example"'s gradient (its loss is the mean over its tokens), of each "token"'s, or
@@ -39,20 +39,20 @@ class Importance(Gradient):
         """The sentences of a batch have one value together: to resample them says nothing."""
         return self.per != "batch" and super().sampled(column)
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """The gradient of each example's mean loss, or of each token's loss."""
         if self.per == "token":
             return slopes(model, explain, batch, by_token=self.chosen(model).by_token)
         return slopes(model, _averaged(explain), batch, steps="sum")
 
-    def tally(self, slopes: Slopes) -> dict[str, Tensor]:
+    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """The sums of absolute gradients."""
         found = slopes.gradients.double()
         if self.per == "batch":
             found = found.mean(0, keepdim=True).expand_as(found)
         return {"size": found.abs().sum(1)}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`importance`."""
         mean = sums["size"] / sums["steps"]
         if self.norm is None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from headroles.models.batching import Batch
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import Gradient, Slopes, Steps, check_steps, shares, slopes
+from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, check_steps, shares, slopes
 from headroles.scores.lrp import Rules
 from headroles.scores.lrp.composites import start, table
 from headroles.scores.lrp.conservation_report import report, totals
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Relevance(Gradient):
+class Relevance(GradientScore):
     """Share of the relevance that flows through the heads of a layer (Voita et al. 2019, section 4; see LRP's rules).
 
-    `rules`: a set of `headroles.lrp.methods.table`; "gradient" has none and is gradient x input. `by`: shares of the
+    `rules`: a set of `headroles.scores.lrp.composites.table`; "gradient" has none and is gradient x input. `by`: shares of the
     sum of |R| over the heads of the layer, step by step ("layer"), or of all that is explained ("logit"), comparable
     between layers. `steps`: "all" generation steps, their "sum" in one backward pass, or so many of each sentence. The
     objective is by default the largest logit of each step, of a classifier its class, of an encoder a similarity.
@@ -66,24 +66,24 @@ class Relevance(Gradient):
         log.log(logging.WARNING if leaking else logging.INFO, "%s of what is explained: %s", self.label, parts)
         return super().notes(model, explain, batch) | {name: f"{share:.4f}" for name, share in found.items()}
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> Slopes:
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """The relevance of every head at every step."""
         by_token = self.chosen(model).by_token
         options: dict[str, Any] = {"rules": self.rules, "epsilon": self.epsilon, "steps": self.steps}
         return slopes(model, explain, batch, **options, chunk=self.chunk, by_token=by_token)
 
-    def tally(self, slopes: Slopes) -> dict[str, Tensor]:
+    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """The sums over steps of the shares, or of R itself."""
         found = slopes.gradients.double() if self.by == "logit" else shares(slopes, signed=self.by == "sum")
         return {"signed": found.sum(1), "size": found.abs().sum(1)}
 
-    def ground(self, slopes: Slopes) -> dict[str, Tensor]:
+    def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """The number of steps, or what was explained."""
         if self.by != "logit":
             return {"whole": slopes.steps}
         relevance = slopes.values * start(slopes.values, self.rules)
         return {"whole": relevance.double().sum(-1, keepdim=True)}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`relevance[rules]` and `relevance[rules].size`."""
         return {self.label: sums["signed"] / sums["whole"], f"{self.label}.size": sums["size"] / sums["whole"].abs()}

@@ -1,7 +1,5 @@
 """Relevance: layer-wise relevance propagation (LRP) by backward rules in place of gradients."""
 
-from headroles.scores.lrp.composites import RULES, Rules
-from headroles.scores.lrp.conservation_report import conservation, totals
-from headroles.scores.lrp.context import ruled
+import lazy_loader
 
-__all__ = ["RULES", "Rules", "conservation", "ruled", "totals"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,9 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._progress import track
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks as seam
-from headroles.models import batching as batches
-from headroles.models import heads as families
+from headroles.models import attention_hooks, batching, heads
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores import objectives
@@ -43,18 +41,22 @@ def conservation(
     *,
     epsilon: float = 0.0,
     objective: Name | Objective | None = None,
-    budget: int = 4096,
+    max_tokens: int = 4096,
 ) -> pd.DataFrame:
     """The report of `balance` over a whole corpus, every step of which is explained; `totals` has it in three numbers.
 
     Its rows are no heads but layers. Raises ValueError as `headroles.score` does.
     """
-    encoded = batches.encode(corpus, tokenizer, model, words=False)
-    with seam.evaluating(model):
+    encoded = batching.encode(corpus, tokenizer, model, words=False)
+    with attention_hooks.evaluating(model):
         explain = objectives.objective(objective, model).explain(
-            model, lambda: batches.batches(encoded, model, budget=budget)
+            model, lambda: batching.batches(encoded, model, max_tokens=max_tokens)
         )
-        groups = track(batches.batches(encoded, model, budget=budget), "balance", len(batches.groups(encoded, budget)))
+        groups = track(
+            batching.batches(encoded, model, max_tokens=max_tokens),
+            "balance",
+            len(batching.groups(encoded, max_tokens)),
+        )
         reports = [report(model, explain, batch, rules, epsilon=epsilon) for batch in groups]
     reports = [one for one in reports if one.attrs["explained"]]
     if not reports:
@@ -248,7 +250,7 @@ class _Book:
 
 def _layers(model: PreTrainedModel) -> dict[nn.Module, str]:
     """The layers that hold the attention sites, and the stack they are of."""
-    found = ((families.layer_of(model, site), site.kind) for site in families.sites(model))
+    found = ((heads.layer_of(model, site), site.kind) for site in heads.attention_sites(model))
     return {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in found if layer is not None}
 
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks as seam
-from headroles.models import heads as families
+from headroles.models import attention_hooks, heads
 from headroles.models.attention_hooks import exclusive
-from headroles.scores.lrp import composites as methods
+from headroles.scores.lrp import composites
 from headroles.scores.lrp.composites import Rules, Table
 from headroles.scores.lrp.rules import Rule
 
@@ -28,7 +27,7 @@ _switches: WeakKeyDictionary[nn.Module, list[_Switch]] = WeakKeyDictionary()
 
 
 @contextmanager
-def ruled(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0.0) -> Iterator[None]:
+def lrp_rules(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0.0) -> Iterator[None]:
     """Within the block what flows back through `model` follows `rules`; forward values are those of eager attention.
 
     The gradient of a unit gate (`headroles.gated`) is then the relevance of its head:
@@ -39,12 +38,12 @@ def ruled(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0.0) 
         relevance, = torch.autograd.grad(explained.sum(), gates)  # [batch, heads]
 
     Parameters take no gradient within the block. On leaving, also by an exception, all is as it was; other models are
-    not touched, even if called within the block. Rule sets: `headroles.lrp.methods.table`. Raises ValueError for an
+    not touched, even if called within the block. Rule sets: `headroles.scores.lrp.composites.table`. Raises ValueError for an
     unknown rule set, a model in train mode, with gradient checkpointing or quantised weights, and for attention that
     cannot be taken apart.
     """
     with ExitStack() as stack:
-        enter(stack, model, methods.table(rules, epsilon))
+        enter(stack, model, composites.table(rules, epsilon))
         yield
 
 
@@ -57,7 +56,7 @@ def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
         parameter.requires_grad_(False)
     if not table:
         return
-    stack.enter_context(seam.attending(model, table.get("attention", _as_it_is)))
+    stack.enter_context(attention_hooks.attending(model, table.get("attention", _as_it_is)))
     hook = partial(_activated, table.get("activation"))
     for module in model.modules():
         if "activation" in table and is_activation(module):
@@ -65,7 +64,7 @@ def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
     switch = _Switch(table)
     _switches.setdefault(model, []).append(switch)
     stack.callback(_switches[model].remove, switch)
-    stack.enter_context(seam.each_forward(model, switch.on, switch.off))
+    stack.enter_context(attention_hooks.each_forward(model, switch.on, switch.off))
 
 
 @contextmanager
@@ -124,12 +123,12 @@ def _activated(rule: Any, _: nn.Module, args: tuple[Any, ...], y: Tensor) -> Any
     return rule(lambda _: y.detach(), args[0]) if args[0].requires_grad else y
 
 
-def _as_it_is(_: seam.Call) -> None:
+def _as_it_is(_: attention_hooks.Call) -> None:
     """The rules of softmax and products, inside the model's own eager attention, are all there is."""
 
 
 def _check(model: PreTrainedModel, table: Table) -> None:
-    sites, name = families.sites(model), type(model).__name__
+    sites, name = heads.attention_sites(model), type(model).__name__
     if model.training:
         raise ValueError(f"{name} is in train mode, and dropout would blur every relevance; call model.eval() first")
     if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headroles.scores.base import Score, Seen, Sums
+from headroles.scores.base import Observation, Score, Sums
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class Alignment(Score):
 
     kinds = ("cross",)
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """The sum of the sentences' taus, and the hits of the diagonal: each [batch, heads]."""
-        places = seen.top[1]  # [batch, heads, query]
-        pairs = _pairs(seen.queries.real)
+        places = observation.top[1]  # [batch, heads, query]
+        pairs = _pairs(observation.queries.content)
         short = places.to(torch.int16)
         order = (short[:, :, None, :] - short[:, :, :, None]).sign_()  # [batch, heads, earlier, later]
         agreement = order.mul_(pairs[:, None]).sum((-1, -2)).double()
-        near = _on_diagonal(seen, places)
-        return {"tau": agreement / pairs.sum((-1, -2)).clamp(min=1)[:, None], "near": seen.over_queries(near)}
+        near = _on_diagonal(observation, places)
+        return {"tau": agreement / pairs.sum((-1, -2)).clamp(min=1)[:, None], "near": observation.over_queries(near)}
 
-    def ground(self, seen: Seen) -> dict[str, Tensor]:
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Target tokens, and sentences that have two or more: each [batch, 1]."""
-        queries = seen.queries.real.sum(-1, keepdim=True)
+        queries = observation.queries.content.sum(-1, keepdim=True)
         return {"queries": queries, "sentences": queries > 1}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`alignment[monotone]` and `alignment[diagonal]`."""
         monotone, diagonal = sums["tau"] / sums["sentences"], sums["near"] / sums["queries"]
         return {"alignment[monotone]": monotone, "alignment[diagonal]": diagonal}
@@ -46,20 +46,20 @@ class Alignment(Score):
         return {"alignment[diagonal]": sums["queries"]}
 
 
-def _pairs(real: Tensor) -> Tensor:
+def _pairs(content: Tensor) -> Tensor:
     """Which two tokens are both real, the first before the second: bool [batch, earlier, later]."""
-    return (real[:, :, None] & real[:, None, :]).triu(1)
+    return (content[:, :, None] & content[:, None, :]).triu(1)
 
 
-def _on_diagonal(seen: Seen, places: Tensor) -> Tensor:
+def _on_diagonal(observation: Observation, places: Tensor) -> Tensor:
     """Which places lie within one token of the diagonal: bool [batch, heads, query].
 
     The diagonal is the place in the source that stands as far on as the target token does in the target,
     start + step / ends x length. The border is a fraction, so it is compared in integers: both sides times `ends`.
     """
-    step = seen.queries.real.cumsum(-1) - 1  # the number of real tokens before: [batch, query]
-    ends = (seen.queries.real.sum(-1, keepdim=True) - 1).clamp(min=1)  # [batch, 1]
-    length = seen.keys.real.sum(-1, keepdim=True) - 1
-    start = seen.keys.real.int().argmax(-1, keepdim=True)
+    step = observation.queries.content.cumsum(-1) - 1  # the number of real tokens before: [batch, query]
+    ends = (observation.queries.content.sum(-1, keepdim=True) - 1).clamp(min=1)  # [batch, 1]
+    length = observation.keys.content.sum(-1, keepdim=True) - 1
+    start = observation.keys.content.int().argmax(-1, keepdim=True)
     apart = (places - start[:, None]) * ends[:, None] - (step * length)[:, None]
     return apart.abs() <= ends[:, None]

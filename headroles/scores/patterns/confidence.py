@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headroles.scores.base import Score, Seen, Sums
+from headroles.scores.base import Observation, Score, Sums
 
 
 @dataclass(frozen=True)
@@ -13,10 +13,10 @@ class Confidence(Score):
 
     in_parts = True
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """The sum of the largest weights."""
-        return {"top": seen.over_queries(seen.top[0])}
+        return {"top": observation.over_queries(observation.top[0])}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`confidence`."""
         return {"confidence": sums["top"] / sums["queries"]}

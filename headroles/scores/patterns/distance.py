@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headroles.scores.base import SELF, Score, Seen, Sums
+from headroles.scores.base import SELF, Observation, Score, Sums
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,13 @@ class Distance(Score):
     kinds = SELF
     in_parts = True
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """The sum of weight times distance, and the sum of the weights."""
-        keys = torch.arange(seen.weights.shape[-1], device=seen.weights.device)
-        apart = (seen.places[:, None] - keys).abs().to(seen.weights.dtype)  # [query, key]
-        far = seen.over_queries((seen.on_real * apart).sum(-1))
-        return {"far": far, "mass": seen.on_keys(seen.keys.real)}
+        keys = torch.arange(observation.weights.shape[-1], device=observation.weights.device)
+        apart = (observation.places[:, None] - keys).abs().to(observation.weights.dtype)  # [query, key]
+        far = observation.over_queries((observation.on_real * apart).sum(-1))
+        return {"far": far, "mass": observation.on_keys(observation.keys.content)}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`distance`, in tokens."""
         return {"distance": sums["far"] / sums["mass"]}

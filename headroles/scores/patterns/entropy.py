@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headroles.scores.base import Score, Seen, Sums
+from headroles.scores.base import Observation, Score, Sums
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,12 @@ class Entropy(Score):
 
     in_parts = True
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """The sum of the entropies."""
-        tiny = torch.finfo(seen.weights.dtype).tiny  # 0 log 0 is 0
-        surprise = seen.weights.clamp(min=tiny).log_()  # in place: twice as fast as torch.special.entr
-        return {"entropy": -seen.over_queries(surprise.mul_(seen.weights).sum(-1))}
+        tiny = torch.finfo(observation.weights.dtype).tiny  # 0 log 0 is 0
+        surprise = observation.weights.clamp(min=tiny).log_()  # in place: twice as fast as torch.special.entr
+        return {"entropy": -observation.over_queries(surprise.mul_(observation.weights).sum(-1))}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`entropy`, in nats."""
         return {"entropy": sums["entropy"] / sums["queries"]}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headroles.scores.base import SELF, Score, Seen, Sums, shifted
+from headroles.scores.base import SELF, Observation, Score, Sums, shifted
 from headroles.tables.frame import Kind
 
 
@@ -20,21 +20,25 @@ class Position(Score):
     kinds = SELF
     in_parts = True
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """How often the largest weight falls on each offset: [batch, heads, offset]."""
-        offset = seen.top[1] - seen.places
-        return {"hits": torch.stack([seen.over_queries(offset == d, self._exists(seen, d)) for d in self.offsets], -1)}
+        offset = observation.top[1] - observation.places
+        return {
+            "hits": torch.stack(
+                [observation.over_queries(offset == d, self._exists(observation, d)) for d in self.offsets], -1
+            )
+        }
 
-    def ground(self, seen: Seen) -> dict[str, Tensor]:
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """For how many real queries each offset exists: [batch, 1, offset]."""
-        counts = [(self._exists(seen, d) & seen.queries.real).sum(-1) for d in self.offsets]
+        counts = [(self._exists(observation, d) & observation.queries.content).sum(-1) for d in self.offsets]
         return {"exists": torch.stack(counts, -1)[:, None]}
 
     def nothing(self, column: str, kind: Kind, /) -> str | None:
         """Later tokens do not exist in a decoder."""
         return None if kind == "dec-self" and "[+" in column else super().nothing(column, kind)
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`position[d]`, the largest of them `position[best]`, and its d `position[offset]`."""
         shares = sums["hits"] / sums["exists"]  # [..., heads, offset]; NaN where an offset never exists
         columns = {f"position[{_signed(d)}]": shares[..., i] for i, d in enumerate(self.offsets)}
@@ -52,10 +56,10 @@ class Position(Score):
         return exists | {"position[best]": sums["exists"].amax(-1)}
 
     @staticmethod
-    def _exists(seen: Seen, d: int) -> Tensor:
-        if seen.causal and d > 0:
-            return torch.zeros_like(seen.queries.real)
-        return shifted(seen.keys.real, d)[:, seen.places]
+    def _exists(observation: Observation, d: int) -> Tensor:
+        if observation.causal and d > 0:
+            return torch.zeros_like(observation.queries.content)
+        return shifted(observation.keys.content, d)[:, observation.places]
 
 
 def _signed(d: int) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headroles.scores.base import Score, Seen, Sums
+from headroles.scores.base import Observation, Score, Sums
 from headroles.tables.frame import Kind
 
 
@@ -21,14 +21,14 @@ class Rarity(Score):
     needs_counts = True
     in_parts = True
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """How often the largest weight falls on the rarest token: [batch, heads]."""
-        place, counted = self._rarest(seen)
-        return {"hits": seen.over_queries(seen.top[1] == place[:, None, None], counted)}
+        place, counted = self._rarest(observation)
+        return {"hits": observation.over_queries(observation.top[1] == place[:, None, None], counted)}
 
-    def ground(self, seen: Seen) -> dict[str, Tensor]:
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """How many real queries could look at it: [batch, 1]."""
-        return {"queries": (self._rarest(seen)[1] & seen.queries.real).sum(-1, keepdim=True)}
+        return {"queries": (self._rarest(observation)[1] & observation.queries.content).sum(-1, keepdim=True)}
 
     def nothing(self, _column: str, _kind: Kind, /) -> str:
         """A small corpus has hardly more different tokens than are left out as frequent."""
@@ -37,7 +37,7 @@ class Rarity(Score):
             f"counted in; try a larger one: reference=, or Rarity(frequent=...) with a smaller number"
         )
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`rarity`."""
         return {"rarity": sums["hits"] / sums["queries"]}
 
@@ -45,14 +45,18 @@ class Rarity(Score):
         """How many real queries could look at the rarest token."""
         return {"rarity": sums["queries"]}
 
-    def _rarest(self, seen: Seen) -> tuple[Tensor, Tensor]:
+    def _rarest(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Where the rarest token is, [batch], and which queries count, bool [batch, query]."""
-        never = torch.iinfo(seen.counts.dtype).max
-        place = seen.counts[seen.keys.ids].masked_fill(~seen.keys.real, never).argmin(-1)  # [batch]
-        rarest = seen.keys.ids.gather(-1, place[:, None])  # [batch, 1]
-        counted = (seen.ranks[rarest] >= self.frequent) & seen.keys.real.any(-1, keepdim=True)  # [batch, 1]
-        counted = counted & seen.counts.any()  # without counts every token would be the rarest
-        counted = counted.expand_as(seen.queries.real)
-        if seen.causal:
-            counted = counted & (seen.places >= place[:, None])
+        never = torch.iinfo(observation.counts.dtype).max
+        place = (
+            observation.counts[observation.keys.ids].masked_fill(~observation.keys.content, never).argmin(-1)
+        )  # [batch]
+        rarest = observation.keys.ids.gather(-1, place[:, None])  # [batch, 1]
+        counted = (observation.ranks[rarest] >= self.frequent) & observation.keys.content.any(
+            -1, keepdim=True
+        )  # [batch, 1]
+        counted = counted & observation.counts.any()  # without counts every token would be the rarest
+        counted = counted.expand_as(observation.queries.content)
+        if observation.causal:
+            counted = counted & (observation.places >= place[:, None])
         return place, counted

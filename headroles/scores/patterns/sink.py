@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headroles.scores.base import Score, Seen, Sums
+from headroles.scores.base import Observation, Score, Sums
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Sink(Score):
 
     in_parts = True
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """The sums of the weights on special tokens and on the first token."""
-        special = seen.on_keys(seen.keys.present & ~seen.keys.real)
-        return {"special": special, "first": seen.received[..., 0].double()}
+        special = observation.on_keys(observation.keys.attention_mask & ~observation.keys.content)
+        return {"special": special, "first": observation.received[..., 0].double()}
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`sink[special]` and `sink[first]`."""
         return {f"sink[{where}]": sums[where] / sums["queries"] for where in ("special", "first")}

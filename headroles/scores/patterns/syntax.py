@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from headroles.data.corpus import RELATIONS
-from headroles.models.batching import Side
+from headroles.models.batching import TokenView
 from headroles.models.tokenization import NO_WORD
-from headroles.scores.base import SELF, Score, Seen, Sums
+from headroles.scores.base import SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
 
 WAYS = ("dep>head", "head>dep")
@@ -32,24 +32,24 @@ class Syntax(Score):
     kinds = SELF
     needs_trees = True
 
-    def tally(self, seen: Seen) -> dict[str, Tensor]:
+    def update(self, observation: Observation) -> dict[str, Tensor]:
         """How often the largest weight of a query word is right: [batch, heads, relation and way]."""
-        pairs = self._pairs(seen)  # [batch, relation and way, query word, key word]
-        weights, places = _between_words(seen, pairs.shape[-1]).max(-1)  # each [batch, heads, query word]
+        pairs = self._pairs(observation)  # [batch, relation and way, query word, key word]
+        weights, places = _between_words(observation, pairs.shape[-1]).max(-1)  # each [batch, heads, query word]
         rows = pairs[:, :, None].expand(-1, -1, places.shape[1], -1, -1)
         right = rows.gather(-1, places[:, None, ..., None].expand(*rows.shape[:-1], 1)).squeeze(-1)
         return {"right": (right & (weights > 0)[:, None]).sum(-1).mT}  # no weight on any word is no look at the first
 
-    def ground(self, seen: Seen) -> dict[str, Tensor]:
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """How many query words there are, [batch, 1, pair], and are right at each offset, [batch, 1, pair, offset]."""
-        pairs = self._pairs(seen)
+        pairs = self._pairs(observation)
         by_offset = [pairs.diagonal(offset, -2, -1).sum(-1) for offset in range(-WINDOW, WINDOW + 1)]
         return {"words": pairs.any(-1).sum(-1)[:, None], "offsets": torch.stack(by_offset, -1)[:, None]}
 
     def nothing(self, _column: str, _kind: Kind, /) -> None:
         """The column `.words` says it, with a 0."""
 
-    def finish(self, sums: Sums) -> dict[str, Tensor]:
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`syntax[relation way]`, its baseline `….baseline`, and over how many query words: `….words`."""
         accuracy = sums["right"] / sums["words"]
         baseline = (sums["offsets"].amax(-1) / sums["words"]).expand_as(accuracy)
@@ -66,11 +66,13 @@ class Syntax(Score):
         words = {name: sums["words"][..., i] for i, name in enumerate(names)}
         return words | {f"{name}.baseline": many for name, many in words.items()}
 
-    def _pairs(self, seen: Seen) -> Tensor:
+    def _pairs(self, observation: Observation) -> Tensor:
         """Which key words are right for which query words: bool [batch, relation and way, query word, key word]."""
-        return seen.queries.keep((self, seen.causal), lambda: self._right(seen.queries, seen.causal))
+        return observation.queries.keep(
+            (self, observation.causal), lambda: self._right(observation.queries, observation.causal)
+        )
 
-    def _right(self, side: Side, causal: bool) -> Tensor:
+    def _right(self, side: TokenView, causal: bool) -> Tensor:
         longest = max((len(sentence.spans) for sentence in side.sentences if sentence), default=0) or 1
         pairs = torch.zeros(len(side.sentences), 2 * len(self.relations), longest, longest, dtype=torch.bool)
         for row, (sentence, parsed) in enumerate(zip(side.sentences, side.parsed.tolist(), strict=True)):
@@ -84,12 +86,18 @@ class Syntax(Score):
         return (pairs.tril(-1) if causal else pairs).to(side.ids.device)
 
 
-def _between_words(seen: Seen, words: int) -> Tensor:
+def _between_words(observation: Observation, words: int) -> Tensor:
     """Attention summed over the pieces of both words (for argmax as good as a mean): [batch, heads, word, word]."""
-    batch, heads, tokens, _ = seen.weights.shape
-    owners = seen.queries.words.masked_fill(seen.queries.words == NO_WORD, words)  # a row beyond the words
-    owned = seen.queries.keep("owned", lambda: one_hot(owners, words + 1)[..., :words].float())  # [batch, token, word]
-    on_words = (seen.weights.flatten(1, 2) @ owned).view(batch, heads, tokens, words)  # [batch, heads, token, word]
+    batch, heads, tokens, _ = observation.weights.shape
+    owners = observation.queries.words.masked_fill(
+        observation.queries.words == NO_WORD, words
+    )  # a row beyond the words
+    owned = observation.queries.keep(
+        "owned", lambda: one_hot(owners, words + 1)[..., :words].float()
+    )  # [batch, token, word]
+    on_words = (observation.weights.flatten(1, 2) @ owned).view(
+        batch, heads, tokens, words
+    )  # [batch, heads, token, word]
     rows = owners[:, None, :, None].expand_as(on_words)
     between = on_words.new_zeros(batch, heads, words + 1, words).scatter_add_(2, rows, on_words)
     return between[:, :, :words]

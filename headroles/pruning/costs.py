@@ -16,13 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from headroles._progress import track
-from headroles.models import attention_hooks as seam
+from headroles.models import attention_hooks, loading
 from headroles.models import heads as families
-from headroles.models import loading as models
-from headroles.models.dummy_inputs import probe, without_cache
-from headroles.models.masking import Head, closed, gated
-from headroles.pruning.removal import Groups, shrink
-from headroles.tables import frame as heads
+from headroles.models.dummy_inputs import dummy_inputs, without_cache
+from headroles.models.masking import Head, head_mask, mask_heads
+from headroles.pruning.removal import Groups, remove_heads
+from headroles.tables import frame
 
 
 def efficiency(
@@ -50,23 +49,23 @@ def efficiency(
         )
     rows = []
     variants = [*_variants(model, order, shares, groups)]
-    with seam.evaluating(model):
+    with attention_hooks.evaluating(model):
         for batch in batches:
             inputs = _inputs(model, batch, length)
             whole = _Forward(model, inputs)
             base = _flops(whole)
             for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
                 one = make()
-                forward = _Forward(one, inputs, closed(model, order[:count]) if way == "gates" else None)
+                forward = _Forward(one, inputs, head_mask(model, order[:count]) if way == "gates" else None)
                 fact = {"share": share, "closed": count, "way": way, "batch": batch} | _size(one)
                 flops = _flops(forward)
                 rows.append(
                     fact | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops}
                 )
     table = pd.DataFrame(rows)
-    text = heads.sign(
-        model=models.name(model),
-        weights=models.revision(model),
+    text = frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
         length=length,
         repeats=repeats,
         threads=torch.get_num_threads(),
@@ -82,13 +81,13 @@ def _variants(
     model: PreTrainedModel, order: Sequence[Head], shares: Sequence[float], groups: Groups
 ) -> Iterator[tuple[float, int, str, Callable[[], PreTrainedModel]]]:
     """Share, number of closed heads, way, and what makes the model."""
-    size = len(families.index(model))
+    size = len(families.head_index(model))
     for share in shares:
         count = round(share * size)
         if count > len(order):
             raise ValueError(f"{count} heads are to be closed, and the order has {len(order)}; give one of all heads")
         yield share, count, "gates", lambda: model
-        yield share, count, "cut", lambda count=count: shrink(deepcopy(model), order[:count], groups=groups)  # type: ignore[misc]
+        yield share, count, "cut", lambda count=count: remove_heads(deepcopy(model), order[:count], groups=groups)  # type: ignore[misc]
 
 
 class _Forward:
@@ -104,7 +103,7 @@ class _Forward:
     def seconds(self) -> float:
         if self.gates is None:
             return self._seconds()
-        with gated(self.model, self.gates):
+        with mask_heads(self.model, self.gates):
             return self._seconds()
 
     def _seconds(self) -> float:
@@ -141,7 +140,7 @@ def _size(model: PreTrainedModel) -> dict[str, int]:
 
 def _flops(forward: _Forward) -> int:
     """By the model's eager attention, whose products are counted; fused ones are not."""
-    with seam.attending(forward.model, lambda _: None), FlopCounterMode(display=False) as counter:
+    with attention_hooks.attending(forward.model, lambda _: None), FlopCounterMode(display=False) as counter:
         forward()
     return int(counter.get_total_flops())
 
@@ -150,7 +149,7 @@ def _inputs(model: PreTrainedModel, batch: int, length: int) -> dict[str, Tensor
     """Random inputs; a target as long as the source."""
     generator = torch.Generator().manual_seed(0)
     found: dict[str, Any] = {}
-    for name, value in probe(model).items():
+    for name, value in dummy_inputs(model).items():
         if value.is_floating_point():
             found[name] = value.expand(batch, *value.shape[1:])
         else:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headroles.ablation.curves import curve, orders
-from headroles.analysis import role_rules as role
+from headroles.ablation.curves import ablation_curve, orders
+from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.experiments.compare_scores import agreement
-from headroles.models import loading as models
+from headroles.models import loading
 from headroles.scores import score
-from headroles.tables import frame as heads
+from headroles.tables import frame
 from headroles.tables.study import Study
 
 
@@ -28,7 +28,7 @@ def dynamics(
     *,
     metric: str = "loss",
     steps: int = 10,
-    resamples: int = 1000,
+    n_resamples: int = 1000,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """At each checkpoint in a folder of `train` (Michel et al. 2019, section 6, Fig. 5); kept in the study.
 
@@ -40,11 +40,11 @@ def dynamics(
     Raises FileNotFoundError where there is no checkpoint.
     """
     found = checkpoints(training)
-    last = models.revision(models.alone(found[-1][2]))
-    gone = study.claim("dynamics-curves", heads.sign(weights=last, text=held_out.hash))
+    last = loading.revision(loading.alone(found[-1][2]))
+    gone = study.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []
     for epoch, step, place in found:
-        part, table = _one(study, place, step, corpus, held_out, metric, steps, resamples)
+        part, table = _one(study, place, step, corpus, held_out, metric, steps, n_resamples)
         parts.append(part.assign(epoch=epoch, step=step))
         tables.append(table)
     curves = pd.concat(parts, ignore_index=True)
@@ -58,7 +58,7 @@ def dynamics(
     study.remove(gone)
     for name, made in (("dynamics-curves", curves), ("dynamics-order", ordered)):
         made.attrs["signatures"] = dict.fromkeys(map(str, made.columns), parts[-1].attrs["signatures"]["value"])
-        heads.save(made, study.path(name))
+        frame.save_table(made, study.path(name))
     return curves, ordered
 
 
@@ -79,52 +79,52 @@ def _one(
     held_out: Corpus,
     metric: str,
     steps: int,
-    resamples: int,
+    n_resamples: int,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
-    model, tokenizer = models.load(place)
-    recipe = heads.sign(
-        weights=models.revision(model),
+    model, tokenizer = loading.load(place)
+    recipe = frame.sign(
+        weights=loading.revision(model),
         text=corpus.hash,
         held_out=held_out.hash,
         metric=metric,
         steps=steps,
-        resamples=resamples,
+        resamples=n_resamples,
         headroles=version("headroles"),
     )
 
     def scores() -> pd.DataFrame:
-        told: Any = score(model, tokenizer, corpus, resamples=min(resamples, 200))
-        importance = score(model, tokenizer, corpus, ["importance"], resamples=resamples)
-        return heads.join(importance, told[[name for name in told if not str(name).startswith("importance")]])
+        told: Any = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
+        importance = score(model, tokenizer, corpus, ["importance"], n_resamples=n_resamples)
+        return frame.join(importance, told[[name for name in told if not str(name).startswith("importance")]])
 
     table = kept.keep(f"heads-{step}", recipe, scores)
     line = orders(table, ["importance"])
     part = kept.keep(
         f"curve-{step}",
         recipe,
-        lambda: curve(model, tokenizer, held_out, line, metric=metric, steps=steps, resamples=resamples),
+        lambda: ablation_curve(model, tokenizer, held_out, line, metric=metric, steps=steps, n_resamples=n_resamples),
     )
     return part, table
 
 
 def _settled(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     """How much the order of heads is that of the last checkpoint, and its roles."""
-    index = heads.rows(table)
-    drawn = {"now": heads.resamples(table), "last": heads.resamples(last)}
+    index = frame.rows(table)
+    drawn = {"now": frame.resamples(table), "last": frame.resamples(last)}
     draws = {name: one.of("importance", index) for name, one in drawn.items() if one is not None}
     columns = {"now": table["importance"], "last": last["importance"].reindex(table.index)}
-    both = heads.table(columns, index, heads.signature(table, "importance"), draws=draws)
+    both = frame.table(columns, index, frame.provenance(table, "importance"), draws=draws)
     row = dict(agreement(both, ["now"], "last").iloc[0])
-    if not role.tellable(table):
+    if not role_rules.assignable(table):
         return row
     now, then = (_held(each) for each in (table, last))
     families_ = [name.partition("[")[0] for _, name in now]
-    row |= {f"roles[{name}]": families_.count(name) for name in sorted({one.name for one in role.ROLES})}
+    row |= {f"roles[{name}]": families_.count(name) for name in sorted({one.name for one in role_rules.ROLES})}
     return row | {"roles of the last": float(np.nan) if not then else len(now & then) / len(then)}
 
 
 def _held(table: pd.DataFrame) -> set[tuple[Any, str]]:
-    held: Any = role.held(role.roles(table))
+    held: Any = role_rules.held(role_rules.roles(table))
     return {((row.kind, row.layer, row.head), row.role) for row in held.itertuples()}

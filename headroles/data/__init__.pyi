@@ -1,0 +1,14 @@
+from . import conllu as conllu
+from . import corpus as corpus
+from . import readers as readers
+from . import streaming as streaming
+from . import synthetic as synthetic
+from .corpus import Corpus as Corpus
+from .corpus import Sentence as Sentence
+from .readers import offsets as offsets
+from .readers import read as read
+from .readers import write as write
+from .stanza_parser import parse as parse
+from .streaming import StreamingCorpus as StreamingCorpus
+from .synthetic import repeated_tokens as repeated_tokens
+from .synthetic import synthetic_corpus as synthetic_corpus

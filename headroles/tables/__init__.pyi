@@ -1,0 +1,10 @@
+from . import files as files
+from . import frame as frame
+from . import kv_groups as kv_groups
+from . import signatures as signatures
+from . import study as study
+from .frame import join as join
+from .frame import load_table as load_table
+from .frame import provenance as provenance
+from .frame import save_table as save_table
+from .study import Study as Study
