@@ -29,7 +29,7 @@ def scale(values: pd.Series[Any], vmin: float | None, vmax: float | None, cmap: 
 def harm(column: object) -> int:
     """The sign that harm has in a column: 1 or -1 for effects of ablation, 0 for every other measurement.
 
-    Of a metric that is not ours more is taken to be better, as by `hr.metrics.Metric`.
+    Of a metric that is not ours more is taken to be better, as by `hr.ablation.metrics.Metric`.
     """
     metric = _metric(column)
     return 0 if metric is None else WORSE.get(metric, -1)

@@ -165,7 +165,7 @@ TABLES |= {"ablation-loss-single-zero-early", "examples-loss-single-zero-early",
 SEVERAL = """
 import json
 import sys
-from headroles import cli
+from headroles.cli import main as cli
 
 for arguments in json.loads(sys.argv[1]):
     sys.argv[1:] = arguments
@@ -222,7 +222,8 @@ def test_two_processes_share_the_heads_where_there_is_one_batch(given, tmp_path)
 PRUNE = """
 import sys
 import headroles as hr  # noqa: E402
-from headroles import heads, processes
+from headroles import _distributed as processes
+from headroles.tables import frame as heads
 from headroles.data.readers import read
 
 model, source, target, out = sys.argv[1:]
@@ -252,14 +253,15 @@ def test_two_processes_prune_what_one_prunes(given, tmp_path):
 SCORE = """
 import sys
 import headroles as hr  # noqa: E402
-from headroles import heads, processes
+from headroles import _distributed as processes
+from headroles.tables import frame as heads
 from headroles.data.readers import read
 
 model, source, target, out = sys.argv[1:]
 loaded, tokenizer = hr.load(model)
 asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
 for budget in (200, 100_000):  # many batches; one, of which the second process has no share
-    table = hr.score(loaded, tokenizer, read(source, target, limit=40), asked, budget=budget, resamples=20)
+    table = hr.score(loaded, tokenizer, read(source, target, limit=40), asked, max_tokens=budget, n_resamples=20)
     heads.save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
 """
 COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers

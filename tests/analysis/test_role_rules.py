@@ -255,7 +255,9 @@ def test_from_scores_to_figures_no_torch_is_needed(tmp_path):
 import json, sys
 import matplotlib; matplotlib.use("Agg")
 import numpy as np  # noqa: E402
-from headroles import heads, plots, role, study
+from headroles import plots
+from headroles.analysis import role_rules as role
+from headroles.tables import frame as heads, study
 index = heads.index({("enc-self", 0): 3, ("enc-self", 1): 3})
 values = np.linspace(0, 1, 6)
 made = heads.table({"rarity": values}, index, "s", draws={"rarity": np.ones((6, 4), np.float32)})

@@ -514,7 +514,7 @@ def test_sums_over_batches_in_any_order_are_equal(rows, seed):
             for score in scores:
                 book.add(score, ("enc-self", 0), score.update(observation), weights)
                 book.add_ground(score, "enc-self", score.denominators(observation), weights)
-        return {name: values for _, name, values in book.close(index)}
+        return {column: values for _, column, values, *_ in book.close(index)}
 
     whole = columns([range(len(rows))])
     for name, values in columns([[i] for i in reversed(range(len(rows)))]).items():
@@ -535,7 +535,7 @@ def test_resamples_keep_thirteen_bits():
     assert np.isnan(rounded(np.array([np.nan])))[0]
 
 
-@pytest.mark.parametrize(("resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
+@pytest.mark.parametrize(("n_resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
 def test_what_resamples_cannot_be_drawn_by(n_resamples, seed):
     message = f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={n_resamples}, seed={seed}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -703,7 +703,7 @@ def test_tokens_are_counted_on_the_side_that_is_looked_at(noticed):
             assert torch.equal(observed.counts, counts)
             assert observed.counts[observed.ranks.argsort()].diff().le(0).all()
             assert sorted(observed.ranks[counts > 0].tolist()) == list(range(len(set(ids))))
-            assert (observation.ranks[counts == 0] >= 2**32).all()  # what never occurs is none of the most frequent
+            assert (observed.ranks[counts == 0] >= 2**32).all()  # what never occurs is none of the most frequent
 
 
 def test_of_equally_frequent_tokens_the_first_id_is_the_more_frequent():
@@ -919,7 +919,7 @@ def test_a_corpus_without_trees_has_every_score_but_syntax():
 def test_a_tokenizer_of_another_model_is_an_error():
     large = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 70, "<unk>": 0}, "<unk>")))
     message = (
-        f"the tokenizer does not fit the model: {type(large).__name__} gives token 70, BertForMaskedLM has embeddings "
+        f"the tokenizer does not fit the model: {type(large).__name__} has tokens up to 70, BertForMaskedLM has embeddings "
         f"for 64; load both from one checkpoint"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -87,7 +87,7 @@ def train_masked(
         draft.write_text(recipe)
     trainer.train(resume_from_checkpoint=training._last(place))
     model.eval()
-    loading.save(model, tokenizer, place)
+    loading.save(model, tokenizer, place, overwrite=True)
     frame.save_table(training._table(trainer.state.log_history, [], recipe), place / training.HISTORY)
 
 

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headroles.scores.base import Observation, Score, Sums
+from headroles.tables.frame import Kind
+
+NO_REPEATS = (
+    "in no sentence does a token occur twice; try hr.repeated_tokens(tokenizer, 100), random tokens twice in a row"
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,10 @@ class Induction(Score):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """How many real queries occurred before."""
         return {"queries": (repeats(observation) & observation.queries.content).sum(-1, keepdim=True)}
+
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Text in which no token comes twice."""
+        return NO_REPEATS
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`induction`; NaN where no token occurs twice."""
@@ -68,6 +77,10 @@ class Duplicate(Score):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """How many real queries occurred before."""
         return {"queries": (repeats(observation) & observation.queries.content).sum(-1, keepdim=True)}
+
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Text in which no token comes twice."""
+        return NO_REPEATS
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """`duplicate`; NaN where no token occurs twice."""
