@@ -71,6 +71,7 @@ def test_an_exponent_is_the_power_that_a_cost_grows_with():
     assert growth.exponent((1, 10, 100), [3.0, 3.0, 3.0]) == 0.0
 
 
+@pytest.mark.slow
 def test_growth_is_of_ours_and_of_those_that_are_installed():
     found = growth.grown(1, {"words": (2, 4)})["words"]
     assert list(found)[::2] == ["statistics, ours", "ablation, ours", "relevance, ours"]

@@ -26,7 +26,7 @@ class Accumulator:
 
     def __init__(self, scores: Sequence[Measure], *, n_resamples: int, seed: int) -> None:
         if n_resamples < 0 or not 0 <= seed < 2**64:
-            raise ValueError(f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={n_resamples}, seed={seed}")
+            raise ValueError(f"expected n_resamples >= 0 and 0 <= seed < 2**64; got n_resamples={n_resamples}, seed={seed}")
         self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
         self.tallies: dict[tuple[Kind, int], dict[str, Totals]] = {}
         self.grounds: dict[Kind, dict[str, Totals]] = {}

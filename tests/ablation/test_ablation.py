@@ -178,6 +178,7 @@ def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
     assert said <= set(fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 2])
 def test_another_example_does_not_depend_on_the_batch_where_the_model_writes(beams):
     """Nor does it with beams, where the next row was another beam of the same sentence."""
@@ -525,7 +526,7 @@ from pathlib import Path
 from helpers import zoo
 from helpers.letters import corpus, tokens_of
 from headroles.ablation.effects import ablate
-ablate(zoo.tiny("marian"), tokens_of("marian"), corpus(40), budget=80, resamples=20, folder=Path(sys.argv[1]))
+ablate(zoo.tiny("marian"), tokens_of("marian"), corpus(40), max_tokens=80, n_resamples=20, folder=Path(sys.argv[1]))
 """
 
 

@@ -195,6 +195,7 @@ def p_of(found):
     return effects(found, n_resamples=0).columns[".p"]
 
 
+@pytest.mark.slow
 def test_without_any_effect_no_more_is_found_than_was_risked():
     found = curtailed(simulated(np.zeros(HEADS), seed=1))
     allowed = LEVEL + RISK
@@ -523,6 +524,7 @@ def test_what_is_good_in_one_metric_is_bad_in_another(metric):
         assert (table["effect.holm"] < 0.01).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", [Loss(), Accuracy()], ids=lambda metric: metric.name)
 def test_what_is_chosen_and_told_on_the_same_examples_is_too_good_and_on_halves_it_is_not(metric):
     gains = {False: [], True: []}
@@ -767,8 +769,8 @@ def test_a_table_of_sets_says_what_was_measured():
         "corpus": "letters",
         "text": corpus(6).hash,
         "examples": "6",
-        "replacement": "zero",
-        "n_resamples": "50",
+        "fill": "zero",
+        "resamples": "50",
     }
     assert expected | {"seed": "2", "intact": f"{mean('gpt2', frozenset()):.6g}"} == {
         name: fields[name] for name in [*expected, "seed", "intact"]

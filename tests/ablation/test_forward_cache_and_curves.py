@@ -456,6 +456,7 @@ def by_gates(name, formula, closed):
         return float(formula(model, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "one", "formula"), CASES, ids=NAMED)
 def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
     table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0)
@@ -793,6 +794,7 @@ def studies(place):
     return place / "news", place / "talks"
 
 
+@pytest.mark.slow
 def test_agreement_writes_a_picture_and_its_table(studies, tmp_path):
     done = run("agreement", *studies, "--output", tmp_path / "x.png")
     assert (done.code, done.err) == (0, "")

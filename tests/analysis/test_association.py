@@ -90,6 +90,7 @@ def simulated(seed: int, effect: float, *, confounded: bool) -> pd.Series:
     ).iloc[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confounded", [False, True])
 def test_p_is_uniform_where_the_role_does_nothing(confounded):
     found = pd.DataFrame([simulated(seed, 0.0, confounded=confounded) for seed in range(300)])

@@ -149,7 +149,7 @@ def test_its_tables_are_those_of_the_library(scored, trees):
     offsets = hr.data.offsets(hr.read(trees))
     pd.testing.assert_frame_equal(_bare(frame.load_table(folder / "offsets.parquet")), _bare(offsets))
     fields = dict(field.split(":", 1) for field in frame.provenance(table, "confidence").split("|"))
-    assert {"corpus": "planted", "sentences": "60", "n_resamples": "50", "seed": "0"}.items() <= fields.items()
+    assert {"corpus": "planted", "sentences": "60", "resamples": "50", "seed": "0"}.items() <= fields.items()
 
 
 def _bare(table: pd.DataFrame) -> pd.DataFrame:
@@ -179,6 +179,7 @@ def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     assert after["roles.parquet"][0] == before["roles.parquet"][0]  # told again, the same
 
 
+@pytest.mark.slow
 def test_another_option_is_scored_anew(study, model, trees, caplog):
     before = _contents(study)
     again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
@@ -346,6 +347,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
     return request.param, end, before
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_off_leaves_the_tables_and_the_next_one_completes(cut_off, study, model):
     how, end, before = cut_off
     if how == signal.SIGINT:

@@ -351,6 +351,7 @@ def test_a_folder_that_is_not_there(tmp_path):
     assert run("attention", path, "the .", "enc-self:0:0") == line(_unloadable(path, reason, ABSENT))
 
 
+@pytest.mark.slow
 def test_a_hub_name_while_offline():
     end = ended(started("attention", "nobody/nothing", "the .", "enc-self:0:0"))
     assert (end.code, end.out) == (2, "")

@@ -31,6 +31,7 @@ def test_ablation_ends_with_its_table(name):
     assert dict(frame.fields(frame.provenance(table, table.columns[0])))["corpus"] == name
 
 
+@pytest.mark.slow
 def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
     name = "a|b:c,d=e\n[bold] {x} %7C <b> Кошка |fill:mean|weights:0"
     place = tmp_path / name

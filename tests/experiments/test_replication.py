@@ -188,6 +188,7 @@ def test_sentences_without_trees_are_parsed(shared, tmp_path):
 # --- replicating -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_stage_leaves_its_tables_and_nothing_else(replicated, data):
     study, said = replicated
     assert list(hr.Study(study).load("stages").index) == list(STAGES[:-1])
@@ -260,6 +261,7 @@ def test_without_weights_what_is_finished_stays_and_the_rest_is_refused(replicat
         replicate(study, data, TINY, only=["score"])
 
 
+@pytest.mark.slow
 def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
     """bfloat16, and batches that other processes make: what `recipe.pace` asks for where there is a GPU."""
     tokenizer = loading.tokenizer_of(data.tokenizer)

@@ -71,6 +71,7 @@ def small_minilm(monkeypatch):
     monkeypatch.setattr(beginnings.demo, "minilm", lambda: (transformers.BertModel(config).eval(), tokenizer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["A", "B"])
 def test_an_arm_learns_translation_alone(arm, data, tmp_path):
     table = specialise(tmp_path, data, arm, recipe=TINY)

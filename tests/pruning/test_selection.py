@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import subprocess
-import sys
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -16,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers import zoo
-from helpers.commands import ENVIRONMENT, ended, run
+from helpers.commands import ended, run
 from helpers.messages import whole
 from helpers.processes import launched
 from helpers.prunings import learnt, wide
@@ -25,6 +23,7 @@ from helpers.trainings import films, tokenizer, untrained
 import headroles as hr
 from headroles.analysis import role_rules
 from headroles.cli.arguments import heads_of
+from headroles.cli.console import show_table
 from headroles.models import heads as families
 from headroles.models.loading import untrained as untrained_as
 from headroles.pruning import comparison, rankings, selection, sparsity
@@ -535,23 +534,17 @@ def test_a_reverse_has_the_same_heads():
     assert Reverse(Random()).order(setting()) == Random().order(setting())[::-1]
 
 
-WIDE = """
-from headroles.cli.console import show_table
-from helpers.prunings import wide
-show_table(wide(), "wide")
-"""
-
-
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_tables_are_not_cut_at_the_width_of_the_terminal(width):
-    environment = ENVIRONMENT | {"COLUMNS": str(width), "PYTHONPATH": f"{HERE}:{HERE.parent}"}
-    done = subprocess.run([sys.executable, "-c", WIDE], env=environment, capture_output=True, text=True, check=True)
-    assert "…" not in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= width
-    table, printed = wide(), re.sub(r"[\s│┃]", "", done.stdout)
+def test_tables_are_not_cut_at_the_width_of_the_terminal(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_table(wide(), "wide")
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    table, printed = wide(), re.sub(r"[\s│┃]", "", shown)
     assert all(f"{n}.125[{n}.125,{n}.125]" in printed for n in range(6))
     assert all(re.sub(r"\s", "", name) in printed for name in table if "." not in name)
-    assert done.stdout.count("b") >= 80
+    assert shown.count("b") >= 80
 
 
 def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
@@ -645,7 +638,6 @@ def test_a_full_disk_leaves_the_model_there_was(smaller):
 
 
 LEARNING = """
-import sys
 from pathlib import Path
 from helpers.trainings import films, tokenizer
 from helpers.prunings import learnt

@@ -582,7 +582,7 @@ def test_steps_add_up(name, rules, objective):
 
 
 @pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
-@pytest.mark.parametrize("name", ["marian", "gpt2", "bert", "t5"])
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_steps_by_themselves_however_they_are_asked_for(name, rules):
     model, batch = first_batch(name)
     explain = Top().explain(model, lambda: [batch])

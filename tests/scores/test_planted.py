@@ -41,6 +41,7 @@ def test_planted_roles_are_stable(roles):
     assert min(stability) > 0.99
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_the_slow_loops(heads, reference):
     _assert_same(heads, reference)
 

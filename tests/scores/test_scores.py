@@ -537,7 +537,7 @@ def test_resamples_keep_thirteen_bits():
 
 @pytest.mark.parametrize(("n_resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
 def test_what_resamples_cannot_be_drawn_by(n_resamples, seed):
-    message = f"expected resamples >= 0 and 0 <= seed < 2**64; got resamples={n_resamples}, seed={seed}"
+    message = f"expected n_resamples >= 0 and 0 <= seed < 2**64; got n_resamples={n_resamples}, seed={seed}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Accumulator([], n_resamples=n_resamples, seed=seed)
     Accumulator([], n_resamples=0, seed=2**64 - 1)

@@ -50,7 +50,7 @@ class Attribution(GradientScore):
         if self.replacement == "other":  # which examples stand side by side in a batch is no property of a head
             raise ValueError(
                 "fill 'other' takes the output for another example: got it for an attribution; expected "
-                "'zero' or 'uniform'; try hr.ablate(fill='other')"
+                "'zero' or 'uniform'; try hr.ablate(replacement='other')"
             )
 
     @property
