@@ -809,7 +809,7 @@ def test_no_rule_holds_of_an_untrained_toy_or_of_shuffled_labels(toys, paper, na
     asked = [control for control in told.values() if control["of"]]
     assert asked or name in ("fig6", "heads_share")  # a formula, a count
     for control in told.values():
-        assert len(control["why"]) > 5
+        assert re.search(r"\d|\w{4}", control["why"])
 
 
 @pytest.mark.slow
@@ -818,7 +818,7 @@ def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_we
     untrained = Bench([toys / "classifier" / "untrained"])
     untrained.shared = Bench([toys / "classifier"])
     table = artefacts("budhraja2020")[name](untrained).table
-    assert getattr(budhraja2020, name)(table.assign(epochs=3.0, steps=100)).answer in ("no", "cannot be said")
+    assert getattr(budhraja2020, f"{name}_claim")(table.assign(epochs=3.0, steps=100)).answer in ("no", "cannot be said")
 
 
 @pytest.mark.slow
