@@ -1,0 +1,63 @@
+"""Tables of older versions are read, drawn and related as before: names of columns and files on disk do not change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+import headroles as hr
+from headroles.plots.gallery import figures
+
+FIGURES = Path(__file__).resolve().parents[1] / "figures"
+STUDIES = sorted({path.parent.relative_to(FIGURES) for path in FIGURES.rglob("*.parquet")}, key=str)
+SCORED = [study for study in STUDIES if (FIGURES / study / "heads.parquet").is_file()]
+MULTI30K = [f"multi30k-en-de/{part}" for part in ("ablation", "contest", "dynamics", "efficiency", "relate")]
+SMALL = ["minilm/toy", "minilm-sst2/contest", *MULTI30K]
+
+
+def test_studies_are_committed():
+    assert len(SCORED) > 8
+    assert {*SMALL} <= {*map(str, STUDIES)}
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=str)
+def test_every_table_is_read(study):
+    for path in (FIGURES / study).glob("*.parquet"):
+        table = hr.load_table(path)
+        assert len(table.columns), path
+        assert len(table), path
+
+
+@pytest.mark.parametrize("study", SCORED, ids=str)
+def test_roles_are_those_that_were_committed(study):
+    path = FIGURES / study / "roles.parquet"
+    if not path.is_file():
+        pytest.skip("no roles were kept")
+    kept, now = hr.load_table(path), hr.roles(hr.load_table(FIGURES / study / "heads.parquet"))
+    flags = [name for name in kept if kept[name].dtype == bool]
+    assert flags
+    pd.testing.assert_frame_equal(now[flags], kept[flags])
+
+
+def test_relations_are_those_that_were_committed():
+    """What does not depend on resamples: the AUC and the difference within layers."""
+    place = FIGURES / "minilm-sst2"
+    kept = hr.load_table(place / "relate" / "relate.parquet").set_index(["role", "outcome"])
+    tables = hr.load_table(place / "pud" / "roles.parquet"), hr.load_table(place / "ablation-loss-single-zero.parquet")
+    now = hr.relate(*tables, n_resamples=0, n_permutations=19).set_index(["role", "outcome"])
+    assert len(now) > 3
+    columns = ["auc", "within"]
+    pd.testing.assert_frame_equal(now[columns], kept.loc[now.index, columns], rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", SMALL)
+def test_every_figure_is_drawn(study):
+    """Of studies that together have a table of every kind; `headroles plot` draws the others alike."""
+    for name, axes in figures(hr.Study(FIGURES / study)):
+        assert name
+        assert axes is not None
+        plt.close("all")
