@@ -325,7 +325,7 @@ def worker(launcher, rank):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the process in /proc")
 def test_a_process_that_is_killed_ends_all_and_loses_no_finished_batch(given, tmp_path):
-    flags = [part for name, value in MANY.items() for part in (f"--{name}", value)]
+    flags = [part for name, value in MANY.items() for part in (f"--{name.removeprefix('n_').replace('_', '-')}", value)]
     command = ["ablate", *given, "--limit", LIMIT, *flags, "--study", tmp_path]
     process = launched("-m", "headroles", *command)
     try:
