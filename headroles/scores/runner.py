@@ -1,4 +1,4 @@
-"""One pass over a corpus that measures every score of every head, with bootstrap intervals over sentences."""
+"""One pass over a corpus that computes all scores of all heads, with bootstrap intervals over sentences."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from headroles.analysis.intervals import share
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.streaming import StreamingCorpus
 from headroles.models import attention_hooks, batching, capture, dummy_inputs, loading
-from headroles.models import heads as families
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.capture import PartCallback
 from headroles.models.dummy_inputs import body, without_cache
+from headroles.models.heads import attention_sites, check_head, head_index
 from headroles.models.masking import Fill, Head
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator, Array, bounds, counting, rounded
 from headroles.scores.base import SELF, Measure, Observation, Score, named
 from headroles.scores.frequencies import Frequencies, frequencies, uncounted
-from headroles.scores.gradients.base import Flow, GradientScore
+from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.missing import check_missing
 from headroles.scores.objectives import Name, Objective
@@ -47,26 +47,42 @@ def score(
     seed: int = 0,
     reference: Corpus | None = None,
 ) -> pd.DataFrame:
-    """Measure `scores` of every head of `model` on `corpus`, in one pass that holds one layer's attention at a time.
+    """Compute scores of every attention head of a model on a corpus.
 
-    Of long texts it holds a part of that, for some of the queries: memory grows with length, not with its square
-    (not for syntax, alignment and gradients, and where `divisible` says no).
+    One pass reads the whole corpus, with one layer's attention in memory at a time. Long texts are read in blocks of
+    queries, so that memory grows with their length and not with its square. Syntax, alignment and models that cannot
+    be divided (`headroles.models.capture.divisible`) need whole layers. Gradient scores ("relevance", "importance")
+    make their own forward and backward passes over each batch. A decoder is teacher-forced on the corpus's targets, or
+    without targets on the model's own greedy output. Under `accelerate launch` the processes share the batches, and
+    each returns the whole table.
 
-    `scores` are names or instances, by default all that the model and the corpus allow. Beside a column `c` stand the
-    bounds of its 95 % interval, `c.low` and `c.high`, from `resamples` Poisson bootstrap resamples of the sentences,
-    which ride in the table for `roles`: percentiles, and of shares of queries (position, syntax, rarity, the diagonal)
-    Wilson's interval with the variance of the resamples, which holds near 0 and 1 too. A decoder is teacher-forced on
-    the corpus's targets, without any on the model's own greedy output. `budget` bounds a batch in tokens, padding
-    included; how frequent a token is, is counted in `reference`, by default in the corpus itself.
+    Bounds are 95 % percentiles of a Poisson bootstrap over sentences. For shares of queries (position, syntax, rarity,
+    the diagonal of alignment) they are Wilson intervals with the bootstrap's variance, which hold near 0 and 1 too.
 
-    Scores of gradients ("relevance", "importance") make passes of their own over each batch, forward and back. The
-    processes of `accelerate launch` share the batches, and each returns the whole table. A stream is read part by part;
-    what must be known of all of it beforehand cannot be had: gradients, and without a `reference` rarity.
+    Args:
+        model: a transformers model with attention heads.
+        tokenizer: tokenizer of the model.
+        corpus: the sentences. A stream is read part by part; gradient scores, and rarity without `reference`, need a
+            whole corpus.
+        scores: names or instances; default: all scores in `DEFAULT` that the model and the corpus allow.
+        max_tokens: upper bound on tokens per batch and side, padding included.
+        n_resamples: number of bootstrap resamples; 0 for no intervals.
+        seed: seed of the resamples.
+        reference: corpus in which token frequencies are counted; default: `corpus`.
 
-    Raises ValueError where a score cannot be had (syntax without trees), for attention or gradients that are not
-    finite, gradients that are all zero, an empty corpus, a model without heads and a tokenizer that does not fit it.
+    Returns:
+        One row per head, index `(kind, layer, head)`. Each column `c` of a score has bounds `c.low` and `c.high`. The
+        resamples are kept in the table for `headroles.roles`.
+
+    Raises:
+        ValueError: if the model has no heads; if the corpus is empty or lacks something a score needs, such as trees;
+            if the tokenizer does not fit the model; if attention or gradients are not finite, or all gradients are 0.
+
+    Example:
+        >>> table = hr.score(model, tokenizer, corpus, ["confidence", "position"])
+        >>> roles = hr.roles(table)
     """
-    sites = families.attention_sites(model)
+    sites = attention_sites(model)
     if not any(site.heads for site in sites):
         raise ValueError(f"{type(model).__name__} has no heads left to measure")
     pages = Pages(corpus, tokenizer, model)
@@ -75,40 +91,94 @@ def score(
     )
     watching = [one for one in chosen if isinstance(one, Score)]
     gradients = [one for one in chosen if isinstance(one, GradientScore)]
-    book = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
+    accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
     with attention_hooks.evaluating(model):
         whole, every = pages.first, pages.batches(max_tokens)
         counts_own = bool(whole.greedy) and reference is None and any(one.needs_counts for one in chosen)
         written = list(track(every, "writing targets", total=pages.number(max_tokens))) if counts_own else None
-        found = frequencies(pages, written, reference, tokenizer, model)
-        flows = [
-            Flow(one, model, book, lambda: batching.batches(whole, model, max_tokens=max_tokens)) for one in gradients
+        counted = frequencies(pages, written, reference, tokenizer, model)
+        passes = [
+            GradientPass(score, model, lambda: batching.batches(whole, model, max_tokens=max_tokens))
+            for score in gradients
         ]
         ahead = every if written is None else (written.pop(0) for _ in range(len(written)))
         for batch in track(ahead, "scoring heads", total=pages.number(max_tokens)):
             weights = counting(batch.numbers, n_resamples, seed).to(model.device)
             if watching:
-                _watch(batch, model, watching, book, weights, found)
-            for flow in flows:
-                flow.read(batch, weights)
-    book.together(model.device)
+                _watch(batch, model, watching, accumulator, weights, counted)
+            for gradient_pass in passes:
+                gradient_pass.read(batch, weights, accumulator)
+    accumulator.reduce(model.device)
     fields = _fields(model, pages, reference) | {"resamples": n_resamples, "seed": seed}
-    table = _table(book, families.head_index(model), fields, {flow.score.label: flow.close() for flow in flows})
+    notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in passes}
+    table = _table(accumulator, head_index(model), fields, notes)
     content = whole.counts("source").total()
-    check_missing(table, chosen, pages.corpus.name, uncounted(pages, found, reference), content)
+    check_missing(table, chosen, pages.corpus.name, uncounted(pages, counted, reference), content)
     return table
+
+
+def attribute(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    *,
+    method: str = "IntegratedGradients",
+    objective: Name | Objective | None = None,
+    replacement: Fill = "zero",
+    max_tokens: int = 1024,
+    n_resamples: int = 1000,
+    seed: int = 0,
+    **options: Any,
+) -> pd.DataFrame:
+    """Attribute a model's output to its heads' masks, by a captum method.
+
+    The target of a sentence is the objective's mean over its steps, for the tokens that the intact model predicts. This
+    is `score` with one `Attribution`, and raises the same errors.
+
+    Args:
+        model: the model.
+        tokenizer: tokenizer of the model.
+        corpus: the sentences.
+        method: name of a class of `captum.attr` that needs only a function, such as "IntegratedGradients",
+            "ShapleyValueSampling", "FeatureAblation", "GradientShap", or "DeepLift" where it applies.
+        objective: name or instance of the target; default: the model's own.
+        replacement: replacement of a masked head's output, "zero" or "uniform".
+        max_tokens: upper bound on tokens per batch and side, padding included.
+        n_resamples: number of bootstrap resamples; 0 for no intervals.
+        seed: seed of the resamples.
+        **options: options of the method's `attribute`, such as `n_steps`, `n_samples`, `perturbations_per_eval`.
+
+    Returns:
+        One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`.
+    """
+    attribution = Attribution(
+        method=method, options=tuple(options.items()), replacement=replacement, objective=objective
+    )
+    return score(model, tokenizer, corpus, attribution, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
 
 
 def attention_matrix(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
 ) -> pd.DataFrame:
-    """The attention of one head on one sentence: rows are query tokens, columns key tokens, special ones included.
+    """Return the attention matrix of one head on one sentence.
 
-    Raises ValueError for a head the model does not have or a sentence longer than it reads.
+    The head must be one of the model's, and the sentence no longer than its positions.
+
+    Args:
+        model: the model.
+        tokenizer: tokenizer of the model.
+        sentence: text, or a sentence with its target.
+        head: (kind, layer, head).
+
+    Returns:
+        Attention weights; rows are query tokens and columns key tokens, special tokens included.
+
+    Raises:
+        ValueError: if the attention is not finite.
     """
-    one = Sentence(sentence) if isinstance(sentence, str) else sentence
-    families.check_head(model, head)
-    encoded = batching.encode(Corpus("one sentence", (one,)), tokenizer, model, words=False)
+    check_head(model, head)
+    text = Sentence(sentence) if isinstance(sentence, str) else sentence
+    encoded = batching.encode(Corpus("one sentence", (text,)), tokenizer, model, words=False)
     kept: list[Tensor] = []
 
     def keep(site: Site, weights: Tensor) -> None:
@@ -121,8 +191,8 @@ def attention_matrix(
             body(model)(**batch.inputs, **without_cache(body(model)))
     if not kept[0].isfinite().all():
         raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(model)}")
-    sides = batch.queries(head[0]), batch.keys(head[0])
-    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(side.ids[0].tolist())) for side in sides)
+    views = batch.queries(head[0]), batch.keys(head[0])
+    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist())) for view in views)
     return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
 
 
@@ -173,7 +243,7 @@ def _watch(
     batch: Batch,
     model: PreTrainedModel,
     scores: list[Score],
-    book: Accumulator,
+    accumulator: Accumulator,
     weights: Tensor,
     counted: Frequencies,
 ) -> None:
@@ -187,9 +257,9 @@ def _watch(
         observation = Observation(site.kind, attention.float().to(keys.ids.device), asking, keys, counts, ranks, first)
         _check_finite(observation, site, batch, model)
         for score in (score for score in scores if site.kind in score.kinds):
-            book.add(score, site.key, score.update(observation), weights)
+            accumulator.add(score, site.key, score.update(observation), weights)
             if grounded.setdefault(site.kind, site.key) == site.key:  # the same for every layer
-                book.add_ground(score, site.kind, score.denominators(observation), weights)
+                accumulator.add_denominators(score, site.kind, score.denominators(observation), weights)
 
     with torch.inference_mode(), _watched(model, look, batch, scores):
         body(model)(**batch.inputs, **without_cache(body(model)))
@@ -199,9 +269,7 @@ def _watched(
     model: PreTrainedModel, look: PartCallback, batch: Batch, scores: list[Score]
 ) -> AbstractContextManager[None]:
     """In parts where a layer has more weights than one part may have, and all scores add up over parts."""
-    sides = {
-        site: (batch.queries(site.kind).ids, batch.keys(site.kind).ids) for site in families.attention_sites(model)
-    }
+    sides = {site: (batch.queries(site.kind).ids, batch.keys(site.kind).ids) for site in attention_sites(model)}
     most = max(site.heads * queries.numel() * keys.shape[1] for site, (queries, keys) in sides.items())
     if most > capture.CELLS and all(one.in_parts for one in scores):
         return capture.capture_attention_in_parts(model, look, cells=capture.CELLS)
@@ -219,14 +287,14 @@ def _check_finite(observation: Observation, site: Site, batch: Batch, model: Pre
 
 
 def _table(
-    book: Accumulator, index: pd.MultiIndex, fields: dict[str, object], notes: Mapping[str, dict[str, object]]
+    accumulator: Accumulator, index: pd.MultiIndex, fields: dict[str, object], notes: Mapping[str, dict[str, object]]
 ) -> pd.DataFrame:
     columns: dict[str, Array] = {}
     draws: dict[str, Array] = {}
     signatures: dict[str, str] = {}
-    for score, name, values, sizes in book.close(index):
+    for score, name, values, sizes in accumulator.columns(index):
         columns[name] = values[:, 0]
-        if book.n_resamples and score.sampled(name):
+        if accumulator.n_resamples and score.sampled(name):
             draws[name] = rounded(values[:, 1:])
             columns[f"{name}.low"], columns[f"{name}.high"] = (
                 bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
@@ -249,7 +317,7 @@ def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> d
         "text": pages.corpus.hash,
         **pages.read,
         **decoder,
-        **({"shared": shared} if (shared := kv_groups.said(families.attention_sites(model))) else {}),
+        **({"shared": shared} if (shared := kv_groups.said(attention_sites(model))) else {}),
         "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
         "headroles": version("headroles"),
     }
@@ -257,28 +325,3 @@ def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> d
 
 def _or(names: Iterable[str]) -> str:
     return " or ".join(names)
-
-
-def attribute(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    *,
-    method: str = "IntegratedGradients",
-    objective: Name | Objective | None = None,
-    replacement: Fill = "zero",
-    max_tokens: int = 1024,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    **options: Any,
-) -> pd.DataFrame:
-    """Attribute what the model decides to its heads, by a method of `captum.attr` with the gates as its input.
-
-    Any method that needs nothing but the function: IntegratedGradients, ShapleyValueSampling, FeatureAblation,
-    GradientShap, DeepLift where it applies ... ; `options` go to its `attribute` (`n_steps`, `n_samples`,
-    `perturbations_per_eval`). A closed gate puts `fill` in the head's place. What is explained is the objective's mean
-    over the steps of a sentence, the tokens held that the intact model chose. The column `attribution[method]` has
-    intervals as those of `score`, whose errors it raises.
-    """
-    asked = Attribution(method=method, options=tuple(options.items()), replacement=replacement, objective=objective)
-    return score(model, tokenizer, corpus, asked, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
