@@ -27,14 +27,13 @@ def check_missing(
         content: number of content tokens on the source side.
 
     Raises:
-        ValueError: if no score has a value for any head.
+        ValueError: if there are no content tokens and no score has a value for any head.
     """
     columns = [name for score in scores for name in _columns(table, score)]
-    if columns and table[columns].isna().all(axis=None):
-        tokens = f"{content} content tokens (neither padding nor special) in its source"
+    if columns and not content and table[columns].isna().all(axis=None):
         raise ValueError(
-            f"corpus {corpus!r} has nothing to measure: every score of every head would be NaN; got {tokens}; expected "
-            f"some; try a corpus of whole sentences"
+            f"corpus {corpus!r} has nothing to measure: every score of every head would be NaN; got 0 content tokens "
+            f"(neither padding nor special) in its source; expected some; try a corpus of whole sentences"
         )
     for score in scores:
         for kind, names, reason in _missing(table, score, uncounted):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import zoo
-from helpers.letters import corpus, looking, seen, tokens_of, value
+from helpers.letters import corpus, looking, observation, tokens_of, value
 
 import headroles as hr
 from headroles.data.corpus import Tokens
@@ -48,16 +48,16 @@ def test_more_tokens_than_the_vocabulary_has():
 def test_what_is_given_as_ids_is_read_as_they_are_even_beside_text():
     model, tokenizer, twice = small()
     mixed = hr.Corpus("mixed", (*twice, *corpus(2)))
-    encoded = hr.scores.run.batches.encode(mixed, tokenizer, model)
+    encoded = hr.models.batching.encode(mixed, tokenizer, model)
     assert [tuple(one.ids) for one in encoded.source[:4]] == [sentence.ids for sentence in twice]
     assert all(isinstance(one.sentence, Tokens) == (i < 4) for i, one in enumerate(encoded.source))
 
 
 def test_a_token_right_after_itself_does_not_copy_itself():
-    made = seen(torch.eye(3), kind="dec-self", ids=[10, 10, 11])  # each looks at itself
+    made = observation(torch.eye(3), kind="dec-self", ids=[10, 10, 11])  # each looks at itself
     assert value(Induction(), made) == {"induction": 0}
     assert value(Duplicate(), made) == {"duplicate": 0}
-    back = seen(looking([0, 0, 1, 2]), kind="dec-self", ids=[10, 10, 10, 11])  # one back
+    back = observation(looking([0, 0, 1, 2]), kind="dec-self", ids=[10, 10, 10, 11])  # one back
     assert value(Induction(), back) == {"induction": 1 / 2}
     assert value(Duplicate(), back) == {"duplicate": 1}
 
@@ -92,17 +92,18 @@ def test_a_head_made_for_it_has_all_its_weight_there(back, is_induction):
     side = TokenView(ids, yes, yes, torch.full_like(ids, -1), (None,))
     weights = torch.zeros(1, 1, 12, 12)
     weights[0, 0, torch.arange(12), (torch.arange(12) - back).clamp(min=0)] = 1
-    seen = Observation("dec-self", weights, side, side, torch.ones(20), torch.arange(20))
+    made = Observation("dec-self", weights, side, side, torch.ones(20), torch.arange(20))
     for score, expected in ((Induction(), is_induction), (Duplicate(), not is_induction)):
-        (column,) = score.compute(score.update(seen) | score.denominators(seen)).values()
+        (column,) = score.compute(score.update(made) | score.denominators(made)).values()
         assert column.item() == expected
 
 
-def test_without_a_repeated_token_there_is_nothing_to_say():
+def test_without_a_repeated_token_both_scores_are_nan_and_the_log_says_why(caplog):
     model, tokenizer, twice = small()
     once = hr.Corpus("once", tuple(Tokens("", ids=sentence.ids[:6]) for sentence in twice))
     found = hr.score(model, tokenizer, once, SCORES, n_resamples=10)
     assert found[SCORES].isna().all(axis=None)
+    assert [message.split(" of dec-self")[0] for message in caplog.messages] == SCORES
 
 
 def test_a_study_of_a_decoder_has_them_without_asking_and_one_of_an_encoder_has_not(tmp_path):

@@ -87,7 +87,7 @@ def same(one, other):
         torch.testing.assert_close(values, other[name], atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
-def seen(weights, *, kind="enc-self", special=(), sentence=None, words=None, ids=None):
+def observation(weights, *, kind="enc-self", special=(), sentence=None, words=None, ids=None):
     """One sentence and one head, `weights` [query, key]; the tokens at `special` are, and ids count up otherwise."""
     weights = torch.as_tensor(weights, dtype=torch.float32)
     sizes = weights.shape

@@ -263,7 +263,8 @@ def test_rows_of_a_batch_may_be_taken_in_any_order_and_often(name, rows):
         assert (side is None) == (from_ is None)
         if from_ is not None:
             assert side.sentences == tuple(from_.sentences[row] for row in rows)
-            pairs += [(getattr(side, part), getattr(from_, part)) for part in ("ids", "present", "real", "words")]
+            parts = ("ids", "attention_mask", "content", "words")
+            pairs += [(getattr(side, part), getattr(from_, part)) for part in parts]
     assert all(torch.equal(one, value[rows]) for one, value in pairs)
 
 
@@ -351,6 +352,8 @@ def test_states_are_needed(name):
 def test_labels_are_needed(label, given):
     known = "no, maybe, yes, 0, 1, 2"
     message = f"label {label!r} is not a class of BertForSequenceClassification; known: {known}"
+    if label is None:
+        message = "a sentence has no label; give a table with a column of labels (label= names it) that has a label in each row"
     refused(classifier(), "bert", Corpus("labels", (Sentence("a b", label=label),)), given, message)
 
 

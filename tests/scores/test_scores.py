@@ -535,7 +535,7 @@ def test_resamples_keep_thirteen_bits():
     assert np.isnan(rounded(np.array([np.nan])))[0]
 
 
-@pytest.mark.parametrize(("resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
+@pytest.mark.parametrize(("n_resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
 def test_what_resamples_cannot_be_drawn_by(n_resamples, seed):
     message = (
         f"bootstrap out of range: got n_resamples={n_resamples}, seed={seed}; expected n_resamples >= 0 and "
@@ -572,7 +572,7 @@ def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
     whole = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     shown = []
     monkeypatch.setattr("headroles.models.capture.CELLS", 50)
-    monkeypatch.setattr(Confidence, "tally", noted(Confidence.update, shown))
+    monkeypatch.setattr(Confidence, "update", noted(Confidence.update, shown))
     parts = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     assert (max(observation.first for observation in shown) > 0) == (name != "t5")
     pd.testing.assert_frame_equal(parts, whole, rtol=0, atol=bound(1))
@@ -677,9 +677,9 @@ def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(n
     texts = {"enc-self": [one.text for one in corpus()], "dec-self": [one.target.text for one in corpus()]}
     for kind, side in (("enc-self", "keys"), ("dec-self", "queries"), ("cross", "queries"), ("cross", "keys")):
         read = sorted(
-            ids[present].tolist()
-            for observation in noticed[kind][::2]  # of the two layers the first
-            for ids, present in zip(getattr(observation, side).ids, getattr(observation, side).present, strict=True)
+            ids[mask].tolist()
+            for view in (getattr(observed, side) for observed in noticed[kind][::2])  # of the two layers the first
+            for ids, mask in zip(view.ids, view.attention_mask, strict=True)
         )
         of_source = side == "keys"
         written = [tokenizer()(text)["input_ids"] for text in texts["enc-self" if of_source else "dec-self"]]
@@ -706,7 +706,7 @@ def test_tokens_are_counted_on_the_side_that_is_looked_at(noticed):
             assert torch.equal(observed.counts, counts)
             assert observed.counts[observed.ranks.argsort()].diff().le(0).all()
             assert sorted(observed.ranks[counts > 0].tolist()) == list(range(len(set(ids))))
-            assert (observation.ranks[counts == 0] >= 2**32).all()  # what never occurs is none of the most frequent
+            assert (observed.ranks[counts == 0] >= 2**32).all()  # what never occurs is none of the most frequent
 
 
 def test_of_equally_frequent_tokens_the_first_id_is_the_more_frequent():
@@ -922,7 +922,7 @@ def test_a_corpus_without_trees_has_every_score_but_syntax():
 def test_a_tokenizer_of_another_model_is_an_error():
     large = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 70, "<unk>": 0}, "<unk>")))
     message = (
-        f"the tokenizer does not fit the model: {type(large).__name__} gives token 70, BertForMaskedLM has embeddings "
+        f"the tokenizer does not fit the model: {type(large).__name__} has tokens up to 70, BertForMaskedLM has embeddings "
         f"for 64; load both from one checkpoint"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headroles.scores.base import Observation, Score, Sums
+from headroles.tables.frame import Kind
+
+NO_REPEATS = (
+    "in no sentence does a token occur twice; try hr.repeated_tokens(tokenizer, 100), random tokens twice in a row"
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,10 @@ class Induction(Score):
         """Count the content queries with an earlier occurrence: [batch, 1]."""
         return _repeated(observation)
 
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Return the reason: no token occurs twice."""
+        return NO_REPEATS
+
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `induction`; NaN where no token occurs twice."""
         return {"induction": sums["weight"] / sums["queries"]}
@@ -53,6 +62,10 @@ class Duplicate(Score):
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
         """Count the content queries with an earlier occurrence: [batch, 1]."""
         return _repeated(observation)
+
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Return the reason: no token occurs twice."""
+        return NO_REPEATS
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `duplicate`; NaN where no token occurs twice."""
