@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Any
 
@@ -17,15 +16,15 @@ from headroles.analysis.intervals import share
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.streaming import StreamingCorpus
 from headroles.models import attention_hooks, batching, capture, dummy_inputs, loading
-from headroles.models.batching import Batch, Encoded, Pages
-from headroles.models.capture import PartCallback
+from headroles.models.batching import Encoded, Pages
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.heads import attention_sites, check_head, head_index
 from headroles.models.masking import Fill, Head
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator, Array, bounds, counting, rounded
-from headroles.scores.base import SELF, Measure, Observation, Score, named
-from headroles.scores.frequencies import Frequencies, frequencies, uncounted
+from headroles.scores.attention import AttentionPass
+from headroles.scores.base import SELF, Measure, Score, named
+from headroles.scores.frequencies import frequencies, uncounted
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.missing import check_missing
@@ -86,31 +85,32 @@ def score(
     if not any(site.heads for site in sites):
         raise ValueError(f"{type(model).__name__} has no heads left to measure")
     pages = Pages(corpus, tokenizer, model)
-    chosen = _possible(
-        DEFAULT if scores is None else scores, sites, pages, counted=reference is not None, strict=scores is not None
-    )
-    watching = [one for one in chosen if isinstance(one, Score)]
-    gradients = [one for one in chosen if isinstance(one, GradientScore)]
+    chosen = _available(scores, sites, pages, counted=reference is not None)
+    attention_scores = [score for score in chosen if isinstance(score, Score)]
+    gradient_scores = [score for score in chosen if isinstance(score, GradientScore)]
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
     with attention_hooks.evaluating(model):
-        whole, every = pages.first, pages.batches(max_tokens)
-        counts_own = bool(whole.greedy) and reference is None and any(one.needs_counts for one in chosen)
-        written = list(track(every, "writing targets", total=pages.number(max_tokens))) if counts_own else None
-        counted = frequencies(pages, written, reference, tokenizer, model)
-        passes = [
+        whole, batches, total = pages.first, pages.batches(max_tokens), pages.number(max_tokens)
+        if whole.greedy and reference is None and any(score.needs_counts for score in chosen):
+            written = list(track(batches, "writing targets", total=total))
+            counted = frequencies(pages, written, reference, tokenizer, model)
+            batches = (written.pop(0) for _ in range(len(written)))
+        else:
+            counted = frequencies(pages, None, reference, tokenizer, model)
+        gradient_passes = [
             GradientPass(score, model, lambda: batching.batches(whole, model, max_tokens=max_tokens))
-            for score in gradients
+            for score in gradient_scores
         ]
-        ahead = every if written is None else (written.pop(0) for _ in range(len(written)))
-        for batch in track(ahead, "scoring heads", total=pages.number(max_tokens)):
+        passes: list[AttentionPass | GradientPass] = [*gradient_passes]
+        if attention_scores:
+            passes.insert(0, AttentionPass(attention_scores, model, counted))
+        for batch in track(batches, "scoring heads", total=total):
             weights = counting(batch.numbers, n_resamples, seed).to(model.device)
-            if watching:
-                _watch(batch, model, watching, accumulator, weights, counted)
-            for gradient_pass in passes:
-                gradient_pass.read(batch, weights, accumulator)
+            for scoring_pass in passes:
+                scoring_pass.read(batch, weights, accumulator)
     accumulator.reduce(model.device)
     fields = _fields(model, pages, reference) | {"resamples": n_resamples, "seed": seed}
-    notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in passes}
+    notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
     table = _table(accumulator, head_index(model), fields, notes)
     content = whole.counts("source").total()
     check_missing(table, chosen, pages.corpus.name, uncounted(pages, counted, reference), content)
@@ -196,94 +196,49 @@ def attention_matrix(
     return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
 
 
-def _possible(
-    asked: Measure | Iterable[str | Measure], sites: list[Site], pages: Pages, *, counted: bool, strict: bool
+def _available(
+    scores: Measure | Iterable[str | Measure] | None, sites: list[Site], pages: Pages, *, counted: bool
 ) -> list[Measure]:
-    """The scores that can be had; where `strict`, one that cannot is an error."""
+    """The given scores, or by default those that the model and the corpus allow."""
+    if scores is not None:
+        chosen = named(scores)
+        for score in chosen:
+            if fault := _fault(score, sites, pages, counted=counted):
+                raise ValueError(fault)
+        return chosen
+    return [score for score in named(DEFAULT) if not _fault(score, sites, pages, counted=counted)]
+
+
+def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) -> str | None:
+    """Why a score cannot be computed, if so."""
     kinds: set[Kind] = {site.kind for site in sites if site.heads}
-    trees = _tree_kinds(pages.first) & kinds
-    chosen = []
-    for one in named(asked):
-        name, corpus = one.name(), pages.corpus.name
-        faults = [
-            (
-                not kinds & set(one.kinds),
-                f"score {name!r} is for {_or(one.kinds)} heads; the model has {_or(sorted(kinds))}",
-            ),
-            (
-                one.needs_trees and not trees,
-                f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
-                f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse",
-            ),
-            (
-                one.needs_counts and pages.streamed and not counted,
-                f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference=",
-            ),
-            (
-                isinstance(one, GradientScore) and pages.streamed,
-                f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read",
-            ),
-        ]
-        fault = next((text for lacking, text in faults if lacking), None)
-        if fault and strict:
-            raise ValueError(fault)
-        if not fault:
-            chosen.append(one)
-    return chosen
+    name, corpus = score.name(), pages.corpus.name
+    if not kinds & set(score.kinds):
+        return f"score {name!r} is for {_or(score.kinds)} heads; the model has {_or(sorted(kinds))}"
+    if score.needs_trees and not _tree_kinds(pages.first) & kinds:
+        return (
+            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
+            f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
+        )
+    if score.needs_counts and pages.streamed and not counted:
+        return f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference="
+    if isinstance(score, GradientScore) and pages.streamed:
+        return f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read"
+    return None
 
 
 def _tree_kinds(encoded: Encoded) -> set[Kind]:
-    """The kinds of heads whose tokens have trees."""
-    source: set[Kind] = {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}
-    found = source if any(one.sentence.has_tree for one in encoded.source) else set()
-    return found | ({"dec-self"} if any(one.sentence.has_tree for one in encoded.target or ()) else set())
+    """Kinds of heads with dependency trees for their tokens."""
+    kinds: set[Kind] = set()
+    if any(sentence.sentence.has_tree for sentence in encoded.source):
+        kinds |= {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}
+    if any(sentence.sentence.has_tree for sentence in encoded.target or ()):
+        kinds |= {"dec-self"}
+    return kinds
 
 
-def _watch(
-    batch: Batch,
-    model: PreTrainedModel,
-    scores: list[Score],
-    accumulator: Accumulator,
-    weights: Tensor,
-    counted: Frequencies,
-) -> None:
-    """One forward in which the scores of attention see every site, of long texts part by part."""
-    grounded: dict[Kind, tuple[Kind, int]] = {}
-
-    def look(site: Site, attention: Tensor, first: int) -> None:
-        queries, keys = batch.queries(site.kind), batch.keys(site.kind)
-        counts, ranks = counted["source" if keys is batch.source else "target"]
-        asking = queries.span(first, first + attention.shape[-2])
-        observation = Observation(site.kind, attention.float().to(keys.ids.device), asking, keys, counts, ranks, first)
-        _check_finite(observation, site, batch, model)
-        for score in (score for score in scores if site.kind in score.kinds):
-            accumulator.add(score, site.key, score.update(observation), weights)
-            if grounded.setdefault(site.kind, site.key) == site.key:  # the same for every layer
-                accumulator.add_denominators(score, site.kind, score.denominators(observation), weights)
-
-    with torch.inference_mode(), _watched(model, look, batch, scores):
-        body(model)(**batch.inputs, **without_cache(body(model)))
-
-
-def _watched(
-    model: PreTrainedModel, look: PartCallback, batch: Batch, scores: list[Score]
-) -> AbstractContextManager[None]:
-    """In parts where a layer has more weights than one part may have, and all scores add up over parts."""
-    sides = {site: (batch.queries(site.kind).ids, batch.keys(site.kind).ids) for site in attention_sites(model)}
-    most = max(site.heads * queries.numel() * keys.shape[1] for site, (queries, keys) in sides.items())
-    if most > capture.CELLS and all(one.in_parts for one in scores):
-        return capture.capture_attention_in_parts(model, look, cells=capture.CELLS)
-    return capture.capture_attention(model, lambda site, attention: look(site, attention, 0))
-
-
-def _check_finite(observation: Observation, site: Site, batch: Batch, model: PreTrainedModel) -> None:
-    known = observation.top[0].isfinite().all(-1).all(-1)  # [batch]
-    if not known.all():
-        number = batch.numbers[int(known.int().argmin())]
-        raise ValueError(
-            f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the corpus; "
-            f"{dummy_inputs.advice(model)}"
-        )
+def _or(names: Iterable[str]) -> str:
+    return " or ".join(names)
 
 
 def _table(
@@ -305,11 +260,10 @@ def _table(
 
 
 def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> dict[str, object]:
-    """What a signature says of a run."""
+    """The provenance fields that all scores of a run share."""
     first = pages.first
-    decoder = (
-        {} if not first.greedy and first.target is None else {"decoder": "greedy" if first.greedy else "reference"}
-    )
+    has_target = first.greedy or first.target is not None
+    decoder = {"decoder": "greedy" if first.greedy else "reference"} if has_target else {}
     return {
         "model": loading.name(model),
         "weights": loading.revision(model),
@@ -321,7 +275,3 @@ def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> d
         "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
         "headroles": version("headroles"),
     }
-
-
-def _or(names: Iterable[str]) -> str:
-    return " or ".join(names)
