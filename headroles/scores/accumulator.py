@@ -1,4 +1,4 @@
-"""Where a pass adds up its sums: for the corpus as it is, and for every bootstrap resample of its sentences."""
+"""Accumulator: the sums of a pass, for the corpus itself and for every bootstrap resample of its sentences."""
 
 from __future__ import annotations
 
@@ -18,59 +18,73 @@ from headroles.tables.frame import Kind
 
 LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
 Array = npt.NDArray[np.floating[Any]]
-Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus as it is
+Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
 
 class Accumulator:
-    """The sums of some scores over the sentences read so far, of every (kind, layer)."""
+    """Sums of some scores over the sentences read so far, for every (kind, layer)."""
 
     def __init__(self, scores: Sequence[Measure], *, n_resamples: int, seed: int) -> None:
         if n_resamples < 0 or not 0 <= seed < 2**64:
-            raise ValueError(f"expected n_resamples >= 0 and 0 <= seed < 2**64; got n_resamples={n_resamples}, seed={seed}")
+            raise ValueError(
+                f"bootstrap out of range: got n_resamples={n_resamples}, seed={seed}; expected n_resamples >= 0 and "
+                f"0 <= seed < 2**64"
+            )
         self.scores, self.n_resamples, self.seed = scores, n_resamples, seed
-        self.tallies: dict[tuple[Kind, int], dict[str, Totals]] = {}
-        self.grounds: dict[Kind, dict[str, Totals]] = {}
+        self.sums: dict[tuple[Kind, int], dict[str, Totals]] = {}
+        self.denominators: dict[Kind, dict[str, Totals]] = {}
 
-    def add(self, score: Measure, key: tuple[Kind, int], update: Sums, weights: Tensor) -> None:
-        """Add what one site did on one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        _add(self.tallies.setdefault(key, {}).setdefault(score.label, {}), update, weights)
+    def add(self, score: Measure, key: tuple[Kind, int], sums: Sums, weights: Tensor) -> None:
+        """Add the sums of one site on one batch.
 
-    def add_ground(self, score: Measure, kind: Kind, denominators: Sums, weights: Tensor) -> None:
-        """Add what there was to do on one batch, the same for every layer of the kind."""
-        _add(self.grounds.setdefault(kind, {}).setdefault(score.label, {}), denominators, weights)
+        Args:
+            score: the score that computed the sums.
+            key: (kind, layer) of the site.
+            sums: what `update` returned.
+            weights: how often each sentence counts, in the corpus and in every resample: [1 + resamples, batch].
+        """
+        _add(self.sums.setdefault(key, {}).setdefault(score.label, {}), sums, weights)
 
-    def together(self, device: torch.device) -> None:
-        """Add up, on `device`, what all processes have read: then each has the sums of all."""
-        sizes = _distributed.gathered([*self._sizes().items()])
-        for (book, key, label, name), size in sorted(dict(sizes).items()):
-            totals = getattr(self, book).setdefault(key, {}).setdefault(label, {})
-            own = totals[name] if name in totals else torch.zeros(size, dtype=torch.float64, device=device)
-            totals[name] = _distributed.summed(own)
+    def add_denominators(self, score: Measure, kind: Kind, sums: Sums, weights: Tensor) -> None:
+        """Add the denominators of one batch, which all layers of a kind share; arguments as for `add`."""
+        _add(self.denominators.setdefault(kind, {}).setdefault(score.label, {}), sums, weights)
 
-    def _sizes(self) -> dict[tuple[str, Any, str, str], tuple[int, ...]]:
+    def reduce(self, device: torch.device) -> None:
+        """Add up the sums of all processes on `device`, so that every process has the whole."""
+        shapes = dict(_distributed.gathered([*self._shapes().items()]))
+        for (part, key, label, name), shape in sorted(shapes.items()):
+            totals = getattr(self, part).setdefault(key, {}).setdefault(label, {})
+            values = totals[name] if name in totals else torch.zeros(shape, dtype=torch.float64, device=device)
+            totals[name] = _distributed.summed(values)
+
+    def _shapes(self) -> dict[tuple[str, Any, str, str], tuple[int, ...]]:
         return {
-            (book, key, label, name): tuple(values.shape)
-            for book in ("tallies", "grounds")
-            for key, scores in getattr(self, book).items()
+            (part, key, label, name): tuple(values.shape)
+            for part in ("denominators", "sums")
+            for key, scores in getattr(self, part).items()
             for label, totals in scores.items()
             for name, values in totals.items()
         }
 
-    def close(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
-        """Each column over the heads of `index`, with its score and resamples: [heads, 1 + resamples].
+    def columns(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
+        """Compute all columns; the sums of a score are freed once its columns are computed.
 
-        Of a share also of how many queries it is, and of how many sentences in effect: [heads, 2]. The sums of a score
-        are let go once it is finished: tables of many resamples are large.
+        Args:
+            index: the heads, (kind, layer, head).
+
+        Yields:
+            Score, column name, values [heads, 1 + resamples], and for shares of queries their number and the effective
+            number of sentences [heads, 2], otherwise None.
         """
         for score in self.scores:
             columns: dict[str, Array] = {}
             sizes: dict[str, Array] = {}
-            for kind, layer in self.tallies:
-                sums = self.tallies[kind, layer].pop(score.label, None)
+            for kind, layer in self.sums:
+                sums = self.sums[kind, layer].pop(score.label, None)
                 rows = [row for row, head in enumerate(index) if head[:2] == (kind, layer)]
-                if sums is None or not rows:  # all heads of a layer may have been cut out
+                if sums is None or not rows:  # all heads of a layer may have been removed
                     continue
-                sums = self.grounds[kind][score.label] | sums
+                sums = self.denominators[kind][score.label] | sums
                 for column, values in score.compute(sums).items():
                     empty = np.full((len(index), 1 + self.n_resamples), np.nan)
                     columns.setdefault(column, empty)[rows] = values.T.cpu().numpy()
@@ -82,10 +96,18 @@ class Accumulator:
 
 
 def counting(numbers: Sequence[int], n_resamples: int, seed: int) -> Tensor:
-    """How often sentences count in the corpus itself (once) and in each resample: float64 [1 + resamples, sentence].
+    """Draw how often sentences count in each bootstrap resample.
 
-    Resamples draw from Poisson(1) by the sentence's number alone (Hanley & MacGibbon 2006), so they are the same in
-    whatever batches, order or process the sentences are read.
+    Counts are Poisson(1) and depend on the seed and the sentence's number alone (Hanley & MacGibbon 2006), not on
+    batches, order or processes.
+
+    Args:
+        numbers: numbers of the sentences in the corpus.
+        n_resamples: number of resamples.
+        seed: seed of the resamples, 0 <= seed < 2**64.
+
+    Returns:
+        float64 [1 + resamples, sentence]; row 0, the corpus itself, is all ones.
     """
     rows = [np.random.Generator(np.random.Philox(key=[seed, n])).poisson(1.0, n_resamples) for n in numbers]
     drawn = torch.tensor(np.stack(rows, axis=1), dtype=torch.float64)
@@ -93,17 +115,17 @@ def counting(numbers: Sequence[int], n_resamples: int, seed: int) -> Tensor:
 
 
 def bounds(draws: Array) -> tuple[Array, Array]:
-    """The 95 % percentile interval of resampled values [heads, resamples], NaN ones left out: two of [heads]."""
-    found = np.full((2, len(draws)), np.nan)
+    """Return the 95 % percentile interval of resampled values [heads, resamples], ignoring NaN: two of [heads]."""
+    quantiles = np.full((2, len(draws)), np.nan)
     whole = ~np.isnan(draws).any(1)
-    found[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
+    quantiles[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
     some = ~whole & ~np.isnan(draws).all(1)
-    found[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # leaves NaN out
-    return found[0], found[1]
+    quantiles[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # ignores NaN
+    return quantiles[0], quantiles[1]
 
 
 def rounded(draws: Array) -> npt.NDArray[np.float32]:
-    """Resampled values to 13 significant bits, far finer than resampling itself: tables of them take half the room."""
+    """Round resampled values to 13 significant bits, far finer than their error: files take half the space."""
     half = np.uint32(1 << 10)  # of the last of the 12 bits kept after the leading one
     bits = draws.astype(np.float32).view(np.uint32)
     return ((bits + half) & ~np.uint32(2 * half - 1)).view(np.float32)

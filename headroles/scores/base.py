@@ -1,4 +1,4 @@
-"""What a score sees, and what a score is: two pure functions over sums that add."""
+"""Scores: two pure functions over sums that add, `update` for each batch and `compute` once at the end."""
 
 from __future__ import annotations
 
@@ -22,55 +22,80 @@ Sums = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Observation:
-    """The attention of one site on one batch, or the part of it that starts from some queries of long texts."""
+    """Attention of one site on one batch, or on a block of its queries where texts are long.
+
+    Attributes:
+        kind: attention kind of the site.
+        weights: attention weights, [batch, heads, query, key].
+        queries: token view on the query side.
+        keys: token view on the key side.
+        counts: how often each token occurs in the reference corpus of the key side, [vocabulary].
+        ranks: frequency rank of each token, [vocabulary]; 0 is the most frequent token.
+        first: position of the first query; 0 unless the observation is a later block of queries.
+    """
 
     kind: Kind
-    weights: Tensor  # [batch, heads, query, key]
+    weights: Tensor
     queries: TokenView
     keys: TokenView
-    counts: Tensor  # [vocabulary]: how often each token occurs in the reference for the key side
-    ranks: Tensor  # [vocabulary]: 0 for its most frequent token
-    first: int = 0  # the place of the first of the queries
+    counts: Tensor
+    ranks: Tensor
+    first: int = 0
 
     @property
     def places(self) -> Tensor:
-        """Where each query stands: [query]."""
+        """Position of each query: [query]."""
         return torch.arange(self.first, self.first + self.weights.shape[-2], device=self.weights.device)
 
     @property
     def causal(self) -> bool:
-        """Whether queries see only keys that are not after them."""
+        """Whether queries attend only to keys at or before their own position."""
         return self.kind == "dec-self"
 
     @cached_property
     def on_real(self) -> Tensor:
-        """The weights, 0 on keys that are not real: [batch, heads, query, key]. Not renormalised."""
+        """Weights with non-content keys set to 0, not renormalised: [batch, heads, query, key]."""
         return self.weights * self.keys.content[:, None, None]
 
     @cached_property
     def top(self) -> tuple[Tensor, Tensor]:
-        """The largest weight on a real key, and the (first) key it falls on: each [batch, heads, query]."""
+        """Largest weight on a content key and the first key that has it: each [batch, heads, query]."""
         values, places = self.on_real.max(-1)
         return values, places
 
     @cached_property
     def received(self) -> Tensor:
-        """The weight that each key gets from all real queries together: [batch, heads, key]."""
+        """Total weight that each key receives from all content queries: [batch, heads, key]."""
         rows = self.queries.content[:, None, None].to(self.weights.dtype)  # [batch, 1, 1, query]
         return (rows @ self.weights).squeeze(-2)
 
     def on_keys(self, chosen: Tensor) -> Tensor:
-        """The weight from all real queries on the keys chosen in [batch, key]: float64 [batch, heads]."""
+        """Sum the weights from all content queries to some keys.
+
+        Args:
+            chosen: bool mask of keys, [batch, key].
+
+        Returns:
+            float64 [batch, heads].
+        """
         return (self.received.double() @ chosen[:, :, None].double()).squeeze(-1)
 
     def over_queries(self, values: Tensor, where: Tensor | None = None) -> Tensor:
-        """Sum [batch, heads, query] over the real queries (those of `where`, [batch, query], if given): float64."""
+        """Sum values over the content queries.
+
+        Args:
+            values: one value per query, [batch, heads, query].
+            where: bool mask that restricts the queries further, [batch, query]; default: no restriction.
+
+        Returns:
+            float64 [batch, heads].
+        """
         chosen = self.queries.content if where is None else self.queries.content & where
         return (values.double() @ chosen[:, :, None].double()).squeeze(-1)
 
 
 class Measure(ABC):
-    """One thing to know of every head: sums per sentence, which `compute` divides once at the end.
+    """Base class of all scores: sums per sentence, which `compute` divides once at the end.
 
     Sums over sentences, batches, processes and bootstrap resamples are then all the same addition.
     """
@@ -81,83 +106,135 @@ class Measure(ABC):
 
     @classmethod
     def name(cls) -> str:
-        """What the score is called: its class in lower case."""
+        """Return the name of the score: its class name in lower case."""
         return cls.__name__.lower()
 
     @property
     def label(self) -> str:
-        """What its columns begin with: its name, and what sets it apart where several of its kind may be asked for."""
+        """Prefix of the score's columns; subclasses add options that distinguish several instances."""
         return self.name()
 
     def sampled(self, column: str) -> bool:
-        """Whether a column is an estimate from a sample of sentences, with an interval: a count is none."""
+        """Return whether a column is an estimate with a bootstrap interval; counts (`.words`) are not."""
         return not column.endswith(".words")
 
     def nothing(self, _column: str, _kind: Kind, /) -> str | None:
-        """Why a column is NaN for all heads of a kind, where it is; None: by definition, or another column says it."""
+        """Return why a column is NaN for all heads of a kind.
+
+        Args:
+            _column: name of the column.
+            _kind: kind of the heads.
+
+        Returns:
+            The reason for the log; None if the column is NaN by definition or another column explains it.
+        """
         return "no sentence of the corpus has anything to measure it on"
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:  # noqa: ARG002
-        """Of each column that is a share of so many queries, how many: {column: [..., heads or 1]}.
+        """Return the sample size of every column that is a share of queries.
 
-        Such a column gets an interval that holds also near 0 and 1; all others get percentiles of the resamples.
+        These columns get Wilson intervals, which hold near 0 and 1 too. All others get percentiles of the resamples.
+
+        Args:
+            sums: as for `compute`.
+
+        Returns:
+            Number of queries of each such column: {column: [..., heads or 1]}.
         """
         return {}
 
     @abstractmethod
     def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Columns from the sums of `update` and `denominators`, which bear leading dimensions: {column: [..., heads]}."""
+        """Compute the columns from summed statistics.
+
+        Args:
+            sums: sums over sentences of what `update` and `denominators` return, with any leading dimensions:
+                {name: [..., heads] or [..., heads, detail]}.
+
+        Returns:
+            The columns of the score: {column: [..., heads]}.
+        """
 
 
 class Score(Measure):
-    """What every head attends to. A subclass is a frozen dataclass in a file of its own; its fields are options.
+    """Base class of attention scores. A subclass is a frozen dataclass in a file of its own; its fields are options.
 
-    `update` and `denominators` give sums per sentence. Where these add up over parts of the queries too, `in_parts` is to be
-    True: then long texts are read in parts, each a `Seen` of some queries and all keys, `seen.places` telling which.
+    `update` and `denominators` return sums per sentence. Set `in_parts` to True if these also add over blocks of
+    queries. Long texts are then read in blocks: each `Observation` has some of the queries and all keys, and its
+    `places` are the positions of these queries.
     """
 
     in_parts: ClassVar[bool] = False
 
     @abstractmethod
     def update(self, observation: Observation) -> dict[str, Tensor]:
-        """What each head did in each sentence: {name: [batch, heads] or [batch, heads, detail]}."""
+        """Compute the sums of every head in every sentence.
+
+        Args:
+            observation: attention of one site on one batch.
+
+        Returns:
+            Per-sentence sums: {name: [batch, heads] or [batch, heads, detail]}.
+        """
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """What there was to do in each sentence, whatever a head did: {name: [batch, 1] or [batch, 1, detail]}."""
+        """Compute per-sentence denominators that do not depend on the head.
+
+        Args:
+            observation: attention of one site on one batch.
+
+        Returns:
+            {name: [batch, 1] or [batch, 1, detail]}; by default the number of content queries, "queries".
+        """
         return {"queries": observation.queries.content.sum(-1, keepdim=True)}
 
 
 def list_scores() -> dict[str, type[Measure]]:
-    """Every score by name: those in the files beside this one, and your own classes where no name of ours is taken."""
-    import headroles.scores as room
+    """Return all score classes by name.
 
-    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+    Your own subclasses of `Score` and `GradientScore` are included, except where a built-in score has the same name.
+
+    Returns:
+        Classes by name, in alphabetical order.
+    """
+    import headroles.scores as package
+
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
-    every = [cls for base in Measure.__subclasses__() for cls in base.__subclasses__()]
-    ours_last = sorted(every, key=lambda cls: cls.__module__.startswith(f"{room.__name__}."))
-    found = {cls.name(): cls for cls in ours_last}
-    return {name: found[name] for name in sorted(found)}
+    classes = [cls for base in Measure.__subclasses__() for cls in base.__subclasses__()]
+    classes.sort(key=lambda cls: cls.__module__.startswith(f"{package.__name__}."))  # the last of a name wins
+    return dict(sorted({cls.name(): cls for cls in classes}.items()))
 
 
 def named(scores: str | Measure | Iterable[str | Measure]) -> list[Measure]:
-    """Scores from names and instances, or from a single one. Raises ValueError for an unknown or repeated name."""
-    found: list[Measure] = []
-    for one in [scores] if isinstance(scores, str | Measure) else scores:
-        if isinstance(one, str) and one not in list_scores():
-            raise ValueError(f"unknown score {one!r}; known: {', '.join(list_scores())}")
-        if not isinstance(one, str | Measure):
-            raise ValueError(f"expected the name of a score or an instance such as Position(), got {one!r}")
-        new = list_scores()[one]() if isinstance(one, str) else one
-        if any(new.label == other.label for other in found):
-            raise ValueError(f"score {new.label!r} is asked for twice")
-        found.append(new)
-    if not found:
+    """Return score instances for names and instances.
+
+    Args:
+        scores: one name or instance, or several of either.
+
+    Returns:
+        The instances in the order given; a name stands for its class with default options.
+
+    Raises:
+        ValueError: if a name is unknown, a label is repeated, or no score is given.
+    """
+    chosen: list[Measure] = []
+    for item in [scores] if isinstance(scores, str | Measure) else scores:
+        if isinstance(item, str) and item not in list_scores():
+            raise ValueError(f"unknown score {item!r}; known: {', '.join(list_scores())}")
+        if not isinstance(item, str | Measure):
+            raise ValueError(f"unknown score: got {item!r}; expected a name or an instance such as Position()")
+        new = list_scores()[item]() if isinstance(item, str) else item
+        if any(new.label == score.label for score in chosen):
+            raise ValueError(f"duplicate score {new.label!r}; expected each score once")
+        chosen.append(new)
+    if not chosen:
         raise ValueError(f"no score given; known: {', '.join(list_scores())}")
-    return found
+    return chosen
 
 
 def shifted(content: Tensor, offset: int) -> Tensor:
-    """Whether the token `offset` places on is real: bool [batch, token] from [batch, token]."""
+    """Return whether the token `offset` positions later is a content token: bool [batch, token]."""
     moved = torch.zeros_like(content)
     if abs(offset) < content.shape[-1]:
         moved[:, max(-offset, 0) : content.shape[-1] - max(offset, 0)] = content[

@@ -1,4 +1,4 @@
-"""Attention of every head on a few example sentences, one forward each, kept as a table to be looked at."""
+"""Example attention: the weights of every head on a few sentences, as a table for plots and the report."""
 
 from __future__ import annotations
 
@@ -30,75 +30,83 @@ def attention_examples(
     *,
     limit: int = 3,
 ) -> pd.DataFrame:
-    """The attention of all heads on the first `limit` sentences, kept in the study as `attention`.
+    """Keep the attention of all heads on a few sentences in a study, as table `attention`.
 
-    A row per head and sentence: `kind`, `layer`, `head`, `sentence` (its number in the corpus, from 0), `text` and
-    `target` (None where there is none), the tokens that look (`queries`) and are looked at (`keys`), special ones
-    included, and `weights`, row by row as a flat list, to three decimals. A decoder is teacher-forced on the corpus's
-    targets, without any on the model's own greedy output. Raises ValueError for a limit below 1, attention that is not
-    finite, and what `score` raises for a corpus or a tokenizer.
+    A decoder is teacher-forced on the corpus's targets, without any on the model's own greedy output. Corpora and
+    tokenizers are checked as by `headroles.score`.
+
+    Args:
+        study: the study that keeps the table.
+        model: the model.
+        tokenizer: tokenizer of the model.
+        corpus: the sentences.
+        limit: number of sentences, from the start of the corpus.
+
+    Returns:
+        One row per head and sentence: `kind`, `layer`, `head`; `sentence`, its number in the corpus from 0; `text` and
+        `target`, None without one; `queries` and `keys`, the tokens with special ones; `weights`, a flat list row by
+        row, to three decimals.
+
+    Raises:
+        ValueError: if `limit` is below 1 or attention is not finite.
     """
     if limit < 1:
-        raise ValueError(f"limit={limit}; expected the number of sentences to look at, 1 or more")
-    chosen = corpus[:limit]
-    recipe = frame.sign(
+        raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
+    sentences = corpus[:limit]
+    key = frame.sign(
         weights=loading.revision(model),
         tokenizer=loading.tokens(tokenizer),
-        text=chosen.hash,
+        text=sentences.hash,
         headroles=version("headroles"),
     )
-    return study.keep("attention", recipe, lambda: _looked(model, tokenizer, chosen))
+    return study.keep("attention", key, lambda: _table(model, tokenizer, sentences))
 
 
-def _looked(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:
+def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:
     encoded = batching.encode(corpus, tokenizer, model, words=False)
     rows: list[dict[str, Any]] = []
     with attention_hooks.evaluating(model), torch.inference_mode():
-        for batch in batching.batches(
-            encoded, model, max_tokens=1
-        ):  # so that each sentence is a batch, without padding
-            rows += _forward(model, tokenizer, batch)
+        for batch in batching.batches(encoded, model, max_tokens=1):  # one sentence each, without padding
+            rows += _rows(model, tokenizer, batch)
     rows.sort(key=lambda row: row["sentence"])  # batches come longest first
     table = pd.DataFrame(rows)
-    text = _signature(model, corpus, encoded)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
+    table.attrs["signatures"] = dict.fromkeys(table.columns, _signature(model, corpus, encoded))
     return table
 
 
-def _forward(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[dict[str, Any]]:
+def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[dict[str, Any]]:
     """The rows of one sentence."""
     rows: list[dict[str, Any]] = []
-    number, shown = batch.numbers[0], batch.source.sentences[0]
-    told = {"sentence": number, "text": shown.text if shown else "", "target": _target(tokenizer, batch)}
+    number, sentence = batch.numbers[0], batch.source.sentences[0]
+    texts = {"sentence": number, "text": sentence.text if sentence else "", "target": _target(tokenizer, batch)}
 
-    def look(site: Site, weights: Tensor) -> None:
+    def add(site: Site, weights: Tensor) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
-        asking, asked = queries.attention_mask[0].cpu(), keys.attention_mask[0].cpu()
-        kept = weights[0].float().cpu()[:, asking][:, :, asked]  # [heads, query, key]
+        query_mask, key_mask = queries.attention_mask[0].cpu(), keys.attention_mask[0].cpu()
+        kept = weights[0].float().cpu()[:, query_mask][:, :, key_mask]  # [heads, query, key]
         if not kept.isfinite().all():
             raise ValueError(
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
                 f"corpus; {dummy_inputs.advice(model)}"
             )
-        sides = {"queries": _tokens(tokenizer, queries), "keys": _tokens(tokenizer, keys)}
-        for head, own in zip(site.numbers, kept, strict=True):
+        tokens = {"queries": _tokens(tokenizer, queries), "keys": _tokens(tokenizer, keys)}
+        for head, head_weights in zip(site.numbers, kept, strict=True):
             place = {"kind": site.kind, "layer": site.layer, "head": head}
-            flat = own.double().flatten().numpy().round(DECIMALS).astype("float32")
-            rows.append(place | told | sides | {"weights": flat})
+            flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
+            rows.append(place | texts | tokens | {"weights": flat})
 
-    with capture_attention(model, look):
+    with capture_attention(model, add):
         body(model)(**batch.inputs, **without_cache(body(model)))
     order = {kind: place for place, kind in enumerate(frame.KINDS)}
     return sorted(rows, key=lambda row: (order[row["kind"]], row["layer"], row["head"]))
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, side: TokenView) -> list[str]:
-    found: Any = tokenizer.convert_ids_to_tokens(side.ids[0][side.attention_mask[0]].tolist())
-    return list(found)
+def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
+    return list(tokenizer.convert_ids_to_tokens(view.ids[0][view.attention_mask[0]].tolist()))
 
 
 def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> str | None:
-    """What the decoder reads: the reference, or the model's own output."""
+    """The text that the decoder reads: the reference, or the model's own output."""
     if batch.target is None:
         return None
     reference = batch.target.sentences[0]
@@ -108,7 +116,6 @@ def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> str | None:
 
 
 def _signature(model: PreTrainedModel, corpus: Corpus, encoded: Encoded) -> str:
-    decoder = "greedy" if encoded.greedy else "none" if encoded.target is None else "reference"
     return frame.sign(
         model=loading.name(model),
         weights=loading.revision(model),
@@ -116,6 +123,6 @@ def _signature(model: PreTrainedModel, corpus: Corpus, encoded: Encoded) -> str:
         text=corpus.hash,
         sentences=len(encoded.source),
         too_long=encoded.too_long,
-        decoder=decoder,
+        decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
         headroles=version("headroles"),
     )

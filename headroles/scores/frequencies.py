@@ -1,4 +1,4 @@
-"""How frequent tokens are: counted in the corpus or in a reference, on the side that heads look at."""
+"""Token frequencies: counts and ranks in the corpus or in a reference, on the side of the keys."""
 
 from __future__ import annotations
 
@@ -26,18 +26,26 @@ def frequencies(
     tokenizer: PreTrainedTokenizerBase,
     model: PreTrainedModel,
 ) -> Frequencies:
-    """Counts and ranks of tokens on either side: of `reference`, by default of the corpus itself.
+    """Count tokens on the source and the target side.
 
-    `written`, where it is not None, are the batches of this process, and the target side is what the model wrote in
-    them. All counts of a side are 0 where there is nothing to count: that of a reference without translations.
+    Args:
+        pages: the corpus to be measured.
+        written: batches of this process with the model's own output, which is then the target side; None: the corpus
+            has targets, or needs none.
+        reference: corpus to count in; None: the corpus itself.
+        tokenizer: tokenizer of the model.
+        model: the model.
+
+    Returns:
+        Counts and ranks, each [vocabulary], of "source" and "target". Counts are all 0 for a side without tokens.
     """
     counted = pages.first if reference is None else tokenised(reference, tokenizer, model)
     target = counted.counts("target") if written is None else _of_all(written)
     return {"source": _ranked(counted.counts("source"), model), "target": _ranked(target, model)}
 
 
-def uncounted(pages: Pages, found: Frequencies, reference: Corpus | None) -> dict[Kind, str]:
-    """The kinds of heads that look at tokens which were not counted, and why they were not."""
+def uncounted(pages: Pages, counted: Frequencies, reference: Corpus | None) -> dict[Kind, str]:
+    """Return the kinds of heads with uncounted key tokens, and why they were not counted."""
     has_target = bool(pages.first.greedy) or pages.first.target is not None
     sides: dict[Kind, str] = {kind: "target" if has_target and kind == "dec-self" else "source" for kind in KINDS}
     where = f"corpus {pages.corpus.name!r}" if reference is None else f"reference {reference.name!r}"
@@ -45,23 +53,20 @@ def uncounted(pages: Pages, found: Frequencies, reference: Corpus | None) -> dic
         "source": f"{where} has no content tokens to count; try reference= with a corpus of whole sentences",
         "target": f"{where} has no target side to count the decoder's tokens in; try a reference= with translations",
     }
-    return {kind: reasons[side] for kind, side in sides.items() if not found[side][0].any()}
+    return {kind: reasons[side] for kind, side in sides.items() if not counted[side][0].any()}
 
 
 def _of_all(written: Sequence[Batch]) -> Counter[int]:
     """How often each content token occurs in the targets of the batches of all processes."""
-    own: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for batch in written:
         if batch.target is not None:
-            own.update(batch.target.ids[batch.target.content].tolist())
-    return sum(_distributed.gathered([own]), Counter())
+            counts.update(batch.target.ids[batch.target.content].tolist())
+    return sum(_distributed.gathered([counts]), Counter())
 
 
 def _ranked(counts: Counter[int], model: PreTrainedModel) -> tuple[Tensor, Tensor]:
-    """How often each token occurs, and its rank: 0 is the most frequent, ties by id; those that never occur come last.
-
-    A token that never occurs is none of the most frequent, however few different tokens there are.
-    """
+    """Counts and ranks, 0 for the most frequent, ties by id; tokens that do not occur rank beyond any threshold."""
     table = torch.zeros(vocabulary(model), dtype=torch.long)
     for token, count in counts.items():
         table[token] = count

@@ -1,4 +1,4 @@
-"""Missing numbers: a score that is NaN for all heads of a kind is said with the reason, a table of NaN is an error."""
+"""Missing values: log why a score is NaN for all heads of a kind, and refuse a table of NaN."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ log = logging.getLogger(__name__)
 def check_missing(
     table: pd.DataFrame, scores: Sequence[Measure], corpus: str, uncounted: dict[Kind, str], content: int
 ) -> None:
-    """Say in the log which scores have no value for any head of a kind, and why.
+    """Log which scores have no value for any head of a kind, and why.
 
-    `uncounted` are the kinds whose tokens were not counted, and why not; `content` is the number of content tokens of
-    the source. Raises ValueError where there is none, and no score has a value for any head.
+    Args:
+        table: the table of all scores.
+        scores: the scores in it.
+        corpus: name of the corpus.
+        uncounted: kinds with uncounted key tokens, and the reason.
+        content: number of content tokens on the source side.
+
+    Raises:
+        ValueError: if there are no content tokens and no score has a value for any head.
     """
     columns = [name for score in scores for name in _columns(table, score)]
     if columns and not content and table[columns].isna().all(axis=None):

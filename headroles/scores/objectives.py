@@ -1,4 +1,4 @@
-"""What is measured, or explained, when heads are touched: one number per example and step, from a model's output."""
+"""Objectives: the target value of each example and step, computed from a model's output."""
 
 from __future__ import annotations
 
@@ -20,39 +20,52 @@ Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
 
 class Explained(NamedTuple):
-    """What is explained of a batch: a number for each example and step, and which of them count."""
+    """Target values of a batch.
 
-    values: Tensor  # [batch, step]
-    counted: Tensor  # bool [batch, step]: neither padding nor after the end
-    chosen: Tensor | None = None  # [batch, step]: the tokens or classes, where the model chose them itself
+    Attributes:
+        values: target of each example and step, [batch, step].
+        counted: bool mask of steps that count, neither padding nor after the end, [batch, step].
+        chosen: tokens or classes that the model chose itself, [batch, step]; None if they are part of the corpus.
+    """
+
+    values: Tensor
+    counted: Tensor
+    chosen: Tensor | None = None
 
 
-Groups = Callable[[], Iterable[Batch]]  # all batches of a corpus, once more at every call
-Explain = Callable[[Any, Batch], Explained]  # of a model's output and the batch it is of
+Groups = Callable[[], Iterable[Batch]]  # all batches of a corpus, from the start at every call
+Explain = Callable[[Any, Batch], Explained]  # (model output, batch) -> targets
 
 
 class Objective(ABC):
-    """A number per step to explain. A step is a token where `by_token`, otherwise there is one per example."""
+    """Base class of objectives. A step is a token if `by_token`, otherwise there is one step per example."""
 
     name: ClassVar[Name]
     by_token: ClassVar[bool] = True
 
     @abstractmethod
     def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
-        """What to explain of each batch; `groups()` are all batches, for what must be known of them beforehand.
+        """Return the function that computes targets from the output of `model`.
 
-        Raises ValueError where the model or the corpus does not have it.
+        Raises ValueError where the model or the corpus does not have such targets.
+
+        Args:
+            model: the model.
+            groups: returns all batches of the corpus, for objectives that compare sentences.
+
+        Returns:
+            Function of a model output and its batch that returns the targets.
         """
 
 
 @dataclass(frozen=True)
 class Top(Objective):
-    """The largest logit of each step (Voita et al. 2019, section 4); on a model's own output that of what it wrote."""
+    """Largest logit of each step (Voita et al. 2019, section 4); on the model's own output, the logit of its tokens."""
 
     name: ClassVar[Name] = "top"
 
     def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """Logits over the vocabulary, padding's left out."""
+        """Return the targets: logits over the vocabulary without padding."""
         _needs_vocabulary(model, self.name)
         padding = getattr(model.config, "pad_token_id", None)
 
@@ -63,7 +76,7 @@ class Top(Objective):
                 free = logits.detach().clone()
                 free[..., padding] = -torch.inf
                 chosen = free.argmax(-1)
-            if batch.own and batch.labels is not None:  # a forced token is written though its logit is not the largest
+            if batch.own and batch.labels is not None:  # generation forces some tokens with smaller logits
                 chosen = torch.where(batch.labels >= 0, batch.labels, chosen)
             return Explained(outputs.picked(logits, chosen), outputs.steps(model, batch), chosen)
 
@@ -72,12 +85,12 @@ class Top(Objective):
 
 @dataclass(frozen=True)
 class Reference(Objective):
-    """The logit of the token that stands next: in the reference, or in the text that a decoder reads."""
+    """Logit of the next token: in the reference, or in the text that a decoder reads."""
 
     name: ClassVar[Name] = "reference"
 
     def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """The same logits as `Top`, of given tokens."""
+        """Return the targets: logits of the correct tokens."""
         _needs_vocabulary(model, self.name)
 
         def reference(output: Any, batch: Batch) -> Explained:
@@ -89,7 +102,11 @@ class Reference(Objective):
 
 @dataclass(frozen=True)
 class ClassLogit(Objective):
-    """The logit of the class a classifier chooses, or with `of="label"` of the sentence's label."""
+    """Logit of the class that a classifier predicts, or of the sentence's label.
+
+    Args:
+        of: "top" for the predicted class, "label" for the label.
+    """
 
     name: ClassVar[Name] = "class"
     by_token: ClassVar[bool] = False
@@ -97,10 +114,10 @@ class ClassLogit(Objective):
 
     def __post_init__(self) -> None:
         if self.of not in ("top", "label"):
-            raise ValueError(f"a class logit is of the 'top' class or of the sentence's 'label'; got {self.of!r}")
+            raise ValueError(f"unknown class of a class logit: got of={self.of!r}; expected 'top' or 'label'")
 
     def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """One step per sentence."""
+        """Return the targets: one logit per sentence."""
         _needs_classes(model, self.name)
 
         def of_class(output: Any, batch: Batch) -> Explained:
@@ -114,13 +131,13 @@ class ClassLogit(Objective):
 
 @dataclass(frozen=True)
 class Similarity(Objective):
-    """The product of a sentence's mean state and the unit mean state of the sentence of the corpus nearest to it."""
+    """Product of a sentence's mean state and the unit mean state of its nearest sentence in the corpus."""
 
     name: ClassVar[Name] = "similarity"
     by_token: ClassVar[bool] = False
 
     def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
-        """All sentences are embedded first; one step per sentence."""
+        """Return the targets, one per sentence, after embedding the whole corpus."""
         numbers: list[int] = []
         embedded: list[Tensor] = []
         with torch.no_grad():
@@ -129,7 +146,10 @@ class Similarity(Objective):
                 embedded.append(F.normalize(state.float(), dim=-1))
                 numbers += batch.numbers
         if len(numbers) < 2:
-            raise ValueError("objective 'similarity' compares the sentences of a corpus, and this one has a single")
+            raise ValueError(
+                f"objective 'similarity' compares sentences: got a corpus of {len(numbers)}; expected 2 or more; try "
+                f"another objective"
+            )
         units = torch.cat(embedded)  # [sentence, width]
         place = {number: row for row, number in enumerate(numbers)}
 
@@ -144,12 +164,12 @@ class Similarity(Objective):
 
 @dataclass(frozen=True)
 class Loss(Objective):
-    """Cross-entropy in nats: of each token of the reference (or the text), or of a sentence's label."""
+    """Cross-entropy in nats of each token of the reference (or the text), or of a sentence's label."""
 
     name: ClassVar[Name] = "loss"
 
     def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """Per token where the model has a vocabulary, otherwise one step per sentence."""
+        """Return the targets: one per token if the model has a vocabulary, otherwise one per sentence."""
         if not outputs.has_vocabulary(model):
             _needs_classes(model, self.name)
 
@@ -165,15 +185,15 @@ class Loss(Objective):
 
 @dataclass(frozen=True)
 class Agreement(Objective):
-    """Whether the intact model's choice is still the first, or, of an encoder, the cosine with its intact mean state.
+    """Whether the prediction equals the intact model's, or for an encoder the cosine with its intact mean state.
 
-    A measure, not an explanation: choices have no gradient.
+    A metric only: predictions have no gradient.
     """
 
     name: ClassVar[Name] = "agreement"
 
     def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
-        """The intact model reads all first; one step per token, class or state."""
+        """Return the targets, one per token, class or state, after a pass of the intact model over the corpus."""
         intact: dict[int, Tensor] = {}
         with torch.no_grad():
             for batch in groups():
@@ -198,19 +218,31 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 
-def objective(given: Name | Objective | None, model: PreTrainedModel) -> Objective:
-    """The objective of a name; None: "top" for a vocabulary, "class" for a classifier, otherwise "similarity"."""
-    if isinstance(given, Objective):
-        return given
-    if given is None:
+def objective(name: Name | Objective | None, model: PreTrainedModel) -> Objective:
+    """Return an objective.
+
+    Args:
+        name: name or instance; None for the model's default: "top" for a vocabulary, "class" for a classifier,
+            otherwise "similarity".
+        model: the model.
+
+    Returns:
+        The objective.
+
+    Raises:
+        ValueError: if the name is unknown.
+    """
+    if isinstance(name, Objective):
+        return name
+    if name is None:
         return Top() if outputs.has_vocabulary(model) else ClassLogit() if outputs.has_classes(model) else Similarity()
-    if given not in OBJECTIVES:
-        raise ValueError(f"unknown objective {given!r}; known: {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[given]()
+    if name not in OBJECTIVES:
+        raise ValueError(f"unknown objective {name!r}; known: {', '.join(OBJECTIVES)}")
+    return OBJECTIVES[name]()
 
 
 def held(model: PreTrainedModel, explain: Explain, batch: Batch) -> Batch:
-    """The batch with what the model chooses written down, so that the same is explained when its heads are touched."""
+    """Return the batch with the intact model's choices as labels, so that targets stay the same under masks."""
     with torch.no_grad():
         explained = explain(model(**batch.inputs, **without_cache(model)), batch)
     if explained.chosen is None:
@@ -219,7 +251,7 @@ def held(model: PreTrainedModel, explain: Explain, batch: Batch) -> Batch:
 
 
 def reads_labels(objective: Objective, model: PreTrainedModel) -> bool:
-    """Whether an objective compares what a classifier says with labels."""
+    """Return whether an objective needs the labels of a classifier's sentences."""
     of_label = isinstance(objective, ClassLogit) and objective.of == "label"
     return outputs.has_classes(model) and (isinstance(objective, Loss) or of_label)
 
@@ -227,20 +259,18 @@ def reads_labels(objective: Objective, model: PreTrainedModel) -> bool:
 def _needs_vocabulary(model: PreTrainedModel, name: str) -> None:
     if not outputs.has_vocabulary(model):
         raise ValueError(
-            f"objective {name!r} is a logit over a vocabulary, and {type(model).__name__} puts out none; "
-            f"use {'class' if outputs.has_classes(model) else 'similarity'!r}, or load the model with its head"
+            f"objective {name!r} needs logits over a vocabulary: {type(model).__name__} has none; "
+            f"try {'class' if outputs.has_classes(model) else 'similarity'!r}, or load the model with its head"
         )
 
 
 def _needs_classes(model: PreTrainedModel, name: str) -> None:
     if outputs.has_vocabulary(model):
-        raise ValueError(
-            f"objective {name!r} needs a classifier, and {type(model).__name__} predicts tokens; use 'top'"
-        )
+        raise ValueError(f"objective {name!r} needs a classifier: {type(model).__name__} predicts tokens; try 'top'")
     if not outputs.has_classes(model):
         raise ValueError(
-            f"objective {name!r} needs a model that classifies or predicts tokens; {type(model).__name__} puts out "
-            f"states only: use 'similarity', or load the model with its head"
+            f"objective {name!r} needs a model that classifies or predicts tokens: {type(model).__name__} has hidden "
+            f"states only; try 'similarity', or load the model with its head"
         )
 
 

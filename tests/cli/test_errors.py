@@ -240,7 +240,7 @@ def test_scores_that_are_not_there_or_not_for_this_model(folder, tmp_path):
     faults = {
         "magic": f"unknown score 'magic'; {known}",
         "": f"unknown score ''; {known}",
-        "confidence,confidence": "score 'confidence' is asked for twice",
+        "confidence,confidence": "duplicate score 'confidence'; expected each score once",
         "alignment": "score 'alignment' is for cross heads; the model has enc-self",
     }
     for asked, message in faults.items():
@@ -728,7 +728,7 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: hr.predict_outcome(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
          "scores and outcomes are of different heads: 3 and 2 rows"),
         (lambda: hr.scores.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
-         "a class logit is of the 'top' class or of the sentence's 'label'; got 'best'"),
+         "unknown class of a class logit: got of='best'; expected 'top' or 'label'"),
         (lambda: L0(strength=0.1, temperature=0).gates(planted.model(), [], None),
          "the temperature of L0 must be above zero; got 0"),
         (lambda: SubsetSelection(cold=0).gates(planted.model(), [], 2),

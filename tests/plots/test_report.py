@@ -390,7 +390,7 @@ def test_without_translations_the_decoder_reads_its_own_output(tmp_path):
 
 
 def test_attend_refuses_no_sentences(tmp_path):
-    message = "limit=0; expected the number of sentences to look at, 1 or more"
+    message = "number of sentences out of range: got limit=0; expected 1 or more"
     with pytest.raises(ValueError, match=whole(message)):
         hr.attention_examples(Study(tmp_path), zoo.tiny("bert"), tokens_of("bert"), greedy("bert"), limit=0)
 

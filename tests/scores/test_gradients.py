@@ -381,7 +381,7 @@ def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog
             hr.score(model, tokens_of("bert"), corpus(3), score, n_resamples=0)
         (record,) = caplog.records
         parts = ", ".join(rf"{part} (-?\d+\.\d) %" for part in ("inputs", "biases", "residue"))
-        said = re.fullmatch(rf"{re.escape(score.label)} of what is explained: {parts}", record.message)
+        said = re.fullmatch(rf"{re.escape(score.label)} of the target: {parts}", record.message)
         assert sum(map(float, said.groups())) == pytest.approx(100, abs=0.2)
         return record.levelno
 
@@ -618,34 +618,36 @@ def test_attribute_is_score_with_an_attribution():
     ("make", "message"),
     [
         (lambda: hr.Relevance("magic"), f"unknown rules 'magic'; known: {', '.join(hr.scores.lrp.RULES)}"),
-        (lambda: hr.Relevance(by="heads"), "relevance is normalised by 'layer', 'logit' or 'sum'; got 'heads'"),
+        (lambda: hr.Relevance(by="heads"), "unknown normalisation: got by='heads'; expected 'layer', 'logit' or 'sum'"),
         *(
             (
                 lambda rules=rules: hr.Relevance(rules=rules, by="sum"),
-                f"rules {rules!r} give relevance of both signs, whose plain sum may be near 0; use by='layer', which "
-                "divides by the sum of |R|",
+                f"rules {rules!r} give relevance of both signs, and its plain sum may be near 0: got by='sum'; "
+                "expected 'layer' or 'logit'; try by='layer', which divides by the sum of |R|",
             )
             for rules in ("cp", "attn", "gradient")
         ),
         *(
             (
                 lambda steps=steps: hr.Relevance(steps=steps),
-                f"steps are 'all', 'sum' or how many to draw from each sentence; got {steps!r}",
+                f"unknown steps: got steps={steps!r}; expected 'all', 'sum', or a number of steps to draw from each "
+                "sentence",
             )
             for steps in ("first", 0, -1, True, 1.5)
         ),
         (
             lambda: hr.Importance(per="word"),
-            "importance is per 'example', 'token' or 'batch', its norm 'layer' or None; got per='word', norm=None",
+            "unknown importance: got per='word', norm=None; expected per 'example', 'token' or 'batch' and norm "
+            "'layer' or None",
         ),
         (
             lambda: hr.Importance(norm="model"),
-            "importance is per 'example', 'token' or 'batch', its norm 'layer' or None; got per='example', "
-            "norm='model'",
+            "unknown importance: got per='example', norm='model'; expected per 'example', 'token' or 'batch' and norm "
+            "'layer' or None",
         ),
         (
             lambda: hr.Attribution(method="Magic"),
-            f"captum has no method 'Magic' for inputs; known: {', '.join(methods())}",
+            f"unknown captum method 'Magic'; known: {', '.join(methods())}",
         ),
     ],
 )
@@ -721,7 +723,7 @@ SHORT = Corpus("short", (Sentence("a"), Sentence("b")))  # of one token each: no
 
 @pytest.mark.parametrize("score", ["relevance", "importance", hr.Attribution(method="FeatureAblation")])
 def test_a_decoder_has_nothing_to_explain_of_single_tokens(score):
-    message = "nothing to explain: every step of the corpus is padding or comes after the end token"
+    message = "corpus has no target: every step is padding or comes after the end token"
     with pytest.raises(ValueError, match=whole(message)):
         measured("gpt2", score, SHORT)
 

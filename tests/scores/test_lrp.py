@@ -705,12 +705,15 @@ def test_rules_that_are_none():
 
 @pytest.mark.parametrize(("rules", "epsilon"), [("cp", -0.1), ("attn", float("nan")), ("voita", 0.1), ("gradient", 1)])
 def test_an_epsilon_that_is_none(rules, epsilon):
-    message = f"epsilon is a number >= 0 for the rules cp, cp-gate and attn; got {epsilon} with {rules!r}"
+    message = (
+        f"epsilon out of range: got epsilon={epsilon} with rules {rules!r}; expected a number >= 0 for the rules cp, "
+        f"cp-gate and attn, otherwise 0"
+    )
     refused(message, zoo.tiny("bert"), rules, epsilon=epsilon)
 
 
 def test_a_model_in_train_mode():
-    message = "BertForMaskedLM is in train mode, and dropout would blur every relevance; call model.eval() first"
+    message = "BertForMaskedLM is in train mode: dropout would change the relevance; try model.eval() first"
     refused(message, zoo.tiny("bert").train())
 
 
@@ -718,8 +721,8 @@ def test_gradient_checkpointing():
     model = zoo.tiny("bert")
     getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # v6 knows only the first
     message = (
-        "BertForMaskedLM has gradient checkpointing on, which runs layers again without rules; "
-        "call model.gradient_checkpointing_disable() first"
+        "BertForMaskedLM has gradient checkpointing on, which recomputes layers without rules; "
+        "try model.gradient_checkpointing_disable() first"
     )
     refused(message, model)
     getattr(model, "activation_checkpointing_disable", model.gradient_checkpointing_disable)()
@@ -731,7 +734,7 @@ def test_quantised_weights():
     families.attention_sites(model)  # known already: their products need floats
     dense = model.bert.encoder.layer[0].output.dense
     dense.weight = nn.Parameter(dense.weight.detach().to(torch.int8), requires_grad=False)
-    refused("BertForMaskedLM has quantised weights, which pass no gradient; load it without quantization_config", model)
+    refused("BertForMaskedLM has quantised weights, which pass no gradient; try without quantization_config", model)
 
 
 @pytest.mark.parametrize("name", OUTSIDE)

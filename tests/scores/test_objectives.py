@@ -309,18 +309,18 @@ def refused(model, name, given, objective, message):
 
 @pytest.mark.parametrize("name", ["top", "reference"])
 def test_a_vocabulary_is_needed(name):
-    start = f"objective {name!r} is a logit over a vocabulary, and "
+    start = f"objective {name!r} needs logits over a vocabulary: "
     end = ", or load the model with its head"
-    states = f"{start}BertModel puts out none; use 'similarity'{end}"
+    states = f"{start}BertModel has none; try 'similarity'{end}"
     refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, states)
-    classes = f"{start}BertForSequenceClassification puts out none; use 'class'{end}"
+    classes = f"{start}BertForSequenceClassification has none; try 'class'{end}"
     refused(classifier(), "bert", labelled(), name, classes)
 
 
 @pytest.mark.parametrize("name", ["class", "loss"])
 def test_classes_are_needed(name):
     message = (
-        f"objective {name!r} needs a model that classifies or predicts tokens; BertModel puts out states only: use "
+        f"objective {name!r} needs a model that classifies or predicts tokens: BertModel has hidden states only; try "
         f"'similarity', or load the model with its head"
     )
     refused(zoo.tiny("bert").base_model, "bert", corpus(3), name, message)
@@ -329,18 +329,21 @@ def test_classes_are_needed(name):
 def test_a_model_with_a_vocabulary_is_not_said_to_put_out_states():
     with pytest.raises(ValueError, match="^objective 'class' needs a classifier") as error:
         hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(3), hr.Relevance(objective="class"), n_resamples=0)
-    assert "states only" not in str(error.value)
+    assert "hidden states" not in str(error.value)
 
 
 def test_one_sentence_is_near_to_none():
-    message = "objective 'similarity' compares the sentences of a corpus, and this one has a single"
+    message = "objective 'similarity' compares sentences: got a corpus of 1; expected 2 or more; try another objective"
     refused(zoo.tiny("bert").base_model, "bert", corpus(1), "similarity", message)
 
 
 @pytest.mark.parametrize("name", ["bert", "marian"])
 def test_states_are_needed(name):
     model = zoo.tiny(name)
-    message = f"objective 'similarity' needs states, and {type(model).__name__} puts out logits; use its body"
+    message = (
+        f"objective 'similarity' needs hidden states: got the logits of {type(model).__name__}; expected a model "
+        f"without a head; try model.base_model"
+    )
     refused(model, name, corpus(3), "similarity", message)
 
 
@@ -348,7 +351,7 @@ def test_states_are_needed(name):
 @pytest.mark.parametrize("given", [ClassLogit(of="label"), Loss()], ids=repr)
 def test_labels_are_needed(label, given):
     known = "no, maybe, yes, 0, 1, 2"
-    message = f"label {label!r} is none of the classes of BertForSequenceClassification: {known}"
+    message = f"label {label!r} is not a class of BertForSequenceClassification; known: {known}"
     if label is None:
         message = "a sentence has no label; give a table with a column of labels (label= names it) that has a label in each row"
     refused(classifier(), "bert", Corpus("labels", (Sentence("a b", label=label),)), given, message)
@@ -356,6 +359,6 @@ def test_labels_are_needed(label, given):
 
 @pytest.mark.parametrize("score", [hr.Relevance, hr.Importance])
 def test_choices_have_no_gradient(score):
-    message = "no gradient reaches the gates: what is explained does not depend on any head; choose another objective"
+    message = "no gradient reaches the heads: got a target that does not depend on any head; try another objective"
     with pytest.raises(ValueError, match=whole(message)):
         hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(3), score(objective="agreement"), n_resamples=0)

@@ -476,9 +476,9 @@ def test_unknown_and_repeated_scores_are_refused():
     for asked, message in [
         ("position-1", f"unknown score 'position-1'; known: {', '.join(list_scores())}"),
         (["sink", "nonsense"], f"unknown score 'nonsense'; known: {', '.join(list_scores())}"),
-        (["sink", list_scores()["sink"]()], "score 'sink' is asked for twice"),
+        (["sink", list_scores()["sink"]()], "duplicate score 'sink'; expected each score once"),
         ([], f"no score given; known: {', '.join(list_scores())}"),
-        ([3], "expected the name of a score or an instance such as Position(), got 3"),
+        ([3], "unknown score: got 3; expected a name or an instance such as Position()"),
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             named(asked)
@@ -508,13 +508,13 @@ def test_sums_over_batches_in_any_order_are_equal(rows, seed):
     index = frame.index({("enc-self", 0): rows[0].weights.shape[0]})
 
     def columns(groups):
-        book = Accumulator(scores, n_resamples=5, seed=seed)
+        accumulator = Accumulator(scores, n_resamples=5, seed=seed)
         for group in groups:
             observation, weights = collate([rows[i] for i in group]), counting(group, 5, seed)
             for score in scores:
-                book.add(score, ("enc-self", 0), score.update(observation), weights)
-                book.add_ground(score, "enc-self", score.denominators(observation), weights)
-        return {column: values for _, column, values, *_ in book.close(index)}
+                accumulator.add(score, ("enc-self", 0), score.update(observation), weights)
+                accumulator.add_denominators(score, "enc-self", score.denominators(observation), weights)
+        return {name: values for _, name, values, _ in accumulator.columns(index)}
 
     whole = columns([range(len(rows))])
     for name, values in columns([[i] for i in reversed(range(len(rows)))]).items():
@@ -537,7 +537,10 @@ def test_resamples_keep_thirteen_bits():
 
 @pytest.mark.parametrize(("n_resamples", "seed"), [(-1, 0), (0, -1), (5, 2**64)])
 def test_what_resamples_cannot_be_drawn_by(n_resamples, seed):
-    message = f"expected n_resamples >= 0 and 0 <= seed < 2**64; got n_resamples={n_resamples}, seed={seed}"
+    message = (
+        f"bootstrap out of range: got n_resamples={n_resamples}, seed={seed}; expected n_resamples >= 0 and "
+        f"0 <= seed < 2**64"
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Accumulator([], n_resamples=n_resamples, seed=seed)
     Accumulator([], n_resamples=0, seed=2**64 - 1)
@@ -569,7 +572,7 @@ def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
     whole = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     shown = []
     monkeypatch.setattr("headroles.models.capture.CELLS", 50)
-    monkeypatch.setattr(Confidence, "tally", noted(Confidence.update, shown))
+    monkeypatch.setattr(Confidence, "update", noted(Confidence.update, shown))
     parts = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     assert (max(observation.first for observation in shown) > 0) == (name != "t5")
     pd.testing.assert_frame_equal(parts, whole, rtol=0, atol=bound(1))
@@ -674,9 +677,9 @@ def test_a_decoder_reads_the_start_and_all_but_the_last_token_of_the_reference(n
     texts = {"enc-self": [one.text for one in corpus()], "dec-self": [one.target.text for one in corpus()]}
     for kind, side in (("enc-self", "keys"), ("dec-self", "queries"), ("cross", "queries"), ("cross", "keys")):
         read = sorted(
-            ids[present].tolist()
-            for observation in noticed[kind][::2]  # of the two layers the first
-            for ids, present in zip(getattr(observation, side).ids, getattr(observation, side).present, strict=True)
+            ids[mask].tolist()
+            for view in (getattr(observed, side) for observed in noticed[kind][::2])  # of the two layers the first
+            for ids, mask in zip(view.ids, view.attention_mask, strict=True)
         )
         of_source = side == "keys"
         written = [tokenizer()(text)["input_ids"] for text in texts["enc-self" if of_source else "dec-self"]]

@@ -347,7 +347,7 @@ NEITHER = (
     " is neither a classifier nor an encoder-decoder that writes; headroles.classifier(name, corpus) loads it "
     "with a new head for the labels of a corpus"
 )
-LABEL = " is none of the classes of BertForSequenceClassification: neg, pos, 0, 1"
+LABEL = " is not a class of BertForSequenceClassification; known: neg, pos, 0, 1"
 UNTRAINABLE = [
     (lambda: transformers.BertModel(untrained().config), films(8), f"BertModel{NEITHER}"),
     (lambda: zoo.tiny("gpt2"), films(8), f"GPT2LMHeadModel{NEITHER}"),

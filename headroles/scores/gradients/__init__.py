@@ -1,1 +1,1 @@
-"""Scores from gradients at the heads' masks: importance, relevance, captum's methods."""
+"""Scores from gradients with respect to the heads' masks: importance, relevance, captum's methods."""

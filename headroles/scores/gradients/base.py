@@ -1,4 +1,4 @@
-"""Scores of what flows back to the gates: the gradient of an objective, or its relevance where rules stand in."""
+"""Gradient scores: the gradient of a target with respect to every head's mask, or its relevance under LRP rules."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 
 from headroles import _distributed
 from headroles.models import dummy_inputs
-from headroles.models import heads as families
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
+from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import mask_heads
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Measure
@@ -36,55 +36,75 @@ Array = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class HeadGradients:
-    """What flows back to the gates of one site, or of all sites side by side, from one batch."""
+    """Gradients with respect to the masks of one site, or of all sites side by side, on one batch.
 
-    kind: Kind | None  # None: all sites
-    gradients: Tensor  # [batch, step, heads]: d value / d gate, or relevance; 0 where a step does not count
-    values: Tensor  # [batch, step]: what is explained
-    counted: Tensor  # bool [batch, step]
+    Attributes:
+        kind: kind of the site; None for all sites.
+        gradients: d target / d mask or relevance, [batch, step, heads]; 0 where a step does not count.
+        values: target values, [batch, step].
+        counted: bool mask of the steps that count, [batch, step].
+    """
+
+    kind: Kind | None
+    gradients: Tensor
+    values: Tensor
+    counted: Tensor
 
     def of(self, kind: Kind, part: slice) -> HeadGradients:
-        """Those of one site, whose heads stand at `part`."""
+        """Return the gradients of one site, with its heads at `part` of all heads."""
         return HeadGradients(kind, self.gradients[..., part], self.values, self.counted)
 
     @property
     def steps(self) -> Tensor:
-        """How many steps count in each example: [batch, 1]."""
+        """Number of steps that count in each example: [batch, 1]."""
         return self.counted.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
 class GradientScore(Measure):
-    """A score of the gates' gradients. A subclass is a frozen dataclass in a file of its own; its fields are options.
+    """Base class of gradient scores. A subclass is a frozen dataclass in a file of its own; its fields are options.
 
-    `slopes` makes the backward passes, `update` and `compute` are pure as those of `Score`.
+    One method makes the backward passes. `update` and `compute` are pure functions, as those of `Score`.
+
+    Args:
+        objective: name or instance of the target; None for `ordinary`, or else the model's default
+            (`headroles.scores.objectives.objective`).
     """
 
     objective: Name | Objective | None = field(default=None, kw_only=True)
-    ordinary: ClassVar[Name | None] = None  # the objective where none is given; None: the model's own
+    ordinary: ClassVar[Name | None] = None  # default objective; None: the model's
 
     def explain(self, model: PreTrainedModel, groups: Groups) -> Explain:
-        """What to explain of each batch."""
+        """Return the function that computes targets, for all batches of a corpus."""
         return self.chosen(model).explain(model, groups)
 
     def chosen(self, model: PreTrainedModel) -> Objective:
-        """The objective for this model."""
+        """Return the objective used for a model."""
         return objective(self.objective or self.ordinary, model)
 
     def notes(self, model: PreTrainedModel, _explain: Explain, _batch: Batch, /) -> dict[str, object]:
-        """What a signature says of the run beyond the options, told from its first batch."""
+        """Return provenance fields beyond the options, from the first batch with a target."""
         return {"objective": self.chosen(model)}
 
     @abstractmethod
     def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
-        """What flows back to all gates from one batch."""
+        """Compute the gradients of all heads on one batch.
+
+        Args:
+            model: the model, in eval mode.
+            explain: computes the targets from the model's output.
+            batch: the sentences.
+
+        Returns:
+            Gradients of all sites side by side, in the order of `headroles.models.heads.head_index`.
+        """
 
     @abstractmethod
     def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """What flowed back to each head in each sentence: {name: [batch, heads] or [batch, heads, detail]}."""
+        """Compute the sums of every head of one site: {name: [batch, heads] or [batch, heads, detail]}."""
 
     def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """How many steps there were in each sentence: {name: [batch, 1]}."""
+        """Compute denominators that do not depend on the head, by default the number of steps: {name: [batch, 1]}."""
         return {"steps": slopes.steps}
 
 
@@ -99,20 +119,32 @@ def slopes(
     chunk: int = 4,
     by_token: bool = True,
 ) -> HeadGradients:
-    """What flows back to the unit gates of `model` from what is explained of `batch`, by `rules`.
+    """Compute the gradients of the targets of a batch with respect to masks of ones, under LRP rules.
 
-    `steps`: each step by itself ("all"), their sum as one ("sum", a single backward pass), or so many of each sentence,
-    drawn by its number. Steps go back together, `chunk` at a time, which bounds the memory. `by_token`:
-    step t is explained by the model's states at token t alone, so that all logits go back to those states at once.
-    Relevance by the voita rules starts at 1, by others at the value. All is 0 where no step counts.
+    Relevance starts at 1 under the voita rules, otherwise at the target's value.
+
+    Args:
+        model: the model, in eval mode.
+        explain: computes the targets from the model's output.
+        batch: the sentences.
+        rules: LRP rule set; "gradient" for plain gradients.
+        epsilon: strength of the epsilon rule on linear maps; 0 for none.
+        steps: "all" for every step separately, "sum" for their sum (a single backward pass), or a number of steps drawn
+            from each sentence by its number in the corpus.
+        chunk: number of steps in one backward pass, which bounds memory.
+        by_token: whether the target of step t depends on the last hidden states at token t alone. The gradients of all
+            logits are then taken to these states at once.
+
+    Returns:
+        Gradients of all sites side by side; 0 where a step does not count.
     """
-    heads = len(families.head_index(model))
+    heads = len(head_index(model))
     gates = torch.ones(len(batch.numbers), heads, device=model.device, requires_grad=True)
     with (
         torch.enable_grad(),
         lrp_rules(model, rules, epsilon=epsilon),
         mask_heads(model, gates),
-        _states(model) as seen,
+        _states(model) as states,
     ):
         output = model(**batch.inputs, **without_cache(model))
         with inside(model):
@@ -125,50 +157,58 @@ def slopes(
     if places is None:
         gradients = _grad(explained.values, gates, begin)[:, None]
         return HeadGradients(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))
-    values, counted = (F.pad(each, (0, 1)).gather(1, places) for each in (values, counted))
+    values, counted = (F.pad(tensor, (0, 1)).gather(1, places) for tensor in (values, counted))
     root, back = explained.values, begin
-    if by_token and len(seen) == 1 and seen[0].shape[:2] == begin.shape:
-        root, back = seen[0], _grad(explained.values, seen[0], begin)
+    if by_token and len(states) == 1 and states[0].shape[:2] == begin.shape:
+        root, back = states[0], _grad(explained.values, states[0], begin)
     hot = F.one_hot(places, begin.shape[1] + 1)[..., :-1].transpose(0, 1).to(back)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
     parts = [_grad(root, gates, back * part, batched=True) for part in hot.split(chunk)]
     return HeadGradients(None, torch.cat(parts).transpose(0, 1), values, counted)
 
 
-def shares(slopes: HeadGradients, *, signed: bool) -> Tensor:
-    """Each head's share, [batch, step, heads], of the sum of |R| over the heads of the site, or of R where `signed`.
+def shares(gradients: HeadGradients, *, signed: bool) -> Tensor:
+    """Divide the relevance of each head by the sum over the heads of its site.
 
-    0 where nothing flows back.
+    Args:
+        gradients: relevance of one site.
+        signed: whether to divide by the sum of R instead of the sum of |R|.
+
+    Returns:
+        [batch, step, heads]; 0 where the sum is 0.
     """
-    found = slopes.gradients.double()
-    whole = (found if signed else found.abs()).sum(-1, keepdim=True)
-    return torch.where(whole == 0, 0.0, found / torch.where(whole == 0, 1.0, whole))
+    relevance = gradients.gradients.double()
+    whole = (relevance if signed else relevance.abs()).sum(-1, keepdim=True)
+    return torch.where(whole == 0, 0.0, relevance / torch.where(whole == 0, 1.0, whole))
 
 
 def check_steps(steps: object) -> None:
-    """Raises ValueError for what is no choice of steps."""
+    """Raise ValueError unless `steps` is "all", "sum" or a positive number."""
     if steps not in ("all", "sum") and not (isinstance(steps, int) and not isinstance(steps, bool) and steps > 0):
-        raise ValueError(f"steps are 'all', 'sum' or how many to draw from each sentence; got {steps!r}")
+        raise ValueError(
+            f"unknown steps: got steps={steps!r}; expected 'all', 'sum', or a number of steps to draw from each "
+            f"sentence"
+        )
 
 
 @contextmanager
 def _states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """The states that the vocabulary projection reads, [batch, token, width], where the model has one."""
-    seen: list[Tensor] = []
+    """The input of the vocabulary projection, [batch, token, width], if the model has one."""
+    states: list[Tensor] = []
 
     def keep(_: Any, args: tuple[Any, ...]) -> None:
         if args and isinstance(args[0], Tensor) and args[0].requires_grad:
-            seen.append(args[0])
+            states.append(args[0])
 
     with ExitStack() as stack:
         projection = model.get_output_embeddings()
         if projection is not None:
             stack.callback(projection.register_forward_pre_hook(keep).remove)
-        yield seen
+        yield states
 
 
 def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | None:
-    """Which steps go back by themselves, [batch, step]; None: their sum. One past the last stands for no step."""
+    """Which steps have a backward pass of their own, [batch, step]; None: their sum. One past the last is no step."""
     if steps == "sum":
         return None
     if steps == "all":
@@ -178,61 +218,60 @@ def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | N
 
 
 def _drawn(number: int, counted: Array, steps: int) -> list[int]:
-    """So many of a sentence's steps, in order; what lacks is made up by steps that do not count."""
-    there = np.random.Generator(np.random.Philox(key=[0, number])).permutation(np.flatnonzero(counted))[:steps]
-    return [*sorted(there.tolist()), *[len(counted)] * (steps - len(there))]
+    """Some of a sentence's steps, in order, padded with the index of no step."""
+    drawn = np.random.Generator(np.random.Philox(key=[0, number])).permutation(np.flatnonzero(counted))[:steps]
+    return [*sorted(drawn.tolist()), *[len(counted)] * (steps - len(drawn))]
 
 
 def _grad(of: Tensor, to: Tensor, back: Tensor, *, batched: bool = False) -> Tensor:
     check_reached(of)
-    found: Tensor = torch.autograd.grad(of, to, back, retain_graph=True, is_grads_batched=batched)[0]
-    return found
+    return torch.autograd.grad(of, to, back, retain_graph=True, is_grads_batched=batched)[0]
 
 
-class Flow:
-    """The passes of one score of gradients over a corpus."""
+class GradientPass:
+    """Backward passes of one gradient score over a corpus."""
 
-    def __init__(self, score: GradientScore, model: PreTrainedModel, book: Accumulator, groups: Groups) -> None:
-        self.score, self.model, self.book = score, model, book
+    def __init__(self, score: GradientScore, model: PreTrainedModel, groups: Groups) -> None:
+        self.score, self.model = score, model
         self.explain = score.explain(model, groups)
-        self.notes: list[tuple[int, dict[str, object]]] = []  # of the first batch of which something is explained
-        self.felt, self.batches = False, 0
+        self.notes: list[tuple[int, dict[str, object]]] = []  # of the first batch with a target
+        self.any_nonzero, self.batches = False, 0
 
-    def read(self, batch: Batch, weights: Tensor) -> None:
-        """Add what flows back from one batch."""
-        slopes = self.score.slopes(self.model, self.explain, batch)
-        self._check_finite(slopes, batch)
-        if not self.notes and slopes.counted.any():
+    def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
+        """Add the gradients of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
+        gradients = self.score.slopes(self.model, self.explain, batch)
+        self._check_finite(gradients, batch)
+        if not self.notes and gradients.counted.any():
             self.notes = [(self.batches, self.score.notes(self.model, self.explain, batch))]
         self.batches += 1
-        self.felt |= bool(slopes.gradients.any())
-        start, grounded = 0, set[Kind]()
-        for site in families.attention_sites(self.model):
-            own = slopes.of(site.kind, slice(start, start + site.heads))
+        self.any_nonzero |= bool(gradients.gradients.any())
+        start, kinds = 0, set[Kind]()
+        for site in attention_sites(self.model):
+            part = gradients.of(site.kind, slice(start, start + site.heads))
             start += site.heads
             if site.kind not in self.score.kinds:
                 continue
-            self.book.add(self.score, site.key, self.score.update(own), weights)
-            if site.kind not in grounded:
-                self.book.add_ground(self.score, site.kind, self.score.denominators(own), weights)
-            grounded.add(site.kind)
+            accumulator.add(self.score, site.key, self.score.update(part), weights)
+            if site.kind not in kinds:
+                accumulator.add_denominators(self.score, site.kind, self.score.denominators(part), weights)
+            kinds.add(site.kind)
 
-    def close(self) -> dict[str, object]:
-        """What the signature says of the passes. Raises ValueError if nothing was explained or flowed back."""
+    def provenance(self) -> dict[str, object]:
+        """Return the provenance fields; raise ValueError if there was no target or every gradient was zero."""
         notes = _distributed.gathered(self.notes)
         if not notes:
             raise ValueError(NOTHING)
-        if not any(_distributed.gathered([self.felt])):
+        if not any(_distributed.gathered([self.any_nonzero])):
             raise ValueError(
                 f"every gradient of {self.score.label} is zero: no head of {type(self.model).__name__} has a part in "
                 f"objective {self.score.chosen(self.model).name!r}; choose another"
             )
-        return min(notes, key=lambda pair: pair[0])[1]  # as one process would have them: its first is the first's
+        return min(notes, key=lambda pair: pair[0])[1]  # the first batch is the first of the first process
 
-    def _check_finite(self, slopes: HeadGradients, batch: Batch) -> None:
-        known = slopes.gradients.isfinite().flatten(1).all(-1)  # [batch]
-        if not known.all():
-            number = batch.numbers[int(known.int().argmin())]
+    def _check_finite(self, gradients: HeadGradients, batch: Batch) -> None:
+        finite = gradients.gradients.isfinite().flatten(1).all(-1)  # [batch]
+        if not finite.all():
+            number = batch.numbers[int(finite.int().argmin())]
             raise ValueError(
                 f"{self.score.label} is not finite on sentence {number + 1} of the corpus; "
                 f"{dummy_inputs.advice(self.model)}; or load it in float32"

@@ -1,4 +1,4 @@
-"""Importance: how much the loss would change if a head were closed, to first order."""
+"""Importance: how much the loss would change if a head were masked, to first order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from headroles.scores.objectives import Explain, Explained, Name
 
 @dataclass(frozen=True)
 class Importance(GradientScore):
-    """Mean of |d L / d gate|, L the loss (Michel et al. 2019, section 4.1).
+    """Mean of |d L / d mask|, L the loss (Michel et al. 2019, section 4.1).
 
-    `per`: the absolute value of each "example"'s gradient (its loss is the mean over its tokens), of each "token"'s, or
-    of each "batch"'s mean, as in the released code; that one depends on the batches and has no interval. `norm="layer"`
-    divides by the l2 norm over the heads of the layer.
+    The column is `importance`.
+
+    Args:
+        per: "example" for the absolute gradient of each example's mean loss over its tokens, "token" for that of each
+            token's loss, "batch" for that of each batch's mean loss, as in the released code. The last depends on the
+            batches and has no interval.
+        norm: "layer" divides by the l2 norm over the heads of the layer; None does not normalise.
+        objective: name or instance of the loss; default: "loss".
     """
 
     per: Literal["example", "token", "batch"] = "example"
@@ -31,29 +36,29 @@ class Importance(GradientScore):
     def __post_init__(self) -> None:
         if self.per not in ("example", "token", "batch") or self.norm not in ("layer", None):
             raise ValueError(
-                f"importance is per 'example', 'token' or 'batch', its norm 'layer' or None; "
-                f"got per={self.per!r}, norm={self.norm!r}"
+                f"unknown importance: got per={self.per!r}, norm={self.norm!r}; expected per 'example', 'token' or "
+                f"'batch' and norm 'layer' or None"
             )
 
     def sampled(self, column: str) -> bool:
-        """The sentences of a batch have one value together: to resample them says nothing."""
+        """Return False per batch: its sentences share one value, which cannot be resampled."""
         return self.per != "batch" and super().sampled(column)
 
     def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
-        """The gradient of each example's mean loss, or of each token's loss."""
+        """Compute the gradient of each example's mean loss, or of each token's loss."""
         if self.per == "token":
             return slopes(model, explain, batch, by_token=self.chosen(model).by_token)
         return slopes(model, _averaged(explain), batch, steps="sum")
 
     def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """The sums of absolute gradients."""
-        found = slopes.gradients.double()
+        """Sum the absolute gradients: [batch, heads]."""
+        gradients = slopes.gradients.double()
         if self.per == "batch":
-            found = found.mean(0, keepdim=True).expand_as(found)
-        return {"size": found.abs().sum(1)}
+            gradients = gradients.mean(0, keepdim=True).expand_as(gradients)
+        return {"size": gradients.abs().sum(1)}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """`importance`."""
+        """Compute `importance`."""
         mean = sums["size"] / sums["steps"]
         if self.norm is None:
             return {"importance": mean}
@@ -62,10 +67,10 @@ class Importance(GradientScore):
 
 
 def _averaged(explain: Explain) -> Explain:
-    """The same values, each divided by how many steps of its example count."""
+    """The same targets, each divided by the number of steps of its example."""
 
     def averaged(output: Any, batch: Batch) -> Explained:
-        found = explain(output, batch)
-        return found._replace(values=found.values / found.counted.sum(-1, keepdim=True).clamp(min=1))
+        explained = explain(output, batch)
+        return explained._replace(values=explained.values / explained.counted.sum(-1, keepdim=True).clamp(min=1))
 
     return averaged

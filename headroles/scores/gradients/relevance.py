@@ -1,10 +1,10 @@
-"""Relevance: how much of what the model decides flows through a head, by layer-wise relevance propagation."""
+"""Relevance: how much of the target flows through a head, by layer-wise relevance propagation."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -18,22 +18,28 @@ from headroles.scores.lrp.conservation_report import report, totals
 from headroles.scores.objectives import Explain
 
 CONSERVING = ("cp", "cp-gate", "voita", "voita-exact")
-LEAK = 0.02  # residue above which a conserving rule set does not know some operation of the model
+LEAK = 0.02  # residue above which a conserving rule set lacks a rule for some operation of the model
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Relevance(GradientScore):
-    """Share of the relevance that flows through the heads of a layer (Voita et al. 2019, section 4; see LRP's rules).
+    """Share of the relevance that flows through the heads of a layer (Voita et al. 2019, section 4).
 
-    `rules`: a set of `headroles.scores.lrp.composites.table`; "gradient" has none and is gradient x input. `by`: shares of the
-    sum of |R| over the heads of the layer, step by step ("layer"), or of all that is explained ("logit"), comparable
-    between layers. `steps`: "all" generation steps, their "sum" in one backward pass, or so many of each sentence. The
-    objective is by default the largest logit of each step, of a classifier its class, of an encoder a similarity.
     Columns are `relevance[rules]`, signed, and `relevance[rules].size`, of |R|; with `by="logit"`,
-    `relevance[rules logit]`. Rules other than voita's give relevance of both signs, whose plain sum over a layer may be
-    near 0: `by="sum"` is for voita's alone.
+    `relevance[rules logit]`.
+
+    Args:
+        rules: LRP rule set (`headroles.scores.lrp.composites.table`); "gradient" for gradient x input.
+        epsilon: strength of the epsilon rule on linear maps; 0 for none.
+        by: "layer" for shares of the sum of |R| over the heads of the layer, step by step; "logit" for shares of the
+            target, which are comparable between layers; "sum" for shares of the plain sum of R, for the voita rules
+            only. Other rules give relevance of both signs, and its plain sum may be near 0.
+        steps: "all" generation steps, their "sum" in one backward pass, or a number of steps of each sentence.
+        chunk: number of steps in one backward pass, which bounds memory.
+        objective: name or instance of the target; default: the largest logit of each step, for a classifier its class,
+            for an encoder a similarity.
     """
 
     rules: Rules = "cp"
@@ -46,44 +52,51 @@ class Relevance(GradientScore):
         table(self.rules, self.epsilon)
         check_steps(self.steps)
         if self.by not in ("layer", "logit", "sum"):
-            raise ValueError(f"relevance is normalised by 'layer', 'logit' or 'sum'; got {self.by!r}")
+            raise ValueError(f"unknown normalisation: got by={self.by!r}; expected 'layer', 'logit' or 'sum'")
         if self.by == "sum" and not self.rules.startswith("voita"):
             raise ValueError(
-                f"rules {self.rules!r} give relevance of both signs, whose plain sum may be near 0; use by='layer', "
-                f"which divides by the sum of |R|"
+                f"rules {self.rules!r} give relevance of both signs, and its plain sum may be near 0: got by='sum'; "
+                f"expected 'layer' or 'logit'; try by='layer', which divides by the sum of |R|"
             )
 
     @property
     def label(self) -> str:
-        """Several rule sets may be asked for at once."""
+        """Column name, which includes the rules: several rule sets can be measured in one call."""
         return f"relevance[{self.rules}{' logit' * (self.by == 'logit')}]"
 
     def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
-        """The objective, and the conservation report in short, of the first batch."""
-        found = totals(report(model, explain, batch, self.rules, epsilon=self.epsilon))
-        leaking = self.rules in CONSERVING and not self.epsilon and abs(found["residue"]) > LEAK
-        parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())
-        log.log(logging.WARNING if leaking else logging.INFO, "%s of what is explained: %s", self.label, parts)
-        return super().notes(model, explain, batch) | {name: f"{share:.4f}" for name, share in found.items()}
+        """Return the objective and the totals of the conservation report of the first batch."""
+        fractions = totals(report(model, explain, batch, self.rules, epsilon=self.epsilon))
+        leaking = self.rules in CONSERVING and not self.epsilon and abs(fractions["residue"]) > LEAK
+        parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in fractions.items())
+        log.log(logging.WARNING if leaking else logging.INFO, "%s of the target: %s", self.label, parts)
+        return super().notes(model, explain, batch) | {name: f"{share:.4f}" for name, share in fractions.items()}
 
     def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
-        """The relevance of every head at every step."""
-        by_token = self.chosen(model).by_token
-        options: dict[str, Any] = {"rules": self.rules, "epsilon": self.epsilon, "steps": self.steps}
-        return slopes(model, explain, batch, **options, chunk=self.chunk, by_token=by_token)
+        """Compute the relevance of every head at every step."""
+        return slopes(
+            model,
+            explain,
+            batch,
+            rules=self.rules,
+            epsilon=self.epsilon,
+            steps=self.steps,
+            chunk=self.chunk,
+            by_token=self.chosen(model).by_token,
+        )
 
     def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """The sums over steps of the shares, or of R itself."""
-        found = slopes.gradients.double() if self.by == "logit" else shares(slopes, signed=self.by == "sum")
-        return {"signed": found.sum(1), "size": found.abs().sum(1)}
+        """Sum the shares, or R itself, over steps: each [batch, heads]."""
+        relevance = slopes.gradients.double() if self.by == "logit" else shares(slopes, signed=self.by == "sum")
+        return {"signed": relevance.sum(1), "size": relevance.abs().sum(1)}
 
     def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """The number of steps, or what was explained."""
+        """Return the number of steps, or the sum of the target: [batch, 1]."""
         if self.by != "logit":
             return {"whole": slopes.steps}
         relevance = slopes.values * start(slopes.values, self.rules)
         return {"whole": relevance.double().sum(-1, keepdim=True)}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """`relevance[rules]` and `relevance[rules].size`."""
+        """Compute `relevance[rules]` and `relevance[rules].size`."""
         return {self.label: sums["signed"] / sums["whole"], f"{self.label}.size": sums["size"] / sums["whole"].abs()}

@@ -1,4 +1,4 @@
-"""Relevance: layer-wise relevance propagation (LRP) by backward rules in place of gradients."""
+"""Layer-wise relevance propagation (LRP): backward rules in place of gradients."""
 
 import lazy_loader
 

@@ -2,8 +2,8 @@
 
 The rule of Voita's released code (2020, `lib/layers/lrp.py` of the-story-of-heads): with contributions z_ji of input i
 to output j, R_i = sum_j R_j (z_ji+ / (2 sum_i z_ji+) + z_ji- / (2 sum_i z_ji-)); both terms are positive. An output
-whose contributions have one sign loses half, so each row is then rescaled to what it received. Written on cotangents
-c = R / value, so that constants, views and sums need no rules of their own.
+with contributions of one sign loses half, so each row is then rescaled to the relevance of its outputs. Written on
+cotangents c = R / value, so that constants, views and sums need no rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule
 
 
 class Linear(Function):
-    """y = x W + b, factored into 4 products each way; the bias takes none. x [..., in], W [in, out]."""
+    """Linear map y = x W + b, factored into 4 products each way; the bias takes none. x [..., in], W [in, out]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
@@ -41,7 +41,7 @@ class Linear(Function):
 
 
 class Sum(Function):
-    """y = a + b, element by element."""
+    """Sum y = a + b, element by element."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:  # noqa: D102
@@ -59,7 +59,7 @@ class Sum(Function):
 
 
 class Attend(Function):
-    """(q, k, v) -> softmax(scaling q k') v = o: contributions are the Jacobian times q, k and v jointly."""
+    """Attention o = softmax(scaling q k') v: contributions are the Jacobian times q, k and v jointly."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float) -> Tensor:  # noqa: D102
@@ -77,7 +77,7 @@ class Attend(Function):
 
 
 class ExactLinear(Function):
-    """As `Linear`, each input taking 1 / in of the bias as its own: all contributions [..., out, in] are formed."""
+    """`Linear` with all contributions [..., out, in]; each input takes 1 / in of the bias."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
@@ -92,7 +92,7 @@ class ExactLinear(Function):
 
 
 class ExactNorm(Function):
-    """Layer norm by its full Jacobian, each input taking 1 / n of the bias as its own."""
+    """Layer norm by its full Jacobian; each input takes 1 / n of the bias."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:  # noqa: D102
@@ -105,53 +105,53 @@ class ExactNorm(Function):
     def backward(ctx: Any, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
         x, normed, rstd, weight, bias, y = ctx.saved_tensors
         n = x.shape[-1]
-        slope = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
-        z = weight[:, None] * rstd[..., None] * slope * x[..., None, :] + bias[:, None] / n
+        jacobian = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
+        z = weight[:, None] * rstd[..., None] * jacobian * x[..., None, :] + bias[:, None] / n
         return _exact(c * y, x, z), None, None, None, None
 
 
 def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
-    """The operations that differ from the other tables; `exact` forms every Jacobian (tiny models)."""
+    """Return the rules that differ from the other composites; `exact` forms every Jacobian (tiny models)."""
 
     def linear(func: Rule, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         """Alpha-beta over the inputs of a linear map (Voita's code, `Dense`)."""
         return (ExactLinear if exact else Linear).apply(x, weight.T, bias) if x.requires_grad else func(x, weight, bias)
 
     def conv1d(func: Rule, bias: Tensor, x: Tensor, weight: Tensor) -> Any:
-        """The same for GPT-2's Conv1D."""
+        """`linear` for GPT-2's Conv1D."""
         return (ExactLinear if exact else Linear).apply(x, weight, bias) if x.requires_grad else func(bias, x, weight)
 
     def norm(
         func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any
     ) -> Any:
-        """The Jacobian of layer norm (Voita's code, `LayerNorm`); factored: R passes (Achtibat et al. 2024)."""
+        """The Jacobian of layer norm (Voita's code, `LayerNorm`); factored: all R passes (Achtibat et al. 2024)."""
         if exact and x.requires_grad:
             return ExactNorm.apply(x, shape, weight, bias, eps)
         return whole(func, x, shape, weight, bias, eps, *rest)
 
-    found: dict[Operation, Rule] = {F.linear: linear, torch.addmm: conv1d, F.layer_norm: norm, torch.layer_norm: norm}
-    found |= dict.fromkeys(ADD, residual)
-    found["attention"] = attend
+    table: dict[Operation, Rule] = {F.linear: linear, torch.addmm: conv1d, F.layer_norm: norm, torch.layer_norm: norm}
+    table |= dict.fromkeys(ADD, residual)
+    table["attention"] = attend
     if exact:
-        found["activation"] = kept
-    return found
+        table["activation"] = kept
+    return table
 
 
 def residual(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """Alpha-beta over the summands of a residual stream, below the first gates too (Voita's code); biases take none."""
+    """Apply alpha-beta to the summands of a residual stream, also below the first masks; biases take none."""
     if func in (Tensor.add_, Tensor.__iadd__) and a.requires_grad:
         return a.copy_(residual(torch.add, a.clone(), b, *args, **kwargs))
     tensors = [x for x in (a, b) if isinstance(x, Tensor) and x.is_floating_point()]
-    growing = [x for x in tensors if x.requires_grad]
-    stream = len(growing) == 2 or (len(growing) == 1 < len(tensors) and a.shape == b.shape)
+    variable = [x for x in tensors if x.requires_grad]
+    stream = len(variable) == 2 or (len(variable) == 1 < len(tensors) and a.shape == b.shape)
     if stream and 2 <= max(a.ndim, b.ndim) <= 4 and not args and not kwargs:
         return Sum.apply(*torch.broadcast_tensors(a, b))
     y = func(a, b, *args, **kwargs)
-    return Ratio.apply(growing[0], lambda _: y.detach()) if len(growing) == 1 < len(tensors) else y
+    return Ratio.apply(variable[0], lambda _: y.detach()) if len(variable) == 1 < len(tensors) else y
 
 
 def kept(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """R passes an activation, also where it is 0: there the smallest number that can bear it stands instead."""
+    """Pass all R of an activation, also where it is 0: its value is then replaced by a tiny number."""
 
     def f(x: Tensor) -> Tensor:
         y: Tensor = func(x, *args, **kwargs)
@@ -161,29 +161,29 @@ def kept(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def attend(call: Call) -> Tensor:
-    """Alpha-beta over q, k and v jointly (Voita's code, the attention core)."""
+    """Apply alpha-beta to q, k and v jointly (Voita's code, the attention core)."""
     groups = call.query.shape[1] // call.key.shape[1]
     k, v = (x.repeat_interleave(groups, 1) for x in (call.key, call.value))
     out = call.out.detach().transpose(1, 2)
     weights = call.weights.detach()
-    drawn: Tensor = Attend.apply(call.query, k, v, out, weights, call.scaling)
-    return drawn.transpose(1, 2)
+    attended: Tensor = Attend.apply(call.query, k, v, out, weights, call.scaling)
+    return attended.transpose(1, 2)
 
 
 def _attend(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
+    """Cotangents of scaled q, k and v [batch, heads, token, size] from R of o, a block of queries at a time."""
     step = max(1, BLOCK // (k.numel() * k.shape[-1]))
     rows, ck, cv = [], torch.zeros_like(r[..., :1, :]), torch.zeros_like(r[..., :1, :])
-    for some_r, some_q, some_o, some_a in zip(*(x.split(step, -2) for x in (r, q, o, a)), strict=True):
-        cq, more_k, more_v = _block(some_r, some_q, k, v, some_o, some_a)
+    for block_r, block_q, block_o, block_a in zip(*(x.split(step, -2) for x in (r, q, o, a)), strict=True):
+        cq, block_ck, block_cv = _block(block_r, block_q, k, v, block_o, block_a)
         rows.append(cq)
-        ck, cv = ck + more_k, cv + more_v
+        ck, cv = ck + block_ck, cv + block_cv
     return torch.cat(rows, -2), ck, cv
 
 
 def _block(r: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     g = a[..., None] * (v[..., None, :, :] - o[..., :, None, :])  # d o_id / d score_ij: [batch, heads, i, j, d]
-    m = q[..., :, None, :] * k[..., None, :, :]  # what k_je adds to score_ij: [batch, heads, i, j, e]
+    m = q[..., :, None, :] * k[..., None, :, :]  # contribution of k_je to score_ij: [batch, heads, i, j, e]
     above, below = m.clamp(min=0).sum(-1), m.clamp(max=0).sum(-1)
     rise, fall = g.clamp(min=0), g.clamp(max=0)
     e = g.transpose(-1, -2) @ k[..., None, :, :]  # d o_id / d q_ie
@@ -209,9 +209,9 @@ def _split(r: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tenso
     return s, t
 
 
-def _scale(given: Tensor, taken: Tensor) -> Tensor:
-    """What makes the relevance a row of inputs takes equal to what its outputs have: [..., 1]."""
-    return _ratio(given.abs().sum(-1, keepdim=True), taken.abs().sum(-1, keepdim=True))
+def _scale(outputs: Tensor, inputs: Tensor) -> Tensor:
+    """Factor that rescales the relevance of a row of inputs to that of its outputs: [..., 1]."""
+    return _ratio(outputs.abs().sum(-1, keepdim=True), inputs.abs().sum(-1, keepdim=True))
 
 
 def _ratio(whole: Tensor, part: Any) -> Tensor:
@@ -219,7 +219,7 @@ def _ratio(whole: Tensor, part: Any) -> Tensor:
 
 
 def _exact(r: Tensor, x: Tensor, z: Tensor) -> Tensor:
-    """The cotangent of x from R of its outputs and all contributions z [..., out, in]."""
+    """Cotangent of x from R of its outputs and all contributions z [..., out, in]."""
     positive, negative = z.clamp(min=0), z.clamp(max=0)
     s, t = _split(r, positive.sum(-1), negative.sum(-1))
     taken = (s[..., None] * positive + t[..., None] * negative).sum(-2)

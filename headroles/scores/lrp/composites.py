@@ -1,4 +1,4 @@
-"""Methods: which rule stands for which operation, and what goes back from what is explained."""
+"""Composites: which LRP rule stands for which operation, and where relevance starts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headroles.scores.lrp import rules as op
-from headroles.scores.lrp import rules as rule
+from headroles.scores.lrp import rules as lrp
 from headroles.scores.lrp.alphabeta import alphabeta
 from headroles.scores.lrp.rules import Operation, Rule
 
@@ -21,57 +20,73 @@ Table = Mapping[Operation, Rule]
 
 
 def table(rules: Rules, epsilon: float = 0.0) -> Table:
-    """The table of a rule set; `epsilon` > 0 puts the epsilon rule on linear maps. "gradient" has no rules.
+    """Return the table of a rule set.
 
-    "cp": LRP-0, attention weights constant: conservative (Voita et al. 2019, read as a weighted sum of values;
-    Ali et al. 2022). "cp-gate": the same, gates of gated units constant too. "attn": AttnLRP (Achtibat et al. 2024),
-    relevance through the softmax. "voita": alpha = beta = 0.5, the rule of Voita's released code, factored.
-    "voita-exact": its full Jacobians, for tiny models. Raises ValueError for an unknown name or a negative epsilon.
+    Args:
+        rules: name of the rule set.
+
+            - "cp": LRP-0 with constant attention weights; conservative (Voita et al. 2019, read as a weighted sum of
+              values; Ali et al. 2022).
+            - "cp-gate": "cp" with the gates of gated units constant too.
+            - "attn": AttnLRP, relevance through the softmax (Achtibat et al. 2024).
+            - "voita": alpha = beta = 0.5, the rule of Voita's released code, factored.
+            - "voita-exact": "voita" with full Jacobians, for tiny models.
+            - "gradient": no rules.
+        epsilon: strength of the epsilon rule on linear maps; 0 for none.
+
+    Returns:
+        Rules by operation.
+
+    Raises:
+        ValueError: if the name is unknown or epsilon is negative or not available for the rule set.
     """
     if rules not in RULES:
         raise ValueError(f"unknown rules {rules!r}; known: {', '.join(RULES)}")
     if not epsilon >= 0 or (epsilon and rules not in ("cp", "cp-gate", "attn")):
-        raise ValueError(f"epsilon is a number >= 0 for the rules cp, cp-gate and attn; got {epsilon} with {rules!r}")
+        raise ValueError(
+            f"epsilon out of range: got epsilon={epsilon} with rules {rules!r}; expected a number >= 0 for the rules "
+            f"cp, cp-gate and attn, otherwise 0"
+        )
     if rules == "gradient":
         return {}
     if rules in ("voita", "voita-exact"):
         return _common() | alphabeta(exact=rules == "voita-exact")
-    found = _common()
+    composite = _common()
     if epsilon:
-        found |= dict.fromkeys(op.LINEAR, partial(rule.damped, epsilon))
+        composite |= dict.fromkeys(lrp.LINEAR, partial(lrp.damped, epsilon))
     if rules != "attn":
-        found |= dict.fromkeys(op.SOFTMAX, rule.constant)
+        composite |= dict.fromkeys(lrp.SOFTMAX, lrp.constant)
     if rules == "cp-gate":
-        found |= dict.fromkeys(op.MULTIPLY, rule.signal)
-    return found
+        composite |= dict.fromkeys(lrp.MULTIPLY, lrp.signal)
+    return composite
 
 
 def start(values: Tensor, rules: Rules) -> Tensor:
-    """What goes back from what is explained: 1, so that its relevance is its value; voita's relevance starts at 1."""
+    """Return the first cotangent: 1, so that the target's relevance is its value; voita's relevance starts at 1."""
     if not rules.startswith("voita"):
         return torch.ones_like(values)
     return 1 / torch.where(values == 0, 1.0, values)
 
 
 def check_reached(explained: Tensor) -> None:
-    """Raises ValueError if what is explained has no gradient."""
+    """Raise ValueError if the target has no gradient."""
     if not explained.requires_grad:
         raise ValueError(
-            "no gradient reaches the gates: what is explained does not depend on any head; choose another objective"
+            "no gradient reaches the heads: got a target that does not depend on any head; try another objective"
         )
 
 
 def _common() -> dict[Operation, Rule]:
-    """What all rule sets share."""
+    """Rules common to all composites."""
     return {
-        **dict.fromkeys((*op.MULTIPLY, *op.MATMUL), rule.halves),
-        **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), rule.summands),
-        **dict.fromkeys(op.DIVIDE, rule.numerator),
-        **dict.fromkeys(op.NORM, rule.norm),
-        **dict.fromkeys(op.GROUP_NORM, rule.group_norm),
-        **dict.fromkeys((*op.ROOT, *op.SIGMOID), rule.constant),
-        **dict.fromkeys((*op.ACTIVATION, *op.RMS_NORM), rule.whole),
-        **dict.fromkeys(op.FUSED, rule.fused),
-        F.glu: rule.gated_unit,
-        "activation": rule.whole,
+        **dict.fromkeys((*lrp.MULTIPLY, *lrp.MATMUL), lrp.halves),
+        **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), lrp.summands),
+        **dict.fromkeys(lrp.DIVIDE, lrp.numerator),
+        **dict.fromkeys(lrp.NORM, lrp.norm),
+        **dict.fromkeys(lrp.GROUP_NORM, lrp.group_norm),
+        **dict.fromkeys((*lrp.ROOT, *lrp.SIGMOID), lrp.constant),
+        **dict.fromkeys((*lrp.ACTIVATION, *lrp.RMS_NORM), lrp.whole),
+        **dict.fromkeys(lrp.FUSED, lrp.fused),
+        F.glu: lrp.gated_unit,
+        "activation": lrp.whole,
     }

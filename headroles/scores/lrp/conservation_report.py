@@ -1,4 +1,4 @@
-"""The conservation report: where the relevance of what is explained ends up, layer by layer."""
+"""Conservation report: where the relevance of the target ends up, layer by layer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -27,7 +28,7 @@ from headroles.scores.objectives import Explain, Name, Objective
 
 COLUMNS = ["arrives", "leaves", "source", "biases", "residue"]
 STACKS = ("decoder", "encoder")
-NOTHING = "nothing to explain: every step of the corpus is padding or comes after the end token"
+NOTHING = "corpus has no target: every step is padding or comes after the end token"
 Place = tuple[str, int]  # ("encoder" | "decoder", layer), OUTPUT or INPUT
 OUTPUT: Place = ("output", 0)
 INPUT: Place = ("input", 0)
@@ -43,35 +44,48 @@ def conservation(
     objective: Name | Objective | None = None,
     max_tokens: int = 4096,
 ) -> pd.DataFrame:
-    """The report of `balance` over a whole corpus, every step of which is explained; `totals` has it in three numbers.
+    """Compute the conservation report of a rule set on a corpus.
 
-    Its rows are no heads but layers. Raises ValueError as `headroles.score` does.
+    Corpus, tokenizer and model are checked as by `headroles.score`.
+
+    Args:
+        model: the model.
+        tokenizer: tokenizer of the model.
+        corpus: the sentences; every step of each counts.
+        rules: name of the rule set (`headroles.scores.lrp.composites.table`).
+        epsilon: strength of the epsilon rule on linear maps; 0 for none.
+        objective: name or instance of the target; default: the model's own.
+        max_tokens: upper bound on tokens per batch and side, padding included.
+
+    Returns:
+        The report of `balance`, with one row per layer; `totals` sums it up in three numbers.
+
+    Raises:
+        ValueError: if no step of the corpus has a target.
     """
     encoded = batching.encode(corpus, tokenizer, model, words=False)
+
+    def groups() -> Iterator[Batch]:
+        return batching.batches(encoded, model, max_tokens=max_tokens)
+
     with attention_hooks.evaluating(model):
-        explain = objectives.objective(objective, model).explain(
-            model, lambda: batching.batches(encoded, model, max_tokens=max_tokens)
-        )
-        groups = track(
-            batching.batches(encoded, model, max_tokens=max_tokens),
-            "balance",
-            len(batching.groups(encoded, max_tokens)),
-        )
-        reports = [report(model, explain, batch, rules, epsilon=epsilon) for batch in groups]
-    reports = [one for one in reports if one.attrs["explained"]]
+        explain = objectives.objective(objective, model).explain(model, groups)
+        batches = track(groups(), "balance", len(batching.groups(encoded, max_tokens)))
+        reports = [report(model, explain, batch, rules, epsilon=epsilon) for batch in batches]
+    reports = [table for table in reports if table.attrs["explained"]]
     if not reports:
         raise ValueError(NOTHING)
-    whole = sum(one.attrs["explained"] for one in reports)
-    shares = [one.attrs["explained"] / whole * one for one in reports]
-    found: pd.DataFrame = pd.concat(shares).groupby(level=["part", "layer"], sort=False).sum()
-    found.attrs = {"explained": whole}
-    return found
+    whole = sum(table.attrs["explained"] for table in reports)
+    shares = [table.attrs["explained"] / whole * table for table in reports]
+    mean: pd.DataFrame = pd.concat(shares).groupby(level=["part", "layer"], sort=False).sum()
+    mean.attrs = {"explained": whole}
+    return mean
 
 
 def report(
     model: PreTrainedModel, explain: Explain, batch: Batch, rules: Rules = "cp", *, epsilon: float = 0.0
 ) -> pd.DataFrame:
-    """The report of `balance` on all that is explained of a batch."""
+    """Compute the report of `balance` on all targets of a batch."""
 
     def whole(output: Any) -> Tensor:
         explained = explain(output, batch)
@@ -89,42 +103,58 @@ def balance(
     *,
     epsilon: float = 0.0,
 ) -> pd.DataFrame:
-    """Where the relevance of a number `whole(output)` goes: a row per layer, from the output to the input.
+    """Compute where the relevance of a number ends up, layer by layer.
 
-    As shares of what is explained: what `arrives` at a layer's output; what `leaves` it for the layer below (in the
-    row "input": for the embeddings of tokens and positions); what a decoder layer sends to the `source` by
-    cross-attention; what its `biases` absorb; and the `residue`, arrives - leaves - source - biases, which a conserving
-    rule set leaves at 0. The row "output" is all above the last layers, and counts what comes back from the source.
+    Args:
+        model: the model, in eval mode.
+        inputs: arguments of its forward pass.
+        whole: computes the target, a single number, from the model's output.
+        rules: name of the rule set (`headroles.scores.lrp.composites.table`).
+        epsilon: strength of the epsilon rule on linear maps; 0 for none.
+
+    Returns:
+        One row per layer, from output to input, as shares of the target. `arrives`: relevance of the layer's output;
+        `leaves`: relevance passed to the layer below, in the row "input" to the embeddings of tokens and positions;
+        `source`: relevance that a decoder layer passes to the source by cross-attention; `biases`: relevance absorbed
+        by biases; `residue`: arrives - leaves - source - biases, 0 for a conserving rule set. The row "output" is
+        everything above the last layers; relevance passed to the source arrives there again.
     """
-    book = _Book(model)
+    recorder = _Recorder(model)
     rows = {**table(rules, epsilon)}
     with torch.enable_grad(), ExitStack() as stack:
-        enter(stack, model, rows | book.openings(rows))
-        for layer, part in book.layers.items():
-            stack.callback(layer.register_forward_pre_hook(book.enters(part), with_kwargs=True).remove)
-            stack.callback(layer.register_forward_hook(book.left).remove)
-        output = model(**book.opened(inputs), **without_cache(model))
+        enter(stack, model, rows | recorder.rules(rows))
+        for layer, part in recorder.layers.items():
+            stack.callback(layer.register_forward_pre_hook(recorder.before(part), with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(recorder.after).remove)
+        output = model(**recorder.inputs(inputs), **without_cache(model))
         with inside(model):
             total = whole(output)
-    return book.closed(total)
+    return recorder.report(total)
 
 
 def totals(report: pd.DataFrame) -> dict[str, float]:
-    """What reaches the inputs, what all biases absorb, and the residue: shares that sum to 1."""
-    reached, absorbed = float(report["leaves"].iloc[-1]), float(report["biases"].sum())
-    return {"inputs": reached, "biases": absorbed, "residue": 1 - reached - absorbed}
+    """Return the shares of a report that inputs receive, biases absorb, and nothing accounts for.
+
+    Args:
+        report: report of `conservation` or `balance`.
+
+    Returns:
+        "inputs", "biases" and "residue", which sum to 1.
+    """
+    inputs, biases = float(report["leaves"].iloc[-1]), float(report["biases"].sum())
+    return {"inputs": inputs, "biases": biases, "residue": 1 - inputs - biases}
 
 
 class _Entry(NamedTuple):
-    """A tensor whose relevance is asked for, and where it counts."""
+    """A tensor with a relevance in the report, and its row and column."""
 
     place: Place
     column: str
     tensor: Tensor
 
 
-class _Book:
-    """Follows one forward: which layer is running, and the tensors whose relevance makes the report."""
+class _Recorder:
+    """Records, during one forward pass, the tensors of the report and the layer that is running."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.layers = model, _layers(model)
@@ -132,40 +162,40 @@ class _Book:
         self.calls: Counter[str] = Counter()
         self.here: Place = INPUT  # between layers: the input until one has run, the output after it
 
-    def opened(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The inputs of the model, pixels and sounds as entries (token ids become so when they are looked up)."""
+    def inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Record the model's inputs of pixels and sound; token ids are recorded at the embedding."""
         return {
-            name: self.entry(INPUT, "leaves", given) if given.is_floating_point() and "mask" not in name else given
-            for name, given in inputs.items()
+            name: self.entry(INPUT, "leaves", value) if value.is_floating_point() and "mask" not in name else value
+            for name, value in inputs.items()
         }
 
     def entry(self, place: Place, column: str, tensor: Tensor) -> Tensor:
-        """A leaf with the values of `tensor`, entered."""
+        """Record a leaf with the values of `tensor` and return it."""
         leaf = tensor.detach().requires_grad_()
         self.entries.append(_Entry(place, column, leaf))
         return leaf.clone()  # some families change it in place
 
-    def enters(self, part: str) -> Callable[..., Any]:
-        """A hook before a layer: its arguments are entered, the first as the stream, others as the source's states."""
+    def before(self, part: str) -> Callable[..., Any]:
+        """Return a hook that records a layer's arguments: first the stream, then the states of the source."""
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             self.here = (part, self.calls[part])
             self.calls[part] += 1
-            columns = _after("leaves", "source")
-            given = tuple(self._tapped(one, columns) for one in args)
-            return given, {name: self._tapped(one, columns) for name, one in kwargs.items()}
+            columns = chain(["leaves"], repeat("source"))
+            positional = tuple(self._tapped(value, columns) for value in args)
+            return positional, {name: self._tapped(value, columns) for name, value in kwargs.items()}
 
         return hook
 
-    def left(self, _: nn.Module, __: Any, output: Any) -> None:
-        """A hook after a layer: its output is entered."""
+    def after(self, _: nn.Module, __: Any, output: Any) -> None:
+        """Record a layer's output, as a forward hook."""
         self.entries.append(_Entry(self.here, "arrives", output if isinstance(output, Tensor) else output[0]))
         self.here = OUTPUT
 
-    def openings(self, base: Mapping[Any, Rule]) -> dict[Any, Rule]:
-        """Rules that enter what is looked up, added and concatenated, and then do as `base` says."""
+    def rules(self, base: Mapping[Any, Rule]) -> dict[Any, Rule]:
+        """Return rules that record embeddings, summands, concatenated tensors and biases, then apply `base`."""
 
-        def looked_up(func: Rule, *args: Any, **kwargs: Any) -> Tensor:
+        def embedded(func: Rule, *args: Any, **kwargs: Any) -> Tensor:
             if self.here == OUTPUT:  # the decoder's embeddings, after the encoder
                 self.here = INPUT
             return self.entry(INPUT, "leaves", func(*args, **kwargs))
@@ -180,8 +210,8 @@ class _Book:
             return rule(func, a, b, *args, **kwargs)
 
         def joined(func: Rule, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if any(one.requires_grad for one in tensors):
-                tensors = [one if one.requires_grad else self.entry(INPUT, "leaves", one) for one in tensors]
+            if any(tensor.requires_grad for tensor in tensors):
+                tensors = [x if x.requires_grad else self.entry(INPUT, "leaves", x) for x in tensors]
             return func(tensors, *args, **kwargs)
 
         def normalised(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -191,20 +221,20 @@ class _Book:
             shift = self.entry(self.here, "biases", func(torch.zeros_like(x), *args, **kwargs))
             return y + (shift - shift.detach())  # the bits of y
 
-        opened: dict[Any, Rule] = {F.embedding: looked_up, torch.cat: joined} | dict.fromkeys((*ADD, *SUBTRACT), added)
-        opened |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
-        opened |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
-        opened |= {func: self._with_bias(base.get(func, _plain), 3) for func in (*NORM, *GROUP_NORM)}
-        opened |= {func: self._with_bias(base.get(func, _plain), 0) for func in (torch.addmm, Tensor.addmm)}
-        return opened
+        rules: dict[Any, Rule] = {F.embedding: embedded, torch.cat: joined} | dict.fromkeys((*ADD, *SUBTRACT), added)
+        rules |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
+        rules |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
+        rules |= {func: self._with_bias(base.get(func, _plain), 3) for func in (*NORM, *GROUP_NORM)}
+        rules |= {func: self._with_bias(base.get(func, _plain), 0) for func in (torch.addmm, Tensor.addmm)}
+        return rules
 
-    def closed(self, total: Tensor) -> pd.DataFrame:
-        """The report."""
+    def report(self, total: Tensor) -> pd.DataFrame:
+        """Compute the report from the gradients of the target."""
         check_reached(total)
-        found = torch.autograd.grad(total, [entry.tensor for entry in self.entries], allow_unused=True)
+        gradients = torch.autograd.grad(total, [entry.tensor for entry in self.entries], allow_unused=True)
         sums: dict[tuple[Place, str], float] = defaultdict(float)
-        for (place, column, tensor), c in zip(self.entries, found, strict=True):
-            if c is not None:  # masks hold infinities, to which nothing flows back
+        for (place, column, tensor), c in zip(self.entries, gradients, strict=True):
+            if c is not None:  # masks hold infinities, with gradient 0
                 sums[place, column] += float(torch.where(c == 0, 0.0, c.double() * tensor.detach().double()).sum())
         parts: list[list[Place]] = [[(part, i) for i in reversed(range(self.calls[part]))] for part in STACKS]
         ends = [(part[0], part[-1]) for part in parts if part]
@@ -213,51 +243,46 @@ class _Book:
         sums[OUTPUT, "leaves"] = sum(sums[last, "arrives"] for last, _ in ends)
         sums[INPUT, "arrives"] = sum(sums[first, "leaves"] for _, first in ends)
         places = [OUTPUT, *parts[0], *parts[1], INPUT]
-        shared = whole or math.nan  # nothing explained has no shares
-        values = [[sums[place, column] / shared for column in COLUMNS[:-1]] for place in places]
+        divisor = whole or math.nan  # a target of 0 has no shares
+        values = [[sums[place, column] / divisor for column in COLUMNS[:-1]] for place in places]
         index = pd.MultiIndex.from_tuples(places, names=["part", "layer"])
         report = pd.DataFrame(values, index=index, columns=COLUMNS[:-1])
         report["residue"] = report["arrives"] - report[["leaves", "source", "biases"]].sum(axis=1)
         report.attrs["explained"] = whole
         return report
 
-    def _tapped(self, given: Any, columns: Iterator[str]) -> Any:
-        if not (isinstance(given, Tensor) and given.requires_grad):
-            return given
-        tap = given.view_as(given)
+    def _tapped(self, value: Any, columns: Iterator[str]) -> Any:
+        if not (isinstance(value, Tensor) and value.requires_grad):
+            return value
+        tap = value.view_as(value)
         self.entries.append(_Entry(self.here, next(columns), tap))
         return tap
 
-    def _constant(self, one: Tensor, other: Tensor, *, biases: bool) -> Tensor:
-        """A constant that is added to the stream: a position where it has a row for each token, otherwise a bias."""
-        if one.requires_grad or not (other.requires_grad and one.is_floating_point()):
-            return one
-        if one.ndim > 1 and other.ndim > 1 and one.shape[-2] == other.shape[-2] > 1 and self.here == INPUT:
-            return self.entry(INPUT, "leaves", one)
-        return self.entry(self.here, "biases", one) if biases else one
+    def _constant(self, tensor: Tensor, other: Tensor, *, biases: bool) -> Tensor:
+        """Record a constant added to the stream: a position if it has a row for each token, otherwise a bias."""
+        if tensor.requires_grad or not (other.requires_grad and tensor.is_floating_point()):
+            return tensor
+        rows = min(tensor.ndim, other.ndim) > 1 and tensor.shape[-2] == other.shape[-2] > 1
+        if rows and self.here == INPUT:
+            return self.entry(INPUT, "leaves", tensor)
+        return self.entry(self.here, "biases", tensor) if biases else tensor
 
     def _with_bias(self, base: Rule, place: int) -> Rule:
         def rule(func: Rule, *args: Any, **kwargs: Any) -> Any:
-            given = list(args)
-            if len(given) > place and isinstance(given[place], Tensor):
-                given[place] = self.entry(self.here, "biases", given[place])
+            positional = list(args)
+            if len(positional) > place and isinstance(positional[place], Tensor):
+                positional[place] = self.entry(self.here, "biases", positional[place])
             elif isinstance(kwargs.get("bias"), Tensor):
                 kwargs["bias"] = self.entry(self.here, "biases", kwargs["bias"])
-            return base(func, *given, **kwargs)
+            return base(func, *positional, **kwargs)
 
         return rule
 
 
 def _layers(model: PreTrainedModel) -> dict[nn.Module, str]:
-    """The layers that hold the attention sites, and the stack they are of."""
-    found = ((heads.layer_of(model, site), site.kind) for site in heads.attention_sites(model))
-    return {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in found if layer is not None}
-
-
-def _after(first: str, rest: str) -> Iterator[str]:
-    yield first
-    while True:
-        yield rest
+    """The layers that hold the attention sites, and the stack of each."""
+    sites = ((heads.layer_of(model, site), site.kind) for site in heads.attention_sites(model))
+    return {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in sites if layer is not None}
 
 
 def _plain(func: Rule, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The place where rules meet a model: within a block, its backward pass follows a rule set."""
+"""Context manager under which a model's backward pass follows LRP rules."""
 
 from __future__ import annotations
 
@@ -18,29 +18,35 @@ from headroles.scores.lrp import composites
 from headroles.scores.lrp.composites import Rules, Table
 from headroles.scores.lrp.rules import Rule
 
-# classes of activation modules beside those of torch and transformers.activations, which write them out in many steps
+# parts of class names of activation modules outside torch and transformers.activations, written in several operations
 _NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
 _NOT_ELEMENTWISE = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadAttention", "GLU", "Sigmoid", "Softplus")
-
 
 _switches: WeakKeyDictionary[nn.Module, list[_Switch]] = WeakKeyDictionary()
 
 
 @contextmanager
 def lrp_rules(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0.0) -> Iterator[None]:
-    """Within the block what flows back through `model` follows `rules`; forward values are those of eager attention.
+    """Propagate relevance instead of gradients through a model.
 
-    The gradient of a unit gate (`headroles.gated`) is then the relevance of its head:
+    Within the block, the gradient with respect to a mask of ones is the relevance of its head. Forward values are those
+    of eager attention, and parameters take no gradient. On leaving, also by an exception, everything is restored. Other
+    models are not affected, even if called within the block. ValueError is raised for an unknown rule set, a model in
+    train mode, with gradient checkpointing or quantised weights, and for attention that rules cannot decompose.
 
-        gates = torch.ones(batch, heads, requires_grad=True)
-        with ruled(model, "cp"), gated(model, gates):
-            explained = model(**inputs).logits[:, -1].amax(-1)
-        relevance, = torch.autograd.grad(explained.sum(), gates)  # [batch, heads]
+    Args:
+        model: the model, in eval mode.
+        rules: name of the rule set (`headroles.scores.lrp.composites.table`).
+        epsilon: strength of the epsilon rule on linear maps; 0 for none.
 
-    Parameters take no gradient within the block. On leaving, also by an exception, all is as it was; other models are
-    not touched, even if called within the block. Rule sets: `headroles.scores.lrp.composites.table`. Raises ValueError for an
-    unknown rule set, a model in train mode, with gradient checkpointing or quantised weights, and for attention that
-    cannot be taken apart.
+    Yields:
+        None.
+
+    Example:
+        >>> mask = torch.ones(batch, heads, requires_grad=True)
+        >>> with hr.lrp_rules(model, "cp"), hr.mask_heads(model, mask):
+        ...     target = model(**inputs).logits[:, -1].amax(-1)
+        >>> (relevance,) = torch.autograd.grad(target.sum(), mask)  # [batch, heads]
     """
     with ExitStack() as stack:
         enter(stack, model, composites.table(rules, epsilon))
@@ -48,7 +54,7 @@ def lrp_rules(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0
 
 
 def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
-    """Put `table` on `model` until `stack` is closed."""
+    """Apply a table of rules to `model` until `stack` exits."""
     stack.enter_context(exclusive(model))
     _check(model, table)
     for parameter in [p for p in model.parameters() if p.requires_grad]:
@@ -56,7 +62,8 @@ def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
         parameter.requires_grad_(False)
     if not table:
         return
-    stack.enter_context(attention_hooks.attending(model, table.get("attention", _as_it_is)))
+    # without a rule for attention, those of softmax and products apply inside the model's own eager attention
+    stack.enter_context(attention_hooks.attending(model, table.get("attention", lambda _: None)))
     hook = partial(_activated, table.get("activation"))
     for module in model.modules():
         if "activation" in table and is_activation(module):
@@ -69,7 +76,7 @@ def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
 
 @contextmanager
 def inside(model: PreTrainedModel) -> Iterator[None]:
-    """Within the block what is computed from the model's output follows its rules too."""
+    """Apply the model's rules to operations on its output within the block."""
     switches = _switches.get(model, [])
     for switch in switches[-1:]:
         switch.on()
@@ -81,7 +88,7 @@ def inside(model: PreTrainedModel) -> Iterator[None]:
 
 
 class _Mode(TorchFunctionMode):
-    """Replaces every torch function that has a rule."""
+    """Torch function mode that replaces every function that has a rule."""
 
     def __init__(self, table: Mapping[Any, Rule]) -> None:
         super().__init__()
@@ -93,24 +100,24 @@ class _Mode(TorchFunctionMode):
 
 
 class _Switch:
-    """Puts the mode on while the model runs, and off between its forwards."""
+    """Switches the mode on while the model runs, and off between its forward passes."""
 
     def __init__(self, table: Mapping[Any, Rule]) -> None:
-        self.table, self.on_now = table, list[_Mode]()
+        self.table, self.modes = table, list[_Mode]()
 
     def on(self) -> None:
-        """Before a forward."""
+        """Enter the mode before a forward pass."""
         mode = _Mode(self.table)
         mode.__enter__()
-        self.on_now.append(mode)
+        self.modes.append(mode)
 
     def off(self) -> None:
-        """After a forward, also one that failed."""
-        self.on_now.pop().__exit__(None, None, None)
+        """Exit the mode after a forward pass, also a failed one."""
+        self.modes.pop().__exit__(None, None, None)
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Whether a module is an activation, element by element."""
+    """Return whether a module is an element-wise activation."""
     name, home = type(module).__name__, type(module).__module__
     if name in _NOT_ELEMENTWISE or any(True for _ in module.children()):
         return False
@@ -123,22 +130,18 @@ def _activated(rule: Any, _: nn.Module, args: tuple[Any, ...], y: Tensor) -> Any
     return rule(lambda _: y.detach(), args[0]) if args[0].requires_grad else y
 
 
-def _as_it_is(_: attention_hooks.Call) -> None:
-    """The rules of softmax and products, inside the model's own eager attention, are all there is."""
-
-
 def _check(model: PreTrainedModel, table: Table) -> None:
     sites, name = heads.attention_sites(model), type(model).__name__
     if model.training:
-        raise ValueError(f"{name} is in train mode, and dropout would blur every relevance; call model.eval() first")
+        raise ValueError(f"{name} is in train mode: dropout would change the relevance; try model.eval() first")
     if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         raise ValueError(
-            f"{name} has gradient checkpointing on, which runs layers again without rules; "
-            f"call model.gradient_checkpointing_disable() first"
+            f"{name} has gradient checkpointing on, which recomputes layers without rules; "
+            f"try model.gradient_checkpointing_disable() first"
         )
     weights = [p for p in model.parameters() if not p.is_floating_point()]
     if getattr(model, "is_quantized", False) or weights:
-        raise ValueError(f"{name} has quantised weights, which pass no gradient; load it without quantization_config")
+        raise ValueError(f"{name} has quantised weights, which pass no gradient; try without quantization_config")
     outside = next((site.name for site in sites if site.outside), None)
     if "attention" in table and outside:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Rules: what takes the place of an operation's gradient.
+"""LRP rules: functions that replace the gradient of one operation.
 
-The relevance of a tensor x for what is explained is R(x) = x * c(x), where c is the cotangent that autograd carries
-back. Linear maps, sums, views and gathers follow LRP-0 by their own gradient, so a table holds the other operations
-only. A rule is called as `rule(func, *args, **kwargs)` with the operation and its arguments and returns its value.
+The relevance of a tensor x for the target is R(x) = x * c(x), where c is the cotangent that autograd carries back.
+Linear maps, sums, views and gathers follow LRP-0 by their own gradient, so a table holds the other operations only. A
+rule is called as `rule(func, *args, **kwargs)` with the operation and its arguments and returns its value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Ratio(Function):
 
 
 class FrozenNorm(Function):
-    """Layer norm whose standard deviation is a constant; the rest is linear (Ali et al. 2022)."""
+    """Layer norm with a constant standard deviation; the rest is linear (Ali et al. 2022)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:  # noqa: D102
@@ -74,51 +74,51 @@ class FrozenNorm(Function):
 
 
 def constant(func: Rule, *args: Any, **kwargs: Any) -> Any:
-    """No relevance: softmax of attention (Ali et al. 2022, CP-LRP), sigmoid gates, 1 / sqrt of a norm's variance."""
+    """Pass no relevance: attention softmax (Ali et al. 2022, CP-LRP), sigmoid gates, 1 / sqrt of a norm's variance."""
     with torch.no_grad():
         return func(*args, **kwargs)
 
 
 def whole(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """An activation passes all of its relevance (Achtibat et al. 2024, eq. 9; Voita's code does the same)."""
+    """Pass all relevance of an activation to its input (Achtibat et al. 2024, eq. 9; Voita's code does the same)."""
     return Ratio.apply(x, lambda x: func(x, *args, **kwargs)) if x.requires_grad else func(x, *args, **kwargs)
 
 
 def halves(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """Two factors take half each (Achtibat et al. 2024, propositions 3.2 and 3.3); a constant factor takes none."""
+    """Give two factors half each, a constant none (Achtibat et al. 2024, propositions 3.2 and 3.3)."""
     y = func(a, b, *args, **kwargs)
-    if y.requires_grad and _grows(a) and _grows(b):
-        y.register_hook(_half)
+    if y.requires_grad and all(isinstance(x, Tensor) and x.requires_grad for x in (a, b)):
+        y.register_hook(lambda c: c * 0.5)
     return y
 
 
 def summands(func: Rule, start: Any, batch1: Any, batch2: Any, *args: Any, **kwargs: Any) -> Any:
-    """`halves` for start + batch1 batch2."""
+    """Apply `halves` to start + batch1 batch2."""
     return halves(lambda a, b: func(start, a, b, *args, **kwargs), batch1, batch2)
 
 
 def signal(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """An activation that multiplies something is a gate, hence a constant (`cp_LRP` of the package lxt)."""
-    opened = [isinstance(x, Tensor) and x.grad_fn is not None and x.grad_fn.name() == "RatioBackward" for x in (a, b)]
-    if opened[0] != opened[1]:
-        a, b = (x.detach() if gate else x for x, gate in zip((a, b), opened, strict=True))
+    """Treat an activation that multiplies something as a constant gate (`cp_LRP` of the package lxt)."""
+    gates = [isinstance(x, Tensor) and x.grad_fn is not None and x.grad_fn.name() == "RatioBackward" for x in (a, b)]
+    if gates[0] != gates[1]:
+        a, b = (x.detach() if gate else x for x, gate in zip((a, b), gates, strict=True))
     return halves(func, a, b, *args, **kwargs)
 
 
 def numerator(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-    """All of a quotient's relevance goes to what is divided (Ali et al. 2022)."""
+    """Give all of a quotient's relevance to the numerator (Ali et al. 2022)."""
     return func(a, b.detach() if isinstance(b, Tensor) else b, *args, **kwargs)
 
 
 def norm(func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any) -> Any:
-    """Layer norm with a constant standard deviation (Ali et al. 2022)."""
+    """Treat the standard deviation of layer norm as a constant (Ali et al. 2022)."""
     return (
         FrozenNorm.apply(x, shape, weight, bias, eps) if x.requires_grad else func(x, shape, weight, bias, eps, *rest)
     )
 
 
 def group_norm(func: Rule, x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """`norm` for groups of channels, [batch, channel, ...]: standard deviations are constants."""
+    """Treat the standard deviations of groups of channels, [batch, channel, ...], as constants."""
     y = func(x, groups, weight, bias, eps)
     if not x.requires_grad:
         return y
@@ -132,31 +132,23 @@ def group_norm(func: Rule, x: Tensor, groups: int, weight: Any = None, bias: Any
 
 
 def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Any:
-    """F.glu: the sigmoid is a constant gate."""
+    """Treat the sigmoid of F.glu as a constant gate."""
     a, b = x.chunk(2, dim)
     return a * b.detach().sigmoid() if x.requires_grad else func(x, dim)
 
 
 def damped(epsilon: float, func: Rule, *args: Any, **kwargs: Any) -> Any:
-    """The epsilon rule: what flows back to a linear map is damped where its output is small (Bach 2015, eq. 58)."""
+    """Damp the cotangent of a linear map where its output is small: the epsilon rule (Bach et al. 2015, eq. 58)."""
     y = func(*args, **kwargs)
     if y.requires_grad:
-        kept = y.detach().abs() / (y.detach().abs() + epsilon)
-        y.register_hook(lambda c: c * kept)
+        damping = y.detach().abs() / (y.detach().abs() + epsilon)
+        y.register_hook(lambda c: c * damping)
     return y
 
 
 def fused(func: Rule, *_: Any, **__: Any) -> Any:
-    """Attention in one piece cannot be given rules."""
+    """Refuse fused attention, which cannot be given rules."""
     raise ValueError(
         f"{func.__name__} attends in one piece, which cannot be taken apart into softmax and products; "
         f"rules need a model whose attention goes through transformers' interface, or rules='gradient'"
     )
-
-
-def _half(c: Tensor) -> Tensor:
-    return c * 0.5
-
-
-def _grows(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.requires_grad

@@ -1,4 +1,4 @@
-"""Confidence: how much a head puts on the token it looks at most."""
+"""Confidence: the largest weight a query puts on one token."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from headroles.scores.base import Observation, Score, Sums
 
 @dataclass(frozen=True)
 class Confidence(Score):
-    """Mean over real queries of the largest weight on a real key (Voita et al. 2019, section 4)."""
+    """Mean over content queries of the largest weight on a content key (Voita et al. 2019, section 4)."""
 
     in_parts = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
-        """The sum of the largest weights."""
+        """Sum the largest weights: [batch, heads]."""
         return {"top": observation.over_queries(observation.top[0])}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """`confidence`."""
+        """Compute `confidence`."""
         return {"confidence": sums["top"] / sums["queries"]}

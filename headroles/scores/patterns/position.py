@@ -1,4 +1,4 @@
-"""Position: how often a head looks at the token a fixed number of places away."""
+"""Position: how often a head attends to the token at a fixed offset."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,13 @@ from headroles.tables.frame import Kind
 
 @dataclass(frozen=True)
 class Position(Score):
-    """Share of real queries whose largest weight falls on real token i + d, among those for which i + d exists.
+    """Share of content queries i with the largest weight on content token i + d, among those for which i + d exists.
 
-    Offsets count tokens (Voita et al. 2019, section 5.1). In a decoder the tokens after a query do not exist for it.
+    At d = -1 this is the share of a previous-token head. In a decoder the tokens after a query do not exist
+    (Voita et al. 2019, section 5.1).
+
+    Args:
+        offsets: the values of d, in tokens.
     """
 
     offsets: tuple[int, ...] = (-2, -1, 0, 1, 2)
@@ -21,25 +25,22 @@ class Position(Score):
     in_parts = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
-        """How often the largest weight falls on each offset: [batch, heads, offset]."""
+        """Count the queries with the largest weight at each offset: [batch, heads, offset]."""
         offset = observation.top[1] - observation.places
-        return {
-            "hits": torch.stack(
-                [observation.over_queries(offset == d, self._exists(observation, d)) for d in self.offsets], -1
-            )
-        }
+        hits = [observation.over_queries(offset == d, self._exists(observation, d)) for d in self.offsets]
+        return {"hits": torch.stack(hits, -1)}
 
     def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """For how many real queries each offset exists: [batch, 1, offset]."""
+        """Count the content queries for which each offset exists: [batch, 1, offset]."""
         counts = [(self._exists(observation, d) & observation.queries.content).sum(-1) for d in self.offsets]
         return {"exists": torch.stack(counts, -1)[:, None]}
 
     def nothing(self, column: str, kind: Kind, /) -> str | None:
-        """Later tokens do not exist in a decoder."""
+        """Return None for positive offsets in a decoder, which do not exist by definition."""
         return None if kind == "dec-self" and "[+" in column else super().nothing(column, kind)
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """`position[d]`, the largest of them `position[best]`, and its d `position[offset]`."""
+        """Compute `position[d]`, the largest of them `position[best]`, and its d `position[offset]`."""
         shares = sums["hits"] / sums["exists"]  # [..., heads, offset]; NaN where an offset never exists
         columns = {f"position[{_signed(d)}]": shares[..., i] for i, d in enumerate(self.offsets)}
         best, which = shares.nan_to_num(-1.0).max(-1)
@@ -51,7 +52,7 @@ class Position(Score):
         }
 
     def counted(self, sums: Sums) -> dict[str, Tensor]:
-        """For how many real queries each offset exists; of the best any."""
+        """Return the number of queries for which each offset exists; for the best offset, any of them."""
         exists = {f"position[{_signed(d)}]": sums["exists"][..., i] for i, d in enumerate(self.offsets)}
         return exists | {"position[best]": sums["exists"].amax(-1)}
 
