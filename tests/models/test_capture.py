@@ -225,12 +225,12 @@ def test_attentions_can_still_be_asked_for_outside_the_block():
     assert all(torch.equal(one, weights) for one, (_, weights) in zip(made.attentions, seen("bert"), strict=True))
 
 
-@pytest.mark.parametrize("mask", attention_hooks.HEAD_MASKS)
+@pytest.mark.parametrize("mask", heads.HEAD_MASKS)
 def test_head_masks_are_refused(mask):
     model = tiny("marian")
     message = (
         f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
-        f"be masked; use headroles.gated(model, gates) instead"
+        f"be masked; use headroles.mask_heads(model, gates) instead"
     )
     with hr.capture_attention(model, lambda *_: None), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         forward(model, zoo.inputs(model), **{mask: torch.zeros(2, 4)})

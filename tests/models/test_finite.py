@@ -51,8 +51,8 @@ def test_numbers_that_half_precision_cannot_hold_are_named(asked):
     model = zoo.tiny("bert")
     model.bert.encoder.layer[0].attention.self.value.weight.data *= 30_000
     message = (
-        "the numbers of BertForMaskedLM are not finite: those that bert.encoder.layer.0.attention.self.value puts "
-        "out, in float16"
+        "the numbers of BertForMaskedLM are not finite: the output of bert.encoder.layer.0.attention.self.value, "
+        "in float16"
     )
     with pytest.raises(ValueError, match=rf"\A{re.escape(message)}\Z"):
         ASKED[asked](model.half())
@@ -74,7 +74,7 @@ def test_a_sound_model_is_found_sound(name):
 
 def test_what_cannot_be_gated_for_another_reason_says_so():
     with (
-        pytest.raises(ValueError, match="something stands between"),
+        pytest.raises(ValueError, match="another operation stands between"),
         hr.mask_heads(tiny_model("bitnet"), torch.ones(8)),
     ):
         pass

@@ -274,7 +274,7 @@ def test_head_masks_are_refused(mask):
     model = zoo.tiny("marian")
     message = (
         f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
-        f"be masked; use headroles.gated(model, gates) instead"
+        f"be masked; use headroles.mask_heads(model, gates) instead"
     )
     with hr.mask_heads(model, torch.ones(number(model))), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         model(**zoo.inputs(model), **{mask: torch.zeros(2, 4)})
@@ -283,10 +283,10 @@ def test_head_masks_are_refused(mask):
 def test_errors():
     model = zoo.tiny("bert")
     for given, replacement, message in [
-        (torch.ones(7), None, "expected gates of shape [8] or [batch, 8] for BertForMaskedLM, which has enc-self 2 "
-         "layers of 4 heads; got [7]"),
-        (torch.ones(8), "none", "unknown fill 'none'; known: zero, other, uniform, or a mapping (kind, layer) -> "
-         "[heads, size]"),
+        (torch.ones(7), None, "wrong number of gates: got shape [7]; expected [8] or [batch, 8] for BertForMaskedLM, "
+         "which has enc-self 2 layers of 4 heads"),
+        (torch.ones(8), "none", "unknown replacement 'none'; expected one of: zero, other, uniform, or a mapping "
+         "(kind, layer) -> [heads, size]"),
     ]:  # fmt: skip
         with (
             pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
@@ -298,11 +298,12 @@ def test_errors():
         hr.mask_heads(model, torch.ones(3, 8)),
     ):
         outputs(model, zoo.inputs(model))
-    message = "fill 'other' takes the output for the next example of the batch; this batch has only one"
+    message = "replacement 'other' is the output for the next example of the batch; this batch has only one"
     with pytest.raises(ValueError, match=f"^{message}$"), hr.mask_heads(model, torch.ones(8), replacement="other"):
         outputs(model, zoo.inputs(model, batch=1))
     message = (
-        "fill 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' interface"
+        "replacement 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' "
+        "attention interface"
     )
     with (
         pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
@@ -314,8 +315,8 @@ def test_errors():
 def test_heads_that_are_changed_before_the_projection_cannot_be_gated():
     model = tiny_model("bitnet")  # a norm stands there
     message = (
-        "the heads of model.layers.0.self_attn in BitNetForCausalLM cannot be gated: something stands between them "
-        "and the output projection"
+        "the heads of model.layers.0.self_attn in BitNetForCausalLM cannot be masked: another operation stands "
+        "between them and the output projection"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), hr.mask_heads(model, torch.ones(number(model))):
         pass

@@ -135,7 +135,7 @@ def test_a_forward_of_another_thread_is_an_error_while_a_block_is_open():
     assert len(seen) == 2
     for error in found.values():
         assert isinstance(error, RuntimeError)
-        assert "was called by a thread while a block of another thread changes or watches it" in str(error)
+        assert "was called by one thread while another thread masks or observes it" in str(error)
     assert model(**inputs).logits is not None
 
 
