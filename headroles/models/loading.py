@@ -127,9 +127,9 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
 
 def shifted(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
     """Return the decoder inputs for `labels`, [batch, token]: the start token, then all labels but the last."""
-    own: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-    if own is not None:
-        return own(labels=labels)  # type: ignore[no-any-return]
+    shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is not None:
+        return shift(labels=labels)  # type: ignore[no-any-return]
     config: Any = model.config
     return torch.cat([torch.full_like(labels[:, :1], config.decoder_start_token_id), labels[:, :-1]], dim=1)
 

@@ -120,7 +120,8 @@ class Case:
 
     def copy(self) -> PreTrainedModel:
         """Return a copy of the model that may be changed."""
-        return deepcopy(self.model)
+        copy: PreTrainedModel = deepcopy(self.model)
+        return copy
 
     def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **options: bool) -> Any:
         """Return the output of one forward; the routing noise of experts has seed 0."""

@@ -198,7 +198,7 @@ def test_checks_are_unique():
     assert {checks.sites, checks.zero, checks.cut} <= set(functions)
 
 
-# --- tiny models and submodels -----------------------------------------------------------------------------------------
+# --- tiny models and submodels ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["gemma3_text", "qwen3_next", "jamba"])
