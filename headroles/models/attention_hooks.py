@@ -42,7 +42,7 @@ _handlers: WeakKeyDictionary[nn.Module, list[tuple[Handler, int | None]]] = Weak
 
 @contextmanager
 def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = None) -> Iterator[None]:
-    """Call `handler` at every attention call of `model` within the block, which uses eager attention.
+    """Call `handler` at every attention call, which is eager within the block.
 
     Blocks nest; those of other threads wait (`exclusive`). Leaving the block, also by an exception, restores the
     attention implementation of every config. Other models are not affected. Weights are dropped after the callback, so
@@ -99,10 +99,15 @@ def _implementation(configs: list[PreTrainedConfig], name: str) -> Iterator[None
 def each_forward(
     model: PreTrainedModel, begin: Callable[[], None], end: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Call `begin` before and `end` after every forward of `model` within the block, also of one that fails.
+    """Call `begin` before and `end` after every forward within the block.
 
     A forward is the outermost call of the model, its body, encoder or decoder. torch calls no hook after an interrupted
     forward: it ends when the next one begins, or with the block.
+
+    Args:
+        model: The model.
+        begin: Called before each forward.
+        end: Called after each forward, also after one that fails.
     """
     running: list[nn.Module] = []
 
@@ -233,10 +238,10 @@ _claims: WeakKeyDictionary[nn.Module, _Claim] = WeakKeyDictionary()
 
 @contextmanager
 def exclusive(model: nn.Module) -> Iterator[None]:
-    """Let blocks of other threads on `model`, or on a part of it, wait until this block ends.
+    """Let other threads wait with `model`, or a part of it, until the block ends.
 
     A forward by another thread within the block raises RuntimeError, because the changes of this block would apply to
-    it. One that had begun before is not noticed. Blocks of one thread nest.
+    it. One that had begun before is not noticed. Blocks of one thread on `model` nest.
     """
     with _changed:
         claims = _claim(model)

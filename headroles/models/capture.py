@@ -47,7 +47,7 @@ def capture_attention(model: PreTrainedModel, look: AttentionCallback) -> Iterat
 
 @contextmanager
 def capture_attention_in_parts(model: PreTrainedModel, look: PartCallback, *, cells: int = CELLS) -> Iterator[None]:
-    """Call `look(site, weights, first)` for some of the queries at a time, for long texts.
+    """Call `look(site, weights, first)` for some queries at a time (long texts).
 
     Memory is linear in the length of a text, not quadratic. Attention is captured whole where a call has no more than
     `cells` weights, and in models that do not allow parts (`divisible`).

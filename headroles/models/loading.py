@@ -218,9 +218,9 @@ def reason_of(error: Exception) -> str:
 def save(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, overwrite: bool = False
 ) -> Path:
-    """Save a model, also one with removed heads, and its tokenizer in a folder, for `load`.
+    """Save a model, also one with removed heads, and its tokenizer in a folder.
 
-    Files are written beside the folder and moved into it when all are complete: a full disk changes nothing.
+    Files are written beside the folder and moved into it when all are complete: a full disk changes nothing. `load` reads the folder.
 
     Args:
         model: The model.

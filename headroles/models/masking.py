@@ -26,7 +26,7 @@ Replacement = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads,
 
 
 class Gate(Function):
-    """The product of z and its gate, as one operation, which the rules of `headroles.scores.lrp` leave whole.
+    """The product of z and its gate, one operation for `headroles.scores.lrp`.
 
     The gradient with respect to a gate, sum(z * grad_z), is accumulated in the gate's dtype. Where LRP rules replace
     gradients it is the relevance of the head. z is [batch, query, heads, size], gates are [heads, 1] or

@@ -130,9 +130,9 @@ def sample_ids(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
 
 
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Return the ids of EOS, BOS, CLS, SEP, padding and start tokens, but never that of unknown words.
+    """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding and start.
 
-    A model may pad or start with the token of unknown words. It counts as a word, and the attention mask marks padding.
+    A model may pad or start with the token of unknown words. That token counts as a word, and the attention mask marks padding.
 
     Args:
         tokenizer: The tokenizer of the model.

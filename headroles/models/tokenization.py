@@ -205,7 +205,7 @@ TARGET = "target_tokenizer.json"
 
 
 class Bilingual(PreTrainedTokenizerFast):
-    """A fast tokenizer that reads `text_target=` and decodes with a second vocabulary, `target`.
+    """A fast tokenizer with a second vocabulary for `text_target=` and decoding.
 
     `paired` creates it, `load` reads it. Special tokens have the same ids in both vocabularies.
     """
