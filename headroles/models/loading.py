@@ -220,7 +220,8 @@ def save(
 ) -> Path:
     """Save a model, also one with removed heads, and its tokenizer in a folder.
 
-    Files are written beside the folder and moved into it when all are complete: a full disk changes nothing. `load` reads the folder.
+    Files are written beside the folder and moved into it when all are complete: a full disk changes nothing.
+    `load` reads the folder.
 
     Args:
         model: The model.

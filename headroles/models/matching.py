@@ -132,7 +132,8 @@ def sample_ids(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding and start.
 
-    A model may pad or start with the token of unknown words. That token counts as a word, and the attention mask marks padding.
+    A model may pad or start with the token of unknown words. That token counts as a word; the attention
+    mask marks padding.
 
     Args:
         tokenizer: The tokenizer of the model.
