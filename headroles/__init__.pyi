@@ -35,7 +35,7 @@ from .models.loading import load as load
 from .models.loading import save as save
 from .models.masking import head_mask as head_mask
 from .models.masking import mask_heads as mask_heads
-from .models.submodels import submodel as submodel
+from .models.sites import submodel as submodel
 from .plots.report import report as report
 from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning

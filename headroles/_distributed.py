@@ -1,4 +1,4 @@
-"""Processes: which of those that `accelerate launch` started this is, and how they share out work."""
+"""Several processes, started by `accelerate launch`: their number and rank, and work spread over them."""
 
 from __future__ import annotations
 
@@ -15,64 +15,70 @@ T = TypeVar("T")
 
 
 def count() -> int:
-    """How many processes work together; 1 unless a launcher started them."""
+    """Return the number of processes; 1 unless a launcher started them."""
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def rank() -> int:
-    """The number of this process among them."""
+    """Return the rank of this process, from 0."""
     return int(os.environ.get("RANK") or 0) if count() > 1 else 0
 
 
 def local_rank() -> int:
-    """Its number among those of this machine: the GPU that is its own."""
+    """Return the rank of this process on its machine: the number of its GPU."""
     return int(os.environ.get("LOCAL_RANK") or 0) if count() > 1 else 0
 
 
 def first() -> bool:
-    """Whether this process is the one that speaks and writes tables."""
+    """Return whether this process is the one that prints and writes tables."""
     return rank() == 0
 
 
 def spread(items: list[Any], run: Callable[[int, Any], T], shown: Callable[[list[Any]], Any]) -> list[T]:
-    """`run(number, item)` of every item, in order: each process runs its share, and all of them get all results.
+    """Call `run(number, item)` on every item; each process runs its share.
 
-    `shown` wraps the list of a process's own items for a progress bar.
+    Args:
+        items: The same items in every process.
+        run: The function; its results must be picklable if there are several processes.
+        shown: Wraps the (number, item) pairs of this process in a progress bar.
+
+    Returns:
+        The results of all items, in order, in every process.
     """
-    own = list(enumerate(items))[rank() :: count()]
-    found = gathered([(number, run(number, item)) for number, item in shown(own)])
-    return [value for _, value in sorted(found, key=lambda pair: pair[0])]
+    share = list(enumerate(items))[rank() :: count()]
+    pairs = gathered([(number, run(number, item)) for number, item in shown(share)])
+    return [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
 
 
-def gathered(own: list[T]) -> list[T]:
-    """The lists of all processes, one after the other; every process gets all of it."""
+def gathered(values: list[T]) -> list[T]:
+    """Concatenate the lists of all processes; every process gets the result."""
     if count() == 1:
-        return own
+        return values
     from accelerate.utils import gather_object
 
     _join()
-    found: list[T] = gather_object(own)
-    return found
+    lists: list[T] = gather_object(values)
+    return lists
 
 
-def summed(own: Tensor) -> Tensor:
-    """The sum of the tensors that the processes give, all of one shape; every process gets it."""
+def summed(values: Tensor) -> Tensor:
+    """Sum the tensors of all processes, which have one shape; every process gets the sum."""
     if count() == 1:
-        return own
+        return values
     from accelerate.utils import reduce
 
     _join()
-    found: Tensor = reduce(own, "sum")
-    return found
+    total: Tensor = reduce(values, "sum")
+    return total
 
 
 @cache
 def _join() -> None:
-    """Make the processes one group, until this one ends."""
+    """Join the processes in a group until this one ends."""
     import torch
     from accelerate import PartialState
 
     state = PartialState(cpu=not torch.cuda.is_available())
     if state.num_processes != count():
-        raise RuntimeError(f"{count()} processes were started, and {state.num_processes} work together")
+        raise RuntimeError(f"wrong number of processes: got {state.num_processes} in the group; expected {count()}")
     atexit.register(state.destroy_process_group)

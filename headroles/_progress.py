@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    """Yield `items`, showing `what` and how many of `total` are done; None: nobody knows how many there are."""
+    """Yield `items` and show a bar with the description `what`; `total` is None for an unknown number of items."""
     console = Console(stderr=True)
     shown = (console.is_terminal or console.is_jupyter) and _distributed.first()
     yield from rich_track(items, what, total=total, console=console, disable=not shown, transient=True)

@@ -58,7 +58,7 @@ class Others:
 
     def of(self, batch: Batch) -> Instead:
         """For the examples of a batch."""
-        other = batching.made([self.partner[number] for number in batch.numbers], self.encoded, self.model)
+        other = batching.make_batch([self.partner[number] for number in batch.numbers], self.encoded, self.model)
         outputs: dict[tuple[Kind, int], Tensor] = {}
         with torch.no_grad(), ExitStack() as stack:
             stack.enter_context(exclusive(self.model))

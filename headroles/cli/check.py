@@ -23,7 +23,7 @@ def check_model(
     submodel: Tower = None,
 ) -> None:
     """Put every law of headroles to a model: what works with it, and why not where it does not."""
-    from headroles.models import loading, submodels
+    from headroles.models import loading, sites
     from headroles.testing import check_model as run
     from headroles.testing.tiny_models import tiny_model
 
@@ -33,7 +33,7 @@ def check_model(
         asked = loading.alone(str(model), submodel=submodel)
     else:
         made = tiny_model(loading.configured(config))
-        asked = made if submodel is None else submodels.submodel(made, submodel)
+        asked = made if submodel is None else sites.submodel(made, submodel)
     with _quietly():
         answers = run(asked)
     show_answers(answers, f"{type(asked).__name__}: which laws hold")

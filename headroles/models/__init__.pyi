@@ -4,7 +4,6 @@ from . import capture as capture
 from . import heads as heads
 from . import loading as loading
 from . import masking as masking
-from . import submodels as submodels
 from . import tokenization as tokenization
 from .capture import capture_attention as capture_attention
 from .heads import attention_sites as attention_sites
@@ -13,4 +12,4 @@ from .loading import load as load
 from .loading import save as save
 from .masking import head_mask as head_mask
 from .masking import mask_heads as mask_heads
-from .submodels import submodel as submodel
+from .sites import submodel as submodel

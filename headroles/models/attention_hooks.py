@@ -1,4 +1,4 @@
-"""The seam: a model's own eager attention, seen from outside through transformers' attention interface."""
+"""Attention hooks: callbacks on a model's own eager attention, through transformers' attention interface."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
 NAME, IN_PARTS = "headroles", "headroles-in-parts"
-HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+
+log = logging.getLogger(__name__)
 
 
 class Call(NamedTuple):
-    """One attention call, or its part for some of the queries: tensors as the model's own eager function had them."""
+    """One attention call, or its part for some of the queries: the tensors of the model's own eager function."""
 
     module: nn.Module
     query: Tensor  # [batch, heads, query, size]
@@ -31,7 +33,7 @@ class Call(NamedTuple):
     out: Tensor  # [batch, query, heads, size]
     weights: Tensor  # [batch, heads, query, key]
     scaling: float  # of query times key
-    first: int = 0  # the place of its first query
+    first: int = 0  # the position of its first query
 
 
 Handler = Callable[[Call], Tensor | None]
@@ -40,40 +42,43 @@ _handlers: WeakKeyDictionary[nn.Module, list[tuple[Handler, int | None]]] = Weak
 
 @contextmanager
 def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = None) -> Iterator[None]:
-    """Within the block `model` attends by its own eager function and `handler` sees every call; masks are kept.
+    """Call `handler` at every attention call, which is eager within the block.
 
-    With `cells` a call that has more weights than that is made in parts, one for some of the queries after the other,
-    each with no more weights, or those of one query. Where a model cannot be divided so is told by `parts.divisible`.
+    Blocks nest; those of other threads wait (`exclusive`). Leaving the block, also by an exception, restores the
+    attention implementation of every config. Other models are not affected. Weights are dropped after the callback, so
+    `output_attentions` returns none.
 
-    What `handler` returns, if anything, takes the place of `call.out`. Weights are dropped after `handler` returns, so
-    `output_attentions` gives none. Blocks nest, those of other threads wait (`exclusive`); on leaving, also by an
-    exception, the attention implementation of every (sub-)config is what it was. Other models are not touched.
+    Args:
+        model: The model; attention masks are kept.
+        handler: Called with each `Call`. A tensor that it returns replaces `Call.out`.
+        cells: Most attention weights of a call. A larger call is split into parts of some queries each (at least one).
+            The caller checks that the model allows this (`capture.divisible`).
     """
-    with exclusive(model), _named(configs_of(model), NAME if cells is None else IN_PARTS):
-        modules, own = list(model.modules()), (handler, cells)
+    with exclusive(model), _implementation(configs_of(model), NAME if cells is None else IN_PARTS):
+        modules, entry = list(model.modules()), (handler, cells)
         for module in modules:
-            _handlers.setdefault(module, []).append(own)
+            _handlers.setdefault(module, []).append(entry)
         try:
             yield
         finally:
             for module in modules:
-                _handlers[module].remove(own)
+                _handlers[module].remove(entry)
                 if not _handlers[module]:
                     del _handlers[module]
 
 
-_names: dict[int, tuple[Any, str | None, list[str]]] = {}  # id -> config, its own name, and those of open blocks
-_naming = threading.Lock()
+_names: dict[int, tuple[Any, str | None, list[str]]] = {}  # id -> config, its own implementation, those of open blocks
+_names_lock = threading.Lock()
 
 
 @contextmanager
-def _named(configs: list[Any], name: str) -> Iterator[None]:
-    """Within the block the attention of these configs is called so.
+def _implementation(configs: list[PreTrainedConfig], name: str) -> Iterator[None]:
+    """Set the attention implementation of configs within the block.
 
-    Two models may have one config, and two threads one model each of them: the config has its own name again when the
-    last block of either is left, in whatever order.
+    Two models may share a config, and two threads may use one model each: the config gets its own implementation back
+    when the last block is left, in whatever order.
     """
-    with _naming:
+    with _names_lock:
         for config in configs:
             *_, names = _names.setdefault(id(config), (config, config._attn_implementation, []))
             names.append(name)
@@ -81,7 +86,7 @@ def _named(configs: list[Any], name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with _naming:
+        with _names_lock:
             for config in configs:
                 _, before, names = _names[id(config)]
                 names.remove(name)
@@ -94,10 +99,15 @@ def _named(configs: list[Any], name: str) -> Iterator[None]:
 def each_forward(
     model: PreTrainedModel, begin: Callable[[], None], end: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Within the block `begin` is called before every forward of `model`, `end` after it, also where it fails.
+    """Call `begin` before and `end` after every forward within the block.
 
-    A forward is the outermost call of the model, its body, encoder or decoder. One that was interrupted, which torch
-    tells no hook of, is ended when the next begins, or with the block.
+    A forward is the outermost call of the model, its body, encoder or decoder. torch calls no hook after an interrupted
+    forward: it ends when the next one begins, or with the block.
+
+    Args:
+        model: The model.
+        begin: Called before each forward.
+        end: Called after each forward, also after one that fails.
     """
     running: list[nn.Module] = []
 
@@ -124,21 +134,21 @@ def each_forward(
 
 
 def entrances(model: PreTrainedModel) -> list[nn.Module]:
-    """The modules by which a model is called: itself, its body, and, by `generate`, its encoder and decoder."""
-    found: list[Any] = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    found += [getattr(model, name)() for name in ("get_encoder", "get_decoder") if hasattr(model, name)]
-    return [module for module in dict.fromkeys(found) if isinstance(module, nn.Module)]
+    """Return the modules by which a model is called: itself, its body, and, by `generate`, its encoder and decoder."""
+    modules: list[Any] = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    modules += [getattr(model, name)() for name in ("get_encoder", "get_decoder") if hasattr(model, name)]
+    return [module for module in dict.fromkeys(modules) if isinstance(module, nn.Module)]
 
 
-def configs_of(model: nn.Module) -> list[Any]:
-    """The configs of all modules of a model, each once."""
-    found = [getattr(module, "config", None) for module in model.modules()]
-    return list({id(one): one for one in found if isinstance(one, PreTrainedConfig)}.values())
+def configs_of(model: nn.Module) -> list[PreTrainedConfig]:
+    """Return the configs of all modules of a model, without duplicates."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within the block `model` is in eval mode; on leaving, each of its modules is in the mode it was in."""
+    """Set `model` to eval mode within the block, and restore the mode of each module afterwards."""
     with exclusive(model):
         before = [(module, module.training) for module in model.modules()]
         model.eval()
@@ -149,18 +159,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 module.training = training
 
 
-@contextmanager
-def no_head_masks(model: PreTrainedModel) -> Iterator[None]:
-    """Within the block a forward of `model` that is given a head mask raises TypeError: transformers 5 ignores them."""
-    hook = model.register_forward_pre_hook(_refuse, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The eager attention function of the file that defines `module` (families differ: T5's bias, Gemma's softcap)."""
+    """Return the eager attention function of the file that defines `module` (T5's has a bias, Gemma's a softcap)."""
     for cls in type(module).__mro__:
         function = getattr(sys.modules[cls.__module__], "eager_attention_forward", None)
         if function is not None:
@@ -169,20 +169,15 @@ def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-    """What a call of `module` passes, by name."""
+    """Return the arguments of a call of `module` by name."""
     return inspect.signature(module.forward).bind(*args, **kwargs)
 
 
 class _Mask:
-    """A mask that is made for some queries at a time: whole, it grows with the square of the length."""
+    """An attention mask that is built for some queries at a time: the whole is quadratic in the length."""
 
-    def __init__(self, **told: Any) -> None:
-        self.told = told
-
-    def of(self, rows: slice) -> Tensor | None:
-        """Of some queries: [batch, 1, query, key]."""
-        part = {"q_length": rows.stop - rows.start, "q_offset": self.told["q_offset"] + rows.start}
-        return eager_mask(**self.told | part)
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
 
 def _attend(
@@ -198,37 +193,29 @@ def _attend(
     scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     parts = []
     for rows in _spans(query, key, [cells for _, cells in handlers if cells is not None]):
-        asking, mask = query[:, :, rows], _rows_of(attention_mask, rows, query)
-        out, weights = eager(module)(module, asking, key, value, mask, **kwargs)
+        queries, mask = query[:, :, rows], _rows_of(attention_mask, rows, query)
+        out, weights = eager(module)(module, queries, key, value, mask, **kwargs)
         for handler, _ in handlers:
-            instead = handler(Call(module, asking, key, value, mask, out, weights, scaling, rows.start))
-            out = out if instead is None else instead
+            replaced = handler(Call(module, queries, key, value, mask, out, weights, scaling, rows.start))
+            out = out if replaced is None else replaced
         parts.append(out)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), None
 
 
 def _spans(query: Tensor, key: Tensor, cells: list[int]) -> list[slice]:
-    """The queries of each part: all at once where no handler asks for parts."""
+    """The queries of each part; one span if no handler limits the cells."""
     length = query.shape[2]
-    step = min([length, *(max(1, one // (query.shape[0] * query.shape[1] * key.shape[2])) for one in cells)])
+    step = min([length, *(max(1, limit // (query.shape[0] * query.shape[1] * key.shape[2])) for limit in cells)])
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 def _rows_of(mask: Tensor | _Mask | None, rows: slice, query: Tensor) -> Tensor | None:
-    """The mask of some queries."""
+    """The mask of some queries: [batch, 1, query, key]."""
     if isinstance(mask, _Mask):
-        made = mask.of(rows)
-        return None if made is None else made.to(query.device)  # of several devices, that of this layer
+        part = {"q_length": rows.stop - rows.start, "q_offset": mask.options["q_offset"] + rows.start}
+        values: Tensor | None = eager_mask(**mask.options | part)
+        return None if values is None else values.to(query.device)  # of several devices, that of this layer
     return mask if mask is None or mask.shape[-2] != query.shape[2] else mask[..., rows, :]
-
-
-def _refuse(model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    given = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
-    if given:
-        raise TypeError(
-            f"{type(model).__name__} was called with {', '.join(given)}: transformers 5 accepts head masks and ignores "
-            f"them, so no head would be masked; use headroles.gated(model, gates) instead"
-        )
 
 
 AttentionInterface.register(NAME, _attend)
@@ -237,16 +224,12 @@ AttentionMaskInterface.register(NAME, eager_mask)  # an attention name without a
 AttentionMaskInterface.register(IN_PARTS, _Mask)
 
 
-log = logging.getLogger(__name__)
-
-
 class _Claim:
-    """A thread's claim on modules, for as long as `blocks` of its blocks are open."""
+    """The claim of a thread on modules, until all its blocks are left."""
 
-    def __init__(self) -> None:
-        self.thread, self.blocks = threading.get_ident(), 0
-        self.modules: list[nn.Module] = []
-        self.hooks: list[Any] = []
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.thread, self.blocks, self.modules = threading.get_ident(), 0, modules
+        self.hooks: list[RemovableHandle] = []
 
 
 _changed = threading.Condition()
@@ -255,13 +238,13 @@ _claims: WeakKeyDictionary[nn.Module, _Claim] = WeakKeyDictionary()
 
 @contextmanager
 def exclusive(model: nn.Module) -> Iterator[None]:
-    """Within the block other threads' blocks of `model`, or of a part of it, wait until this one ends.
+    """Let other threads wait with `model`, or a part of it, until the block ends.
 
-    A forward of the model by another thread raises RuntimeError meanwhile: it would be changed, and be seen, by what is
-    not meant for it. One that had begun before is not noticed. Blocks of one thread nest.
+    A forward by another thread within the block raises RuntimeError, because the changes of this block would apply to
+    it. One that had begun before is not noticed. Blocks of one thread on `model` nest.
     """
     with _changed:
-        claims = _claimed(model)
+        claims = _claim(model)
     try:
         yield
     finally:
@@ -269,23 +252,25 @@ def exclusive(model: nn.Module) -> Iterator[None]:
             for claim in claims:
                 claim.blocks -= 1
                 if not claim.blocks:
-                    _release(claim)
+                    for hook in claim.hooks:
+                        hook.remove()
+                    for module in claim.modules:
+                        del _claims[module]
             _changed.notify_all()
 
 
-def _claimed(model: nn.Module) -> list[_Claim]:
+def _claim(model: nn.Module) -> list[_Claim]:
     """The claims of this thread on all modules of a model, once no other thread has any."""
     mine = _claims.get(model)
-    if mine is not None and mine.thread == threading.get_ident():  # which is on all its parts too
+    if mine is not None and mine.thread == threading.get_ident():  # it claims all parts of the model, too
         mine.blocks += 1
         return [mine]
     modules = list(model.modules())
-    if _others(modules):
-        log.info("%s waits for another thread, whose block of this model is open", type(model).__name__)
-        _changed.wait_for(lambda: not _others(modules))
+    if any(map(_is_foreign, modules)):
+        log.info("%s waits for another thread, which masks or observes this model", type(model).__name__)
+        _changed.wait_for(lambda: not any(map(_is_foreign, modules)))
     claims = list({id(claim): claim for module in modules if (claim := _claims.get(module))}.values())
-    new = _Claim()
-    new.modules = [module for module in modules if module not in _claims]
+    new = _Claim([module for module in modules if module not in _claims])
     for module in new.modules:
         _claims[module] = new
         if isinstance(module, PreTrainedModel) or module is model:
@@ -295,23 +280,16 @@ def _claimed(model: nn.Module) -> list[_Claim]:
     return [*claims, new]
 
 
-def _others(modules: list[nn.Module]) -> bool:
-    me = threading.get_ident()
-    return any((claim := _claims.get(module)) is not None and claim.thread != me for module in modules)
-
-
-def _release(claim: _Claim) -> None:
-    for hook in claim.hooks:
-        hook.remove()
-    for module in claim.modules:
-        del _claims[module]
+def _is_foreign(module: nn.Module) -> bool:
+    """Whether another thread claims the module."""
+    claim = _claims.get(module)
+    return claim is not None and claim.thread != threading.get_ident()
 
 
 def _refuse_thread(module: nn.Module, _: Any) -> None:
-    claim = _claims.get(module)
-    if claim is not None and claim.thread != threading.get_ident():
+    if _is_foreign(module):
         raise RuntimeError(
-            f"{type(module).__name__} was called by a thread while a block of another thread changes or watches it "
-            f"(headroles.gated, score, ablate ...); call it in that thread, or after the block, or give each thread a "
+            f"{type(module).__name__} was called by one thread while another thread masks or observes it "
+            f"(headroles.mask_heads, score, ablate ...); call it in that thread or afterwards, or give each thread a "
             f"model of its own"
         )

@@ -1,4 +1,4 @@
-"""Load a model with its tokenizer, and what the two say of themselves: tokens, positions, a name for the weights."""
+"""Load and save a model with its tokenizer, and read what describes them: special tokens, positions, a weight hash."""
 
 from __future__ import annotations
 
@@ -14,65 +14,81 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
-from headroles.models import submodels, tokenization
+from headroles.models import sites, tokenization
+from headroles.models.matching import check_belongs as check_belongs
+from headroles.models.matching import check_fit as check_fit
+from headroles.models.matching import padding as padding
+from headroles.models.matching import positions as positions
+from headroles.models.matching import remember
+from headroles.models.matching import sample_ids as sample_ids
+from headroles.models.matching import special as special
+from headroles.models.matching import tokens as tokens
+from headroles.models.matching import vocabulary as vocabulary
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
-from headroles.models.tokenization import check_belongs as check_belongs
-from headroles.models.tokenization import check_fit as check_fit
-from headroles.models.tokenization import remember
-from headroles.models.tokenization import tokens as tokens
-from headroles.models.tokenization import vocabulary as vocabulary
 from headroles.tables.files import beside, forget_drafts
 
 
 def load(
     name: str | Path, *, cls: str | None = None, submodel: str | None = None, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and tokenizer of a hub id or a local folder, in eval mode.
+    """Load a model in eval mode, and its tokenizer.
 
-    It is of the class the checkpoint was saved from, or of `cls`, such as "AutoModelForSequenceClassification";
-    `options` go to the model's `from_pretrained`. `tower`: only that part of a model of text, pictures or sound, as
-    `hr.submodel`. A model whose heads were cut out comes back as it was saved. Weights the checkpoint lacks, such as a
-    pooler's, are drawn the same at every load. Code that comes with a checkpoint is run only with
-    `trust_remote_code=True`. Raises OSError with the name and what was missing.
-    """
+    A model with removed heads is loaded as it was saved. Weights that the checkpoint lacks, such as a pooler's, are
+    drawn with seed 0.
+
+    Args:
+        name: Hub id or local folder.
+        cls: Name of a transformers class, such as "AutoModelForSequenceClassification"; by default the class the
+            checkpoint was saved from.
+        submodel: Load only this part of a multimodal model, as `hr.submodel`.
+        **options: Passed to the model's `from_pretrained`. Code of a checkpoint runs only with
+            `trust_remote_code=True`.
+
+    Returns:
+        The model and its tokenizer.
+
+    Raises:
+        OSError: The model or the tokenizer could not be loaded; the message has the name and the reason.
+        ValueError: The tokenizer does not fit the model.
+    """  # noqa: DOC502
     model = alone(name, cls=cls, submodel=submodel, **options)
     try:
         tokenizer = tokenization.load(name) or transformers.AutoTokenizer.from_pretrained(name, **_trust(options))
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
-        raise _unloadable(name, reason_of(error)) from error
+        raise OSError(_unloadable(name, reason_of(error))) from error
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
-        raise _unloadable(name, "no vocabulary in its tokenizer, or no tokenizer")
+        raise OSError(_unloadable(name, "no vocabulary in its tokenizer, or no tokenizer"))
     check_belongs(tokenizer, model)
     remember(tokenizer, model)
     return model, tokenizer
 
 
 def alone(name: str | Path, *, cls: str | None = None, submodel: str | None = None, **options: Any) -> PreTrainedModel:
-    """The model that `load` gives, without a tokenizer: of pictures or sound, for one."""
+    """Load a model as `load`, without a tokenizer: for example one of images or sound."""
     try:
         config = transformers.AutoConfig.from_pretrained(name, **_trust(options))
         called = cls or (config.architectures or ["AutoModel"])[0]
         chosen = getattr(transformers, called)
         if not (hasattr(chosen, "_model_mapping") or issubclass(chosen, PreTrainedModel)):
-            raise ValueError(f"its config names {called} as its class, which is no model")
+            raise ValueError(f"its config names the class {called}, which is not a model class")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # the revision is of all weights
+            torch.manual_seed(0)  # `revision` hashes all weights, also those the checkpoint lacks
             model = _loaded(chosen, config, name, options | _trust(options))
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
-        raise _unloadable(name, reason_of(error)) from error
-    found = model if submodel is None else submodels.submodel(model, submodel)
-    found.eval()
-    return found
+        raise OSError(_unloadable(name, reason_of(error))) from error
+    part = model if submodel is None else sites.submodel(model, submodel)
+    part.eval()
+    return part
 
 
 def _trust(options: dict[str, Any]) -> dict[str, bool]:
-    """Off unless asked for: by default transformers asks on a terminal."""
+    """False by default: otherwise transformers asks on a terminal."""
     return {"trust_remote_code": bool(options.get("trust_remote_code"))}
 
 
 def configured(path: Path) -> PreTrainedConfig:
-    """The config in a file. Raises OSError where it cannot be read."""
+    """Load the config in a file; raise OSError if it cannot be read."""
     try:
         return transformers.AutoConfig.from_pretrained(path)  # type: ignore[no-any-return]
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, and of JSON
@@ -80,26 +96,24 @@ def configured(path: Path) -> PreTrainedConfig:
 
 
 def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer that a folder holds without a model."""
-    made: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    return made
+    """Load the tokenizer of a folder that may hold no model."""
+    return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) -> PreTrainedModel:
     if recorded(config) is None:
-        whole: PreTrainedModel = cls.from_pretrained(name, **options)
-        return whole
+        return cls.from_pretrained(name, **options)  # type: ignore[no-any-return]
     if hasattr(cls, "_model_mapping"):  # AutoModelFor...
         cls = cls._model_mapping[type(config)]
-    cut: PreTrainedModel = resized(cls).from_pretrained(name, **options)
-    cut.__class__ = cls
-    if recorded_sites(cut) is None:
-        raise ValueError("its record of heads is of weights of other sizes")
-    return cut
+    model: PreTrainedModel = resized(cls).from_pretrained(name, **options)
+    model.__class__ = cls
+    if recorded_sites(model) is None:
+        raise ValueError("config.headroles records other sizes than the weights have")
+    return model
 
 
 def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
-    """A model of the same class, sizes and heads as another, its weights drawn anew."""
+    """Return a model of the same class, sizes and heads with random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh: PreTrainedModel = resized(type(model))(deepcopy(model.config))
@@ -112,21 +126,21 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
 
 
 def shifted(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
-    """What a decoder reads that is to write `labels`: its start token and all of them but the last."""
-    own: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-    if own is not None:
-        return own(labels=labels)  # type: ignore[no-any-return]
+    """Return the decoder inputs for `labels`, [batch, token]: the start token, then all labels but the last."""
+    shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is not None:
+        return shift(labels=labels)  # type: ignore[no-any-return]
     config: Any = model.config
     return torch.cat([torch.full_like(labels[:, :1], config.decoder_start_token_id), labels[:, :-1]], dim=1)
 
 
 def name(model: PreTrainedModel) -> str:
-    """What a signature calls a model: the last two parts of the name or folder it was loaded by, or its class."""
+    """Return the name of a model in the provenance: the last two parts of its id or folder, or its class."""
     return "/".join(Path(model.config.name_or_path or "").parts[-2:]) or type(model).__name__
 
 
 def revision(model: PreTrainedModel) -> str:
-    """The first 12 hexadecimal digits of the SHA-256 of all weights, with their names and shapes."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of all weights, with their names and shapes."""
     digest = hashlib.sha256()
     for key, value in weights(model).items():
         digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
@@ -135,60 +149,31 @@ def revision(model: PreTrainedModel) -> str:
 
 
 def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """All weights by their names, also those that a `device_map` keeps on a disk until a layer needs them."""
-    here: dict[str, torch.Tensor] = model.state_dict()
+    """Return all weights by name, also those that a `device_map` keeps on disk until a layer needs them."""
+    state: dict[str, torch.Tensor] = model.state_dict()
     if not is_offloaded(model):
-        return here
+        return state
     from accelerate.utils.modeling import get_state_dict_offloaded_model
 
-    found = get_state_dict_offloaded_model(model)
-    return {key: found.get(key, value) for key, value in here.items()}
+    offloaded = get_state_dict_offloaded_model(model)
+    return {key: offloaded.get(key, value) for key, value in state.items()}
 
 
 def is_offloaded(model: PreTrainedModel) -> bool:
-    """Whether a `device_map` keeps some of the weights away until a layer needs them."""
+    """Return whether a `device_map` keeps some of the weights on CPU or disk until a layer needs them."""
     return any(value.is_meta for value in model.parameters())
 
 
 def configuration(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """12 hexadecimal digits of all that a model's work follows from besides its weights: configs and tokenizer."""
+    """Return 12 hexadecimal digits of the SHA-256 of the model's configs and its tokenizer."""
     generation: Any = model.generation_config if model.can_generate() else None
-    told = [model.config.to_json_string(), None if generation is None else generation.to_json_string()]
-    sample = "A b."
-    ids = [tokenizer(sample)["input_ids"], tokenizer(text_target=sample)["input_ids"]]
-    return hashlib.sha256(repr((told, tokens(tokenizer), ids)).encode()).hexdigest()[:12]
-
-
-def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Ids of the tokens that stand for no text: EOS, BOS, CLS, SEP, padding and start tokens, but not unknown words.
-
-    A model may pad or start with the token of unknown words: a word it is all the same, and padding is known by place.
-    """
-    ends: set[Any] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
-    ends |= {getattr(model.config, "decoder_start_token_id", None)} - {tokenizer.unk_token_id}
-    return frozenset(({*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | ends) - {None})
-
-
-def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
-    """How many tokens the model has positions for; a very large number where nothing limits them."""
-    config: Any = model.config
-    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
-    offset = getattr(model.base_model, "embeddings", None)
-    padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
-    if padding is not None:  # RoBERTa counts positions from padding_idx + 1
-        limits[1] -= padding + 1
-    return int(min(limits))
-
-
-def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
-    """The id that fills up a batch: the padding token's, without one the end token's (it is masked)."""
-    config: Any = model.config
-    candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
-    return int(next(i for i in candidates if i is not None))
+    configs = [model.config.to_json_string(), None if generation is None else generation.to_json_string()]
+    key = (configs, tokens(tokenizer), sample_ids(tokenizer))
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:12]
 
 
 def causal(model: PreTrainedModel) -> bool:
-    """Whether a model without an encoder predicts the token that comes next, also one that reads pictures too."""
+    """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
     config: Any = model.config
     if type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
         return True
@@ -196,9 +181,17 @@ def causal(model: PreTrainedModel) -> bool:
 
 
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
-    """The model on `device`, by default on this process's GPU if there is one.
+    """Move a model to `device`, by default to the GPU of this process if there is one.
 
-    Raises ValueError for a device torch cannot use.
+    Args:
+        model: The model, moved in place.
+        device: A torch device, such as "cpu" or "cuda:1".
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: torch cannot use the device.
     """
     device = device or (f"cuda:{_distributed.local_rank()}" if torch.cuda.is_available() else "cpu")
     try:
@@ -210,14 +203,14 @@ def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
     return model
 
 
-def _unloadable(name: str | Path, reason: str) -> OSError:
-    there = "a local folder needs config.json, weights, tokenizer"
-    hint = there if Path(name).is_dir() else "no such folder here; a hub id is owner/name"
-    return OSError(f"could not load {str(name)!r}: {reason} ({hint})")
+def _unloadable(name: str | Path, reason: str) -> str:
+    needs = "a local folder needs config.json, weights, tokenizer"
+    hint = needs if Path(name).is_dir() else "no such folder here; a hub id is owner/name"
+    return f"could not load {str(name)!r}: {reason} ({hint})"
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of what the error says, with its kind where that alone says little."""
+    """Return the first line of an error message, after the class of the error unless it is OSError or ValueError."""
     first = (str(error).strip().splitlines() or [""])[0]
     return first if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {first}"
 
@@ -225,11 +218,23 @@ def reason_of(error: Exception) -> str:
 def save(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, overwrite: bool = False
 ) -> Path:
-    """Save a model, whole or with heads cut out, and its tokenizer in a folder, for `load`.
+    """Save a model, also one with removed heads, and its tokenizer in a folder.
 
-    Files are written beside the folder and moved there when all are whole: a full disk leaves what was there before.
-    Raises FileExistsError for a study, or a folder of another model, unless `overwrite`; OSError with the path and the
-    reason.
+    Files are written beside the folder and moved into it when all are complete: a full disk changes nothing.
+    `load` reads the folder.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        folder: The folder, created if needed.
+        overwrite: Whether to replace another model in the folder.
+
+    Returns:
+        The path of the folder.
+
+    Raises:
+        FileExistsError: The folder is a study or holds another model, and `overwrite` is off.
+        OSError: The files could not be written; the message has the path and the reason.
     """
     place = Path(folder)
     if not overwrite:
@@ -254,7 +259,7 @@ def save(
 
 
 def check_no_study(place: Path) -> None:
-    """Raise FileExistsError for a folder of tables: a model does not belong there."""
+    """Raise FileExistsError for a folder of tables: a model is not saved among them."""
     if tables := sorted(file.name for file in place.glob("*.parquet")):
         raise FileExistsError(
             f"{place} is a study: it holds {', '.join(tables[:3])}; name another folder for the model"
@@ -262,13 +267,13 @@ def check_no_study(place: Path) -> None:
 
 
 def weight_files(place: Path) -> list[Path]:
-    """The files of weights in a folder."""
+    """Return the files of weights in a folder."""
     return [*place.glob("*.safetensors"), *place.glob("pytorch_model*.bin")]
 
 
 def _check_same_model(place: Path, draft: Path) -> None:
-    """Raise FileExistsError where files of a folder would be replaced by other ones, or weights stay beside others."""
-    files = {file.name for file in draft.iterdir()} - {"tokenizer_config.json"}  # which is another after each load
+    """Raise FileExistsError if different files would be replaced, or other weights would stay in the folder."""
+    files = {file.name for file in draft.iterdir()} - {"tokenizer_config.json"}  # it differs at each load
     others = [file for file in files if (place / file).is_file() and not cmp(place / file, draft / file, shallow=False)]
     weights = [file.name for file in weight_files(place)]
     if wrong := sorted({*others, *weights} - (files - {*others})):

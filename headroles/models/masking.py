@@ -1,4 +1,4 @@
-"""Gates: one number per head that multiplies its output, z -> g z + (1 - g) fill, in the model's own forward."""
+"""Masks and gates: one number g per head in the model's own forward, z -> g z + (1 - g) replacement."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks, dummy_inputs
-from headroles.models import heads as families
-from headroles.models.attention_hooks import exclusive
+from headroles.models import dummy_inputs
+from headroles.models.attention_hooks import Call, attending, each_forward, exclusive
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
+from headroles.models.heads import attention_sites, check_head, no_head_masks, sizes
 from headroles.models.sites import Site
 from headroles.tables.frame import KINDS, Kind
 
 Fill = Literal["zero", "other", "uniform"]
 FILLS: tuple[Fill, ...] = ("zero", "other", "uniform")
 Head = tuple[Kind, int, int]  # kind, layer, head
-Replacement = Callable[[Site, Tensor], Tensor]  # of a site and its z, [batch, query, heads, size]: what to put in place
+Replacement = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads, size]) -> the values that replace z
 
 
 class Gate(Function):
-    """z times its gate, one operation that no rule set (`headroles.scores.lrp`) takes apart.
+    """The product of z and its gate, one operation for `headroles.scores.lrp`.
 
-    What flows back to a gate, the sum of z times what flows back to z, is added up in the gate's precision: it is the
-    relevance of the head where rules stand in for gradients. z is [batch, query, heads, size], its gates [heads, 1] or
+    The gradient with respect to a gate, sum(z * grad_z), is accumulated in the gate's dtype. Where LRP rules replace
+    gradients it is the relevance of the head. z is [batch, query, heads, size], gates are [heads, 1] or
     [batch, 1, heads, 1].
     """
 
@@ -45,10 +45,10 @@ class Gate(Function):
         back = c * gate.to(z) if to_z else None
         if not to_gate:
             return back, None
-        felt = c.to(gate.dtype) * z.to(gate.dtype)  # [batch, query, heads, size]
+        products = c.to(gate.dtype) * z.to(gate.dtype)  # [batch, query, heads, size]
         if gate.ndim == 4:
-            return back, felt.sum(-1, keepdim=True).sum(-3, keepdim=True).to(gate.device)
-        return back, felt.flatten(0, -3).sum(0).sum(-1, keepdim=True).to(gate.device)  # whole rows add up fastest
+            return back, products.sum(-1, keepdim=True).sum(-3, keepdim=True).to(gate.device)
+        return back, products.flatten(0, -3).sum(0).sum(-1, keepdim=True).to(gate.device)  # rows first: fastest
 
 
 @contextmanager
@@ -57,99 +57,114 @@ def mask_heads(
     gates: Tensor | Callable[[], Tensor],
     replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
 ) -> Iterator[None]:
-    """Within the block every head's output z is `g z + (1 - g) fill`; other models are not touched.
+    """Replace every head's output z by g z + (1 - g) replacement within the block.
 
-    `gates` has one number per head in the order of the table's rows (`families.index`): [heads], or [batch, heads] to
-    give each example its own; a batch widened by beams takes each example's gates for all its beams. Gates may require
-    gradients, or be a function that is asked for them at each layer. `fill` is what a closed head puts in its place:
-    None or "zero"; "other", the output for the next example of the batch, token by token, those of its padding too
-    (`ablate` draws partners from the whole corpus instead); "uniform", the mean of the values it may attend to; a
-    mapping (kind, layer) -> [heads, size] such as `mean` makes; or a function of the site and its z. Raises ValueError
-    for a wrong number of gates or heads that cannot be gated.
-    """
-    found = families.attention_sites(model)
-    ask = gates if callable(gates) else lambda: gates
-    _check(model, found, ask(), replacement)
-    own, uniform = _Parts(found), dict[nn.Module, Tensor]()
+    A mask of ones gives bit-identical logits. Other models are not affected.
 
-    def gate(site: Site, z: Tensor) -> Tensor:
-        return _mix(z, own.of(site, ask()), instead(site, z))
+    Args:
+        model: A transformers model.
+        gates: One number g per head, in the order of the rows of a table (`hr.models.head_index`): Tensor[heads], or
+            Tensor[batch, heads] for gates of each example. In beam search the gates of an example apply to all its
+            beams. They may require gradients. A function is called for the gates at each layer.
+        replacement: The output of a masked head. None or "zero"; "uniform", the mean of the values the head may attend
+            to; "other", the output for the next example of the batch, position by position (`hr.ablate` draws partners
+            from the whole corpus instead); a mapping (kind, layer) -> Tensor[heads, size], such as the result of
+            `mean`; or a function of the site and its z, Tensor[batch, query, heads, size].
 
-    def instead(site: Site, z: Tensor) -> Tensor | None:
+    Raises:
+        ValueError: The number of gates is wrong, the replacement is unknown, or heads of the model cannot be masked.
+
+    Example:
+        >>> with hr.mask_heads(model, hr.head_mask(model, [("enc-self", 0, 2)])):
+        ...     logits = model(**inputs).logits
+    """  # noqa: DOC502
+    sites = attention_sites(model)
+    current = gates if callable(gates) else lambda: gates
+    _check(model, sites, current(), replacement)
+    parts, uniform = _Parts(sites), dict[nn.Module, Tensor]()
+
+    def apply(site: Site, z: Tensor) -> Tensor:
+        return _mix(z, parts.of(site, current()), replaced(site, z))
+
+    def replaced(site: Site, z: Tensor) -> Tensor | None:
         if replacement is None or replacement == "zero":
             return None
         if replacement == "other":
-            return _next_example(z, ask())
+            return _next_example(z, current())
         if callable(replacement):
             return replacement(site, z)
         return uniform.pop(site.module) if replacement == "uniform" else replacement[site.key].to(z)
 
-    def remember(call: attention_hooks.Call) -> None:
-        uniform[call.module] = _uniform(call)
-
     with ExitStack() as stack:
         stack.enter_context(exclusive(model))
-        stack.enter_context(attention_hooks.no_head_masks(model))
+        stack.enter_context(no_head_masks(model))
         if replacement == "uniform":
-            stack.enter_context(attention_hooks.attending(model, remember))
-        read_heads(stack, model, found, gate)
+            stack.enter_context(attending(model, lambda call: uniform.update({call.module: _uniform(call)})))
+        read_heads(stack, model, sites, apply)
         yield
 
 
 def head_mask(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
-    """Gates of one, and of zero at `heads`: [heads]. Raises ValueError for a head the model does not have."""
-    found = families.attention_sites(model)
-    numbered = [(*site.key, number) for site in found for number in site.numbers]
+    """Return a mask that ablates some heads.
+
+    Args:
+        model: A transformers model.
+        heads: (kind, layer, head) of each head to ablate. A head that `model` does not have raises ValueError.
+
+    Returns:
+        Tensor[heads]: 0 for `heads` and 1 for all others, in the order of the rows of a table.
+    """
+    numbered = [(*site.key, number) for site in attention_sites(model) for number in site.numbers]
     places: dict[Any, int] = {head: place for place, head in enumerate(numbered)}
     gates = torch.ones(len(numbered), device=model.device)
     for head in heads:
         if tuple(head) not in places:
-            families.check_head(model, head)
+            check_head(model, head)
         gates[places[tuple(head)]] = 0.0
     return gates
 
 
 def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, int], Tensor]:
-    """The mean output of every head over all tokens of `batches`, padding left out: (kind, layer) -> [heads, size]."""
-    found = families.attention_sites(model)
-    sums = {site.key: torch.zeros(site.heads, site.size, dtype=torch.float64) for site in found}
+    """Return the mean output of every head over all tokens but padding: (kind, layer) -> Tensor[heads, size]."""
+    sites = attention_sites(model)
+    sums = {site.key: torch.zeros(site.heads, site.size, dtype=torch.float64) for site in sites}
     counts = dict.fromkeys(sums, 0)
-    present: dict[Kind, Tensor] = {}
+    masks: dict[Kind, Tensor] = {}
 
     def add(site: Site, z: Tensor) -> None:
-        here = present[site.kind].to(z.device)
-        sums[site.key] += z[here].double().sum(0).cpu()  # z[here]: [present tokens, heads, size]
-        counts[site.key] += int(here.sum())
+        mask = masks[site.kind].to(z.device)  # [batch, query]
+        sums[site.key] += z[mask].double().sum(0).cpu()  # z[mask]: [tokens, heads, size]
+        counts[site.key] += int(mask.sum())
 
     with torch.no_grad(), ExitStack() as stack:
         stack.enter_context(exclusive(model))
-        read_heads(stack, model, found, add)
+        read_heads(stack, model, sites, add)
         for batch in batches:
-            present.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
+            masks.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
             model(**batch.inputs, **without_cache(model))
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
 
 
 class _Parts:
-    """The gates of each site, split once for all sites while they are the same tensor."""
+    """The gates of each site: the tensor is split once for all sites, until it is another one."""
 
-    def __init__(self, found: list[Site]) -> None:
-        self.sizes, self.places = [site.heads for site in found], {site.key: i for i, site in enumerate(found)}
-        self.split: tuple[Tensor | None, bool] = None, False  # what was split, and whether gradients were recorded
+    def __init__(self, sites: list[Site]) -> None:
+        self.sizes, self.places = [site.heads for site in sites], {site.key: i for i, site in enumerate(sites)}
+        self.split: tuple[Tensor | None, bool] = None, False  # the gates that were split, and the gradient mode
         self.parts: tuple[Tensor, ...] = ()
 
     def of(self, site: Site, gates: Tensor) -> Tensor:
-        """Those of one site, of all gates."""
+        """Slice the gates of one site."""
         if gates is not self.split[0] or torch.is_grad_enabled() != self.split[1]:
             self.split, self.parts = (gates, torch.is_grad_enabled()), torch.split(gates, self.sizes, dim=-1)
         return self.parts[self.places[site.key]]
 
 
 def read_heads(
-    stack: ExitStack, model: PreTrainedModel, found: list[Site], read: Callable[[Site, Tensor], Tensor | None]
+    stack: ExitStack, model: PreTrainedModel, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]
 ) -> None:
-    """Until `stack` is closed `read` sees what the heads of every site put out, and may give something instead."""
-    readers = {out: _Reader(mine, read) for out, mine in by_projection(model, found).items()}
+    """Call `read(site, z)` at every output of heads until `stack` is left; a tensor that it returns replaces z."""
+    readers = {out: _Reader(shared, read) for out, shared in by_projection(model, sites).items()}
     for out, reader in readers.items():
         stack.callback(out.register_forward_pre_hook(reader).remove)
 
@@ -158,13 +173,13 @@ def read_heads(
             reader.calls = 0
 
     if any(len(reader.sites) > 1 for reader in readers.values()):
-        stack.enter_context(attention_hooks.each_forward(model, start))
+        stack.enter_context(each_forward(model, start))
 
 
 class _Reader:
-    """The hook on one output projection that shows the heads' outputs, [batch, query, heads, size], at each call.
+    """The hook on one output projection, which passes its input, [batch, query, heads, size], to `read`.
 
-    A projection that is called several times in a forward (ALBERT's, once a layer) is one site after the other.
+    A projection that is called several times in a forward (ALBERT's, once a layer) belongs to several sites in turn.
     """
 
     def __init__(self, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]) -> None:
@@ -181,58 +196,61 @@ class _Reader:
         return (new.transpose(0, 1) if swap else new).flatten(-2), *args[1:]
 
 
-def _mix(z: Tensor, g: Tensor, instead: Tensor | None) -> Tensor:
-    """g z + (1 - g) instead, for z [batch, query, heads, size] and g [heads] or [batch, heads]."""
+def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:
+    """Compute g z + (1 - g) replaced, for z [batch, query, heads, size] and g [heads] or [batch, heads]."""
     if g.ndim == 2:
         if z.shape[0] % g.shape[0]:
             raise ValueError(f"gates for {g.shape[0]} examples do not fit a batch of {z.shape[0]}")
-        g = g.repeat_interleave(z.shape[0] // g.shape[0], dim=0)[:, None]  # beams of an example stand side by side
+        g = g.repeat_interleave(z.shape[0] // g.shape[0], dim=0)[:, None]  # the beams of an example are adjacent
     g = g[..., None]
     mixed: Tensor = Gate.apply(z, g)
-    return mixed if instead is None else mixed + Gate.apply(instead, 1 - g)
+    return mixed if replaced is None else mixed + Gate.apply(replaced, 1 - g)
 
 
 def _next_example(z: Tensor, gates: Tensor) -> Tensor:
-    beams = z.shape[0] // gates.shape[0] if gates.ndim == 2 else 1  # of an example, side by side
+    beams = z.shape[0] // gates.shape[0] if gates.ndim == 2 else 1  # per example
     if z.shape[0] < 2 * beams:
-        raise ValueError("fill 'other' takes the output for the next example of the batch; this batch has only one")
+        raise ValueError("replacement 'other' is the output for the next example of the batch; this batch has only one")
     return z.roll(-beams, 0)
 
 
-def _uniform(call: attention_hooks.Call) -> Tensor:
-    """What a head puts out that attends equally to all it may see: [batch, query, heads, size]."""
+def _uniform(call: Call) -> Tensor:
+    """The output of uniform attention to all keys that the mask allows: [batch, query, heads, size]."""
     groups = call.query.shape[1] // call.value.shape[1]
     value = call.value.repeat_interleave(groups, dim=1)  # [batch, heads, key, size]
-    seen = torch.ones_like(call.weights[:, :1]) if call.mask is None else (call.mask == 0).to(value.dtype)
-    seen = seen / seen.sum(-1, keepdim=True).clamp(min=1)
-    return (seen @ value).transpose(1, 2)
+    allowed = torch.ones_like(call.weights[:, :1]) if call.mask is None else (call.mask == 0).to(value.dtype)
+    weights = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+    return (weights @ value).transpose(1, 2)
 
 
-def by_projection(model: PreTrainedModel, found: list[Site]) -> dict[nn.Module, list[Site]]:
-    """The sites of each output projection, in the order of their calls. Raises ValueError where one has none."""
-    by: dict[nn.Module, list[Site]] = {}
-    for site in sorted(found, key=lambda site: site.turn):
+def by_projection(model: PreTrainedModel, sites: list[Site]) -> dict[nn.Module, list[Site]]:
+    """Return the sites of each output projection in call order; raise ValueError for a site without one."""
+    shared: dict[nn.Module, list[Site]] = {}
+    for site in sorted(sites, key=lambda site: site.turn):
         if site.out is None:
             dummy_inputs.check(model)
             raise ValueError(
-                f"the heads of {site.name} in {type(model).__name__} cannot be gated: something stands between them "
-                f"and the output projection"
+                f"the heads of {site.name} in {type(model).__name__} cannot be masked: another operation stands "
+                f"between them and the output projection"
             )
-        by.setdefault(site.out, []).append(site)
-    return by
+        shared.setdefault(site.out, []).append(site)
+    return shared
 
 
-def _check(model: PreTrainedModel, found: list[Site], gates: Tensor, replacement: Any) -> None:
-    heads = sum(site.heads for site in found)
+def _check(model: PreTrainedModel, sites: list[Site], gates: Tensor, replacement: Any) -> None:
+    heads = sum(site.heads for site in sites)
     if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
         raise ValueError(
-            f"expected gates of shape [{heads}] or [batch, {heads}] for {type(model).__name__}, which has "
-            f"{families.sizes(found)}; got {list(gates.shape)}"
+            f"wrong number of gates: got shape {list(gates.shape)}; expected [{heads}] or [batch, {heads}] for "
+            f"{type(model).__name__}, which has {sizes(sites)}"
         )
     if isinstance(replacement, str) and replacement not in FILLS:
         raise ValueError(
-            f"unknown fill {replacement!r}; known: {', '.join(FILLS)}, or a mapping (kind, layer) -> [heads, size]"
+            f"unknown replacement {replacement!r}; expected one of: {', '.join(FILLS)}, or a mapping (kind, layer) -> "
+            f"[heads, size]"
         )
-    outside = next((site.name for site in found if site.outside), None)
+    outside = next((site.name for site in sites if site.outside), None)
     if replacement == "uniform" and outside:
-        raise ValueError(f"fill 'uniform' needs the values of {outside}, which is outside transformers' interface")
+        raise ValueError(
+            f"replacement 'uniform' needs the values of {outside}, which is outside transformers' attention interface"
+        )

@@ -1,4 +1,4 @@
-"""Resizing: a model whose attention has other numbers of heads than its config says, and the loading of its weights."""
+"""Pruned models: attention modules resized to fewer heads than the config says, also when weights are loaded."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks
+from headroles.models.attention_hooks import arguments
 from headroles.models.sites import Site, class_name, module_at, recorded, recorded_sites
 
-HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # what attention modules call the number of heads,
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # attributes of attention modules: number of heads,
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")  # ... of key-value heads,
-WIDTH = ("all_head_size", "inner_dim", "split_size")  # ... and of numbers of all heads
-ASKS_CONFIG = ("modeling_phi3.Phi3Attention",)  # they ask their config for the number of heads at every call
+WIDTH = ("all_head_size", "inner_dim", "split_size")  # ... and of features of all heads
+READS_CONFIG = ("modeling_phi3.Phi3Attention",)  # they read the number of heads from their config at every call
 
 
 def renumber(site: Site) -> None:
-    """Tell a site's attention module which heads are left: those of the site."""
+    """Set the attributes of an attention module to the heads that its site has left."""
     module: Any = site.module
     values = {HEADS: site.heads, KV_HEADS: site.kv_heads, WIDTH: site.heads * site.size}
     for name, value in ((name, value) for names, value in values.items() for name in names):
@@ -28,15 +28,15 @@ def renumber(site: Site) -> None:
             setattr(module, name, value)
     if site.kv_heads and "num_key_value_groups" in module.__dict__:
         module.num_key_value_groups = site.heads // site.kv_heads
-    if class_name(module) in ASKS_CONFIG:
-        whole = module.config.config if isinstance(module.config, Narrowed) else module.config
-        module.config = Narrowed(whole, num_attention_heads=site.heads)
+    if class_name(module) in READS_CONFIG:
+        config = module.config.config if isinstance(module.config, Narrowed) else module.config
+        module.config = Narrowed(config, num_attention_heads=site.heads)
     narrow(module, site.numbers, site.of)
     silence(site)
 
 
 def silence(site: Site) -> None:
-    """From now on what silenced heads put out is zero, also in training, which cannot wake them."""
+    """Set the outputs of silenced heads to zero from now on, so that training does not restore them."""
     out: Any = site.out
     for number in [key for key, hook in out._forward_pre_hooks.items() if isinstance(hook, _Silence)]:
         del out._forward_pre_hooks[number]
@@ -46,7 +46,7 @@ def silence(site: Site) -> None:
 
 
 class _Silence:
-    """The hook that sets columns of what a projection takes in to zero: it keeps them, so that it can be moved."""
+    """The hook that sets columns of the input of a projection to zero, on the device of that input."""
 
     def __init__(self, columns: list[int]) -> None:
         self.columns = columns
@@ -57,11 +57,11 @@ class _Silence:
 
 
 class Empty(nn.Linear):
-    """A linear map of no numbers in or out: torch quantises `nn.Linear` alone, and gives rubbish for an empty one."""
+    """A linear map without inputs or outputs: torch quantises only `nn.Linear`, and an empty one wrongly."""
 
 
 def resize(module: nn.Module, name: str, value: torch.Tensor) -> None:
-    """Put a tensor of another shape in the place of a parameter, and let the module know its sizes."""
+    """Replace a parameter by a tensor of another shape, and update the sizes that the module holds."""
     before = module.get_parameter(name)
     setattr(module, name, nn.Parameter(value, requires_grad=before.requires_grad))
     if name == "weight" and isinstance(module, nn.Linear):
@@ -73,7 +73,7 @@ def resize(module: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def resized(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """The class `cls`, but that a new model has the shapes and heads its config's record tells of: to load weights."""
+    """Return a subclass whose new models have the shapes and heads that their config records, to load weights."""
 
     class Resized(cls):  # type: ignore[misc, valid-type]
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -92,10 +92,10 @@ def resized(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
 
 class Narrowed:
-    """A config that says another number of heads, and in all else is the one it stands for."""
+    """A config with another number of heads; all other attributes are those of the wrapped config."""
 
-    def __init__(self, config: Any, **own: Any) -> None:
-        self.__dict__.update(own, config=config)
+    def __init__(self, config: Any, *, num_attention_heads: int) -> None:
+        self.__dict__.update(num_attention_heads=num_attention_heads, config=config)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "config" not in self.__dict__:
@@ -108,11 +108,11 @@ class Narrowed:
 
 # arguments of attention modules: [batch or 1, head, query, key], and [batch x head, 1, key]
 NAMES = ("position_bias", "alibi")
-_LEFT = "bias_of_heads"  # where an attention module keeps which
+_LEFT = "bias_of_heads"  # attribute of an attention module: (numbers of the heads left, number of all heads)
 
 
 def narrow(module: nn.Module, keep: Sequence[int], of: int) -> None:
-    """From now on the attention module reads only the biases of the heads `keep` of the `of` that others speak of."""
+    """Let an attention module read only the biases of the heads `keep`, out of `of` heads that callers pass."""
     if not set(NAMES) & set(inspect.signature(module.forward).parameters):
         return
     if _LEFT not in module.__dict__:
@@ -120,19 +120,20 @@ def narrow(module: nn.Module, keep: Sequence[int], of: int) -> None:
         module.register_forward_pre_hook(hook.before, with_kwargs=True)
         module.register_forward_hook(hook.after)
         if isinstance(table := getattr(module, "relative_attention_bias", None), nn.Module):
-            table.register_forward_hook(hook.made)
+            table.register_forward_hook(hook.select)
     module.__dict__[_LEFT] = list(keep), of
 
 
 class _Bias:
-    """Takes the biases of the heads that are left, and hands all of them on to the layers above (T5's are shared)."""
+    """Hooks that select the biases of the heads left, and pass all biases on to the next layers (T5 shares them)."""
 
     keep: list[int]
     of: int
     full: Tensor | None = None  # [batch or 1, head, query, key], within one call
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        bound = attention_hooks.arguments(module, args, kwargs)
+        """Select the biases among the arguments of an attention module."""
+        bound = arguments(module, args, kwargs)
         self.full, (self.keep, self.of) = None, module.__dict__[_LEFT]
         for name in NAMES:
             value = bound.arguments.get(name)
@@ -142,13 +143,13 @@ class _Bias:
                 bound.arguments[name] = value.unflatten(0, (-1, self.of))[:, self.keep].flatten(0, 1)
         return bound.args, bound.kwargs
 
-    def made(self, _: nn.Module, __: Any, values: Tensor) -> Tensor:
-        """The first layer of a T5 makes the bias of all, [query, key, head]."""
+    def select(self, _: nn.Module, __: Any, values: Tensor) -> Tensor:
+        """Select from the biases, [query, key, head], that the first layer of a T5 computes."""
         self.full = values.permute(2, 0, 1)[None]
         return values[..., self.keep]
 
     def after(self, module: nn.Module, _: Any, output: Any) -> Any:
-        """What a T5 hands on: the bias of all heads; that of cross-attention is zero."""
+        """Return the output of a T5 layer with the biases of all heads; those of cross-attention are zero."""
         full, self.full = self.full, None
         if not hasattr(module, "has_relative_attention_bias"):
             return output

@@ -1,4 +1,4 @@
-"""A site: one place where a model attends, and the record in its config of the heads that were cut out."""
+"""Parts of a model: its submodels, its attention sites, and the record of pruned heads in its config."""
 
 from __future__ import annotations
 
@@ -7,16 +7,68 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from headroles.tables.frame import Kind
 
 
+def submodel(model: PreTrainedModel, name: str) -> PreTrainedModel:
+    """Return the part of a multimodal model that reads text, images or sound.
+
+    The part shares its weights with `model` and is accepted wherever a model is, for example by `hr.attention_sites`,
+    `hr.score` and `hr.remove_heads`. It returns hidden states. To analyse the prediction of words, pass the whole model
+    and a corpus of text instead.
+
+    Args:
+        model: A model whose config has sub-configs, such as LLaVA or CLIP.
+        name: What the config calls the part ("text", "vision", "audio" ...), or the name of its module.
+
+    Returns:
+        The submodel: a module of `model`, not a copy.
+
+    Raises:
+        ValueError: `model` has no submodel of this name; the message lists those it has.
+    """
+    parts = submodels(model)
+    names = {module: path for path, module in model.named_modules()}
+    for kind, part in parts.items():
+        if name in (kind, names[part], names[part].rpartition(".")[2]):
+            return part
+    if not parts:
+        raise ValueError(f"no submodel {name!r} in {type(model).__name__}, which has none; leave the name out")
+    listed = ", ".join(f"{kind} ({names[part]})" for kind, part in parts.items())
+    raise ValueError(f"no submodel {name!r} in {type(model).__name__}; expected one of: {listed}")
+
+
+def submodels(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
+    """Return the outermost models inside `model` that have a sub-config, by the name of that sub-config."""
+    configs = {key.removesuffix("_config"): getattr(model.config, key, None) for key in model.config.sub_configs}
+    parts: dict[str, PreTrainedModel] = {}
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and module is not model:
+            kinds = [kind for kind, config in configs.items() if config is not None and _has_config(module, config)]
+            if kinds:
+                parts.setdefault(kinds[0], module)
+    return parts
+
+
+def _has_config(module: PreTrainedModel, config: Any) -> bool:
+    return module.config is config or (
+        module.config.model_type == config.model_type and module.config.to_dict() == config.to_dict()
+    )
+
+
+def hint(model: PreTrainedModel) -> str:
+    """Return the end of an error message that suggests a submodel; empty where `model` has none."""
+    parts = submodels(model)
+    return f"; try a submodel, such as hr.submodel(model, {next(iter(parts))!r})" if parts else ""
+
+
 class Outside(NamedTuple):
-    """A family outside transformers' attention interface: its attention class returns (output, weights)."""
+    """An attention class outside transformers' attention interface, which returns (output, weights)."""
 
     out: str  # the output projection, from the attention module; ".." is its parent
-    kv_heads: str | None = None  # the attribute that counts key-value heads
+    kv_heads: str | None = None  # the attribute that holds the number of key-value heads
     time_major: bool = False  # activations are [time, batch, ...]
 
 
@@ -50,27 +102,27 @@ OUTSIDE = {
 }
 
 
-RECORD = "headroles"  # the entry of a config that tells which heads are left
+RECORD = "headroles"  # the entry of a config that lists the heads that are left
 FIELDS = ("kind", "layer", "kv_heads", "size", "name", "out_name", "turn", "of")
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One place where a model attends: `heads` heads of `size` numbers each, side by side at the input of `out`."""
+    """One place where a model attends: `heads` heads of `size` features, concatenated at the input of `out`."""
 
     kind: Kind
     layer: int
     heads: int
     kv_heads: int
-    size: int  # numbers per head
+    size: int  # features per head
     name: str  # of the attention module in the model
     module: nn.Module
     out_name: str | None
-    out: nn.Module | None  # the output projection; None where something stands between the heads and it
-    turn: int  # which call of `module` in one forward this is (ALBERT calls one module once a layer)
-    numbers: tuple[int, ...]  # of the heads: 0, 1, ... unless some were cut out
-    of: int  # how many heads there were at first
-    silenced: tuple[int, ...] = ()  # numbers of closed heads that had to stay
+    out: nn.Module | None  # the output projection; None where another operation changes the heads before it
+    turn: int  # number of this call among the calls of `module` in one forward (ALBERT calls one module once a layer)
+    numbers: tuple[int, ...]  # of the heads: 0, 1, ... unless some were removed
+    of: int  # number of heads before any was removed
+    silenced: tuple[int, ...] = ()  # numbers of pruned heads that are kept as zeroed heads
     outside: Outside | None = None
 
     @property
@@ -79,55 +131,56 @@ class Site:
         return self.kind, self.layer
 
 
-def record(model: PreTrainedModel, found: Sequence[Site], notes: Mapping[str, Any]) -> None:
-    """Write sites into the model's config, where every way of saving it keeps them, with notes of what was cut out."""
+def record(model: PreTrainedModel, sites: Sequence[Site], notes: Mapping[str, Any]) -> None:
+    """Write `sites`, and notes on what was removed, into the model's config, so that every way of saving keeps them."""
     rows = [
         {field: getattr(site, field) for field in FIELDS}
         | {"heads": list(site.numbers), "silenced": list(site.silenced)}
-        for site in found
+        for site in sites
     ]
     setattr(model.config, RECORD, {"sites": rows, **notes})
 
 
-def recorded(config: Any) -> dict[str, Any] | None:
-    """What `record` wrote, None for a model whose heads are all there."""
-    found: dict[str, Any] | None = getattr(config, RECORD, None)
-    return found
-
-
-def module_at(model: nn.Module, name: str) -> nn.Module:
-    """The module of a name in the model, or in the model without its task's head, or with it."""
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    names = [name, name.removeprefix(prefix), prefix + name]
-    modules: dict[str, nn.Module] = dict(model.named_modules())
-    found = next((modules[each] for each in names if each in modules), None)
-    if found is None:
-        raise ValueError(f"its record of heads speaks of {name!r}, which {type(model).__name__} does not have")
-    return found
+def recorded(config: PreTrainedConfig) -> dict[str, Any] | None:
+    """Return what `record` wrote; None for a model without removed heads."""
+    return getattr(config, RECORD, None)
 
 
 def recorded_sites(model: PreTrainedModel) -> list[Site] | None:
-    """The sites a config tells of; None where it tells nothing, or of weights of other shapes."""
+    """Return the sites that the config records; None if it records none, or the weights have other shapes."""
     notes = recorded(model.config)
-    found = []
+    sites = []
     for row in notes["sites"] if notes else ():
         module, out = module_at(model, row["name"]), module_at(model, row["out_name"])
         if width(out) != len(row["heads"]) * row["size"]:
             return None
         numbers, outside = tuple(row["heads"]), OUTSIDE.get(class_name(module))
-        rest = {field: row[field] for field in FIELDS}
-        rest |= {"heads": len(numbers), "numbers": numbers, "silenced": tuple(row["silenced"])}
-        found.append(Site(**rest, module=module, out=out, outside=outside))
-    return found or None
+        options = {field: row[field] for field in FIELDS}
+        options |= {"heads": len(numbers), "numbers": numbers, "silenced": tuple(row["silenced"])}
+        sites.append(Site(**options, module=module, out=out, outside=outside))
+    return sites or None
+
+
+def module_at(model: nn.Module, name: str) -> nn.Module:
+    """Return the module called `name` in a model; the prefix of the model without its task head may be left out."""
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    path = next((path for path in (name, name.removeprefix(prefix), prefix + name) if path in modules), None)
+    if path is None:
+        raise ValueError(
+            f"config.{RECORD} refers to module {name!r}, which {type(model).__name__} does not have; "
+            f"the checkpoint was pruned for another class"
+        )
+    return modules[path]
 
 
 def width(projection: Any) -> int:
-    """How many numbers a projection takes in: the weight's axis 1 in nn.Linear, 0 in GPT-2's Conv1D."""
+    """Return the number of input features of a projection: the weight's axis 1 in nn.Linear, 0 in GPT-2's Conv1D."""
     if projection is None:
         return 0
     return int(projection.weight.shape[0 if type(projection).__name__ == "Conv1D" else 1])
 
 
 def class_name(module: nn.Module) -> str:
-    """The file and the class of a module, as `OUTSIDE` names them."""
+    """Return the file and the class of a module, as in `OUTSIDE`."""
     return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"

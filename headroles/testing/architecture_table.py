@@ -1,4 +1,4 @@
-"""The table of architectures in words: what works with each, and why not where it does not (no torch)."""
+"""The table of architectures as Markdown: which features work with each, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
-WORST = ("no", "refused", "yes", "not asked")  # an area is what the worst of its laws is
+WORST = ("no", "refused", "yes", "not asked")  # an area has the worst result of its checks
 START, END = "<!-- families: written by `headroles architectures --readme README.md` -->", "<!-- end of families -->"
-LONGEST = 160  # letters of a reason
+LONGEST = 160  # characters of a reason
 _LINEAR = "layers of linear attention, or of none, have no rules"
-NOTES = {  # what lies behind what a law answers
+NOTES = {  # the cause of a result
     "big_bird": "what is loaded puts other attention into itself at its first text",
     "bigbird_pegasus": "what is loaded puts other attention into itself at its first text",
     **dict.fromkeys(("jamba", "kimi_linear", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), _LINEAR),
@@ -25,56 +25,56 @@ NOTES = {  # what lies behind what a law answers
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:
-    """For each architecture what holds of each area: "yes", "no", "refused" or "not asked"."""
+    """Return a row per architecture and a column per area: "yes", "no", "refused" or "not asked"."""
     ranked = table.assign(rank=table["holds"].map(WORST.index)).reset_index()
     worst = ranked.groupby(["group", "name", "of"], sort=False)["rank"].min().map(WORST.__getitem__)
     return worst.unstack("of")[list(AREAS)]
 
 
 def written(table: pd.DataFrame) -> str:
-    """Markdown: how many architectures have what, and those that do not have all, each with its reason."""
-    found = areas(table)
-    return "\n".join([*_counts(table, found), "", *_whole(found), "", *_partly(table, found)])
+    """Return Markdown: counts by group, the architectures where all works, and the others with their reasons."""
+    results = areas(table)
+    return "\n".join([*_counts(table, results), "", *_complete(results), "", *_partial(table, results)])
 
 
 def into(readme: Path, table: pd.DataFrame) -> None:
-    """Put the table between its marks in a README. Raises ValueError where they are not there."""
+    """Write the table between its marks in a README; raise ValueError if a mark is missing."""
     text = readme.read_text(encoding="utf-8")
     if START not in text or END not in text:
-        raise ValueError(f"{readme} has no place for the table: put {START!r} and {END!r} where it shall stand")
+        raise ValueError(f"{readme} has no place for the table; expected the lines {START!r} and {END!r}")
     before, after = text.split(START)[0], text.split(END)[1]
     readme.write_text(f"{before}{START}\n{written(table)}\n{END}{after}", encoding="utf-8")
 
 
-def _counts(table: pd.DataFrame, found: pd.DataFrame) -> list[str]:
+def _counts(table: pd.DataFrame, results: pd.DataFrame) -> list[str]:
     lines = [f"| | architectures | types | {' | '.join(AREAS)} |", "|---|---|---|" + "---|" * len(AREAS)]
-    for group in [*found.index.unique("group"), None]:
-        rows, own = (found, table) if group is None else (found.loc[[group]], table[table["group"] == group])
-        good = " | ".join(str((rows[area] == "yes").sum()) for area in AREAS)
-        lines.append(f"| {group or 'all'} | {len(rows)} | {own['architecture'].nunique()} | {good} |")
+    for group in [*results.index.unique("group"), None]:
+        in_group, checks = (results, table) if group is None else (results.loc[[group]], table[table["group"] == group])
+        counts = " | ".join(str((in_group[area] == "yes").sum()) for area in AREAS)
+        lines.append(f"| {group or 'all'} | {len(in_group)} | {checks['architecture'].nunique()} | {counts} |")
     return lines
 
 
-def _whole(found: pd.DataFrame) -> list[str]:
-    good = found[found.isin(["yes", "not asked"]).all(axis=1)]
+def _complete(results: pd.DataFrame) -> list[str]:
+    good = results[results.isin(["yes", "not asked"]).all(axis=1)]
     names = {group: ", ".join(good.loc[group].index) for group in good.index.unique("group")}
     return [f"- All that is asked of them works, {group}: {listed}." for group, listed in names.items()]
 
 
-def _partly(table: pd.DataFrame, found: pd.DataFrame) -> list[str]:
-    partly = found[found.isin(["no", "refused"]).any(axis=1)].droplevel("group")
-    lines = [f"<details><summary>The {len(partly)} of which something is wrong or refused, and why</summary>", ""]
+def _partial(table: pd.DataFrame, results: pd.DataFrame) -> list[str]:
+    partial = results[results.isin(["no", "refused"]).any(axis=1)].droplevel("group")
+    lines = [f"<details><summary>The {len(partial)} of which something is wrong or refused, and why</summary>", ""]
     lines += ["| not all works | " + " | ".join(AREAS) + " | why |", "|---|" + "---|" * (len(AREAS) + 1)]
-    for name in partly.index:
-        own = table.loc[name]
-        said = dict.fromkeys(_short(one) for one in own["why"][own["holds"].isin(["no", "refused"])])
-        why = "; ".join([*([NOTES[name]] if name in NOTES else []), *said])
-        cells = " | ".join("" if one == "not asked" else one for one in partly.loc[name])
+    for name in partial.index:
+        checks = table.loc[name]
+        reasons = dict.fromkeys(_short(why) for why in checks["why"][checks["holds"].isin(["no", "refused"])])
+        why = "; ".join([*([NOTES[name]] if name in NOTES else []), *reasons])
+        cells = " | ".join("" if result == "not asked" else result for result in partial.loc[name])
         lines.append(f"| {name} | {cells} | {why} |")
     return [*lines, "", "</details>"]
 
 
 def _short(why: str) -> str:
-    """A reason without what follows from it, in one cell."""
+    """A reason for one cell, without its preamble and its end."""
     text = re.sub(r"^heads cannot be cut out of \w+, gates close them: ", "", why).replace("|", "/")
     return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " ..."

@@ -1,4 +1,4 @@
-"""The zoo: the architectures that are put to the laws, as miniatures, with the options that some of them need."""
+"""The architectures that are checked as tiny models, with the config options that some of them need."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import transformers
 from transformers import PreTrainedModel
 
 from headroles._progress import track
-from headroles.models.submodels import submodel
+from headroles.models.sites import submodel
 from headroles.tables import frame
 from headroles.testing.runner import CHECKS, check_model
 from headroles.testing.tiny_models import tiny_model
 
 # fmt: off
-GROUPS: dict[str, str] = {  # an architecture, and after a slash the tower of it that is looked at
+GROUPS: dict[str, str] = {  # an architecture and, after a slash, the submodel that is checked
     "decoders":
         "afmoe apertus arcee aria_text axk1 axk2 bailing_hybrid beam biogpt bitnet bloom codegen cohere cohere2 "
         "cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 diffllama doge ernie4_5 "
@@ -54,7 +54,7 @@ GROUPS: dict[str, str] = {  # an architecture, and after a slash the tower of it
         "qwen3_vl shieldgemma2 siglip/text siglip/vision smolvlm video_llava vipllava voxtral",
 }
 _ROTARY = {"rope_type": "default", "rope_theta": 1e4}
-OPTIONS: dict[str, dict[str, Any]] = {  # without which the default config makes no model, or a large one
+OPTIONS: dict[str, dict[str, Any]] = {  # where the default config gives no model, or a large one
     "bert-generation": {"is_decoder": False},
     "ctrl": {"dff": 48},
     "deepseek_v2": {"num_experts_per_tok": 2},
@@ -72,7 +72,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # without which the default config makes
     "xmod": {"default_language": "en_XX"},
     "xlnet": {"d_head": 16, "n_head": 4, "d_model": 64},
 }
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what an architecture can be otherwise: its name and options
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # other configurations: the architecture and its options
     "bert as a decoder": ("bert", {"is_decoder": True, "architectures": ["BertLMHeadModel"]}),
     "falcon, grouped": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "gpt2, scaled by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
@@ -87,27 +87,26 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what an architecture can 
 
 
 def architectures(names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Every law on a miniature of every architecture of the zoo, or of those named: a row per architecture and law.
+    """Run all checks on a tiny model of every architecture.
 
-    An architecture that cannot be made has the reason in all its rows. Raises ValueError for a name that is not there.
+    Args:
+        names: Names of `GROUPS` and `VARIANTS`; by default all of them.
+
+    Returns:
+        The rows of `check_model` for each architecture, index (name, law), with its group and its model type. An
+        architecture that cannot be built has the reason in all its rows.
+
+    Raises:
+        ValueError: A name is unknown.
     """
-    listed = dict(_listed())
-    chosen = list(listed) if names is None else list(names)
-    if unknown := [name for name in chosen if name not in listed]:
-        raise ValueError(f"not in the zoo: {', '.join(unknown)}; it has {', '.join(listed)}")
-    tables = [_put(name, listed[name]) for name in track(chosen, "architectures", len(chosen))]
-    found = pd.concat(tables)
+    groups = dict(_listed())
+    chosen = list(groups) if names is None else list(names)
+    if unknown := [name for name in chosen if name not in groups]:
+        raise ValueError(f"unknown architecture: got {', '.join(unknown)}; expected one of: {', '.join(groups)}")
+    table = pd.concat([_checked(name, groups[name]) for name in track(chosen, "architectures", len(chosen))])
     text = frame.sign(headroles=version("headroles"), transformers=transformers.__version__, seed=0)
-    found.attrs["signatures"] = dict.fromkeys(found.columns, text)
-    return found
-
-
-def build(name: str) -> PreTrainedModel:
-    """The miniature of an architecture of the zoo."""
-    kind, options = VARIANTS.get(name, (name.partition("/")[0], {}))
-    model = tiny_model(kind, **(options or OPTIONS.get(kind, {})))
-    part = name.partition("/")[2]
-    return submodel(model, part) if part else model
+    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
+    return table
 
 
 def _listed() -> Iterator[tuple[str, str]]:
@@ -117,12 +116,20 @@ def _listed() -> Iterator[tuple[str, str]]:
     yield from ((name, "variants") for name in VARIANTS)
 
 
-def _put(name: str, group: str) -> pd.DataFrame:
+def _checked(name: str, group: str) -> pd.DataFrame:
     try:
         table = check_model(build(name))
-    except ValueError as error:  # no miniature, no such tower
-        table = pd.DataFrame({"of": [law.of for law in CHECKS.values()]}, index=pd.Index(CHECKS, name="law"))
+    except ValueError as error:  # no tiny model, or no such submodel
+        table = pd.DataFrame({"of": [check.of for check in CHECKS.values()]}, index=pd.Index(CHECKS, name="law"))
         table = table.assign(holds="refused", off=float("nan"), allowed=float("nan"), why=str(error))
     kind = VARIANTS[name][0] if name in VARIANTS else name.partition("/")[0]
     table = table.reset_index().assign(name=name, group=group, architecture=kind)
     return table.set_index(["name", "law"])
+
+
+def build(name: str) -> PreTrainedModel:
+    """Return the tiny model of an architecture, or of one of its submodels, by name."""
+    kind, options = VARIANTS.get(name, (name.partition("/")[0], {}))
+    model = tiny_model(kind, **(options or OPTIONS.get(kind, {})))
+    part = name.partition("/")[2]
+    return submodel(model, part) if part else model

@@ -1,4 +1,4 @@
-"""A case: a model that is put to the laws, what it is called with, and what several laws need of both."""
+"""A test case: a copy of the model under test, its inputs, and what several checks compute from both."""
 
 from __future__ import annotations
 
@@ -8,95 +8,96 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import heads as families
 from headroles.models.attention_hooks import configs_of
 from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import examples, without_cache, words
-from headroles.models.loading import vocabulary
+from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import Head, mask_heads
+from headroles.models.matching import vocabulary
 from headroles.models.sites import Site
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]
-FIELDS: dict[str, Kind | None] = {  # of a model's own output
+FIELDS: dict[str, Kind | None] = {  # of a model's output
     "attentions": None, "encoder_attentions": "enc-self", "decoder_attentions": "dec-self", "cross_attentions": "cross",
 }  # fmt: skip
-SENTENCES, WORDS = 4, 6  # of the corpus that is made where a law needs one
+SENTENCES, WORDS = 4, 6  # of the random corpus
 
 
 class NotAsked(Exception):
-    """A law that cannot be asked of this model, and why."""
+    """A check that does not apply to the model, with the reason."""
 
 
 class Case:
-    """A model of float32 in eval mode, never changed: a law that changes something makes a copy."""
+    """A model in float32 and eval mode, with inputs; checks never change it, they change copies."""
 
     def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
         self.model = deepcopy(model).float().eval()
-        self.sites: list[Site] = families.attention_sites(self.model, inputs)
+        self.sites: list[Site] = attention_sites(self.model, inputs)
         self.inputs = dict(inputs or examples(self.model))
-        self.plain = self.output(self.model)  # what it puts out by itself
+        self.plain = self.output(self.model)  # the output without masks
 
     @cached_property
     def heads(self) -> int:
-        """How many heads it has."""
-        return len(families.head_index(self.model))
+        """The number of heads."""
+        return len(head_index(self.model))
 
     @cached_property
     def eager(self) -> PreTrainedModel:
-        """A copy that attends by its own eager function."""
+        """A copy with eager attention."""
         copy = self.copy()
         for config in configs_of(copy):
             config._attn_implementation_internal = "eager"
         return copy
 
     @cached_property
-    def own(self) -> Weights:
-        """The attention weights that the model gives out by itself."""
-        return self.given_out(self.inputs)
+    def returned(self) -> Weights:
+        """The attention weights that the model returns for the inputs of the case."""
+        return self.returned_for(self.inputs)
 
-    def given_out(self, inputs: Mapping[str, Tensor]) -> Weights:
-        """The same for other arguments; told apart by the field they are in, and by whether they look ahead."""
+    def returned_for(self, inputs: Mapping[str, Tensor]) -> Weights:
+        """Return the attention weights in the model's output; the kind follows from the field and the first query."""
         output = self.call(self.eager, inputs, output_attentions=True)
-        found: Weights = {}
+        attention: Weights = {}
         for field, kind in FIELDS.items():
-            weights = [one for one in (getattr(output, field, None) or ()) if isinstance(one, Tensor) and one.ndim == 4]
-            for layer, one in enumerate(weights):
-                found[kind or _kind(one), layer] = one
-        if not found:
-            raise NotAsked(f"{type(self.model).__name__} gives out no attention weights by itself")
-        return found
+            layers = [x for x in (getattr(output, field, None) or ()) if isinstance(x, Tensor) and x.ndim == 4]
+            for layer, weights in enumerate(layers):
+                looks_ahead = weights[..., 0, 1:].any()
+                attention[kind or ("enc-self" if looks_ahead else "dec-self"), layer] = weights
+        if not attention:
+            raise NotAsked(f"{type(self.model).__name__} returns no attention weights")
+        return attention
 
     @cached_property
-    def watched(self) -> Weights:
-        """The attention weights that `hr.capture_attention` shows."""
-        seen: Weights = {}
-        with capture_attention(self.model, lambda site, weights: seen.update({site.key: weights})):
+    def captured(self) -> Weights:
+        """The attention weights that `hr.capture_attention` gives."""
+        attention: Weights = {}
+        with capture_attention(self.model, lambda site, weights: attention.update({site.key: weights})):
             self.call(self.model)
-        return seen
+        return attention
 
     @cached_property
-    def some(self) -> list[Head]:
-        """A head of every layer, of layers that are one module the same."""
-        numbers: dict[Any, int] = {}
+    def sample(self) -> list[Head]:
+        """One head of every layer; layers that share a module have the same head."""
+        numbers: dict[nn.Module, int] = {}
         for place, site in enumerate(self.sites):
             numbers.setdefault(site.module, site.numbers[(place + 1) % site.heads])
         return [(*site.key, numbers[site.module]) for site in self.sites]
 
     @cached_property
     def corpus(self) -> Corpus:
-        """Sentences of random words that the tokenizer of this case reads as they are: word 17 is token 17."""
+        """Sentences of random words, which are numbers: word 17 is token 17 of the tokenizer of this case."""
         if "input_ids" not in self.inputs:
             raise NotAsked(f"{type(self.model).__name__} reads no text")
         generator = torch.Generator().manual_seed(1)
         known = torch.tensor(words(self.model))
         rows = known[torch.randint(len(known), (2 * SENTENCES, WORDS), generator=generator)].tolist()
         texts = [" ".join(map(str, row[: WORDS - number % 3])) for number, row in enumerate(rows)]
-        targets: Sequence[str | None] = texts[SENTENCES:] if self.writes else [None] * SENTENCES
+        targets: Sequence[str | None] = texts[SENTENCES:] if self.is_encoder_decoder else [None] * SENTENCES
         pairs = zip(texts, targets, strict=False)
         return Corpus("random words", tuple(Sentence(a, target=Sentence(b) if b else None) for a, b in pairs))
 
@@ -108,55 +109,49 @@ class Case:
         config: Any = self.model.config
         pad = getattr(config, "pad_token_id", None) or 0
         ids = {"<pad>" if number == pad else str(number): number for number in range(vocabulary(self.model))}
-        made = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))
-        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>")
+        tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
 
     @property
-    def writes(self) -> bool:
-        """Whether it is an encoder-decoder."""
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model reads a target."""
         return "decoder_input_ids" in self.inputs
 
     def copy(self) -> PreTrainedModel:
-        """A model like this one, to be changed."""
-        made: PreTrainedModel = deepcopy(self.model)
-        return made
+        """Return a copy of the model that may be changed."""
+        copy: PreTrainedModel = deepcopy(self.model)
+        return copy
 
-    def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **more: Any) -> Any:
-        """The output of one forward; routing noise of experts is the same each time."""
+    def call(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, **options: bool) -> Any:
+        """Return the output of one forward; the routing noise of experts has seed 0."""
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return model(**(self.inputs if inputs is None else inputs), **without_cache(model), **more)
+            return model(**(self.inputs if inputs is None else inputs), **without_cache(model), **options)
 
     def output(self, model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Its first tensor: logits or states."""
+        """Return the first tensor of the output: logits or states."""
         return first(self.call(model, inputs))
 
-    def under(self, gates: Tensor, model: PreTrainedModel | None = None) -> Tensor:
-        """What a model puts out under gates."""
-        chosen = self.model if model is None else model
-        with mask_heads(chosen, gates):
-            return self.output(chosen)
+    def masked(self, gates: Tensor) -> Tensor:
+        """Return the output of the model under gates, [heads] or [batch, heads]."""
+        with mask_heads(self.model, gates):
+            return self.output(self.model)
 
     def row(self, number: int) -> dict[str, Tensor]:
-        """The arguments of one example."""
+        """Return the inputs of one example."""
         return {name: value[number : number + 1] for name, value in self.inputs.items()}
 
 
 def first(output: Any) -> Tensor:
-    """The first tensor of numbers in a model's output."""
+    """Return the first floating-point tensor in the output of a model."""
     values = output.to_tuple() if hasattr(output, "to_tuple") else output
-    found: Tensor = next(one for one in values if isinstance(one, Tensor) and one.is_floating_point())
-    return found
+    return next(value for value in values if isinstance(value, Tensor) and value.is_floating_point())
 
 
-def apart(one: Tensor, other: Tensor) -> float:
-    """The largest difference, as a share of the largest number."""
-    if one.shape != other.shape:
+def difference(values: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, as a share of the largest expected number."""
+    if values.shape != expected.shape:
         return float("inf")
-    size = max(float(other.abs().max()), 1e-30)
-    return float((one.double() - other.double()).abs().max()) / size
-
-
-def _kind(weights: Tensor) -> Kind:
-    return "enc-self" if weights[..., 0, 1:].any() else "dec-self"
+    size = max(float(expected.abs().max()), 1e-30)
+    return float((values.double() - expected.double()).abs().max()) / size

@@ -1,4 +1,4 @@
-"""Laws of closing: gates of one, of zero, in a batch, in a sweep, in generation."""
+"""The checks of `check_model`: each returns how far a result of the library is from an independent one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headroles.ablation.effects import ablate_sets
-from headroles.models import attention_hooks
+from headroles.models.attention_hooks import attending
 from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import head_mask, mask_heads
@@ -25,169 +25,158 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.conservation_report import balance, totals
 from headroles.tables.frame import Kind
 from headroles.testing import reference
-from headroles.testing.case import Case, NotAsked, apart, first
+from headroles.testing.case import Case, NotAsked, difference, first
 
 GREEDY: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": 4}
 GREEDY |= {"output_logits": True, "return_dict_in_generate": True}
 
 
 def identity(case: Case) -> float:
-    """Gates of one change no bit of the output, whether one for all examples or one for each."""
+    """Check that masks of ones change no bit of the output, also with a mask per example."""
     ones = torch.ones(2, case.heads)
-    return max(float((case.under(gates) - case.plain).abs().max()) for gates in (ones[0], ones))
+    return max(float((case.masked(gates) - case.plain).abs().max()) for gates in (ones[0], ones))
 
 
 def zero(case: Case) -> float:
-    """A gate of zero does what zeros in the output projection do, in the columns of that head."""
-    off, felt = 0.0, 0.0
-    for site, head in zip(case.sites, case.some, strict=True):
-        alike = [(*each.key, head[2]) for each in case.sites if each.module is site.module]
-        shut, copy = case.under(head_mask(case.model, alike)), case.copy()
+    """Check that a gate of zero equals zeros in the columns of the output projection."""
+    off, effect = 0.0, 0.0
+    for site, head in zip(case.sites, case.sample, strict=True):
+        heads = [(*other.key, head[2]) for other in case.sites if other.module is site.module]
+        masked, copy = case.masked(head_mask(case.model, heads)), case.copy()
         weight = copy.get_parameter(f"{site.out_name}.weight").data
-        columns = weight if type(site.out).__name__ == "Conv1D" else weight.T  # [what comes in, what goes out]
+        columns = weight if type(site.out).__name__ == "Conv1D" else weight.T  # [input, output]
         place = site.numbers.index(head[2])
         columns[place * site.size : (place + 1) * site.size] = 0
-        off = max(off, apart(case.output(copy), shut))
-        felt = max(felt, apart(shut, case.plain))
-    return off if felt > 0 else float("inf")
+        off = max(off, difference(case.output(copy), masked))
+        effect = max(effect, difference(masked, case.plain))
+    return off if effect > 0 else float("inf")
 
 
 def batched(case: Case) -> float:
-    """Gates of its own for each example give what they give example by example."""
-    gates = _some_open(case)
-    heads_per_batch = case.under(gates)
-    alone = []
-    for number in range(len(gates)):
-        with mask_heads(case.model, gates[number]):
-            alone.append(case.output(case.model)[number])
-    return apart(heads_per_batch, torch.stack(alone))
+    """Check that a mask per example gives the outputs of single masks."""
+    gates = _random_masks(case)
+    single = [case.masked(mask)[number] for number, mask in enumerate(gates)]
+    return difference(case.masked(gates), torch.stack(single))
 
 
 def effects(case: Case) -> float:
-    """`hr.ablate_sets` measures the change of loss that a loop measures, a sentence at a time, a forward for each."""
-    sets = {str(head): [head] for head in case.some}
+    """Check that `hr.ablate_sets` measures the changes of loss of a plain loop over sentences."""
+    sets = {str(head): [head] for head in case.sample}
     intact = reference.loss(case, torch.ones(case.heads))
     changes = [reference.loss(case, head_mask(case.model, heads)) - intact for heads in sets.values()]
-    found = ablate_sets(case.model, case.tokenizer, case.corpus, sets, n_resamples=0)["ablation[loss]"]
-    return float(abs(found.to_numpy() - changes).max()) / max(1.0, intact)
+    table = ablate_sets(case.model, case.tokenizer, case.corpus, sets, n_resamples=0)
+    return float(abs(table["ablation[loss]"].to_numpy() - changes).max()) / max(1.0, intact)
 
 
 def generation(case: Case) -> float:
-    """What is generated under gates is what one writes down word by word, with a whole forward for each."""
+    """Check that generation under a mask equals one full forward per token."""
     if not case.model.can_generate():
         raise NotAsked(f"{type(case.model).__name__} does not generate")
-    if not case.writes and any(site.kind == "enc-self" for site in case.sites):
-        raise NotAsked(f"{type(case.model).__name__} looks ahead, so that it is not written word by word")
+    if not case.is_encoder_decoder and any(site.kind == "enc-self" for site in case.sites):
+        raise NotAsked(f"{type(case.model).__name__} attends to later tokens, so it does not generate token by token")
     source = {name: value for name, value in case.row(0).items() if not name.startswith(("decoder", "attention"))}
-    side = "decoder_input_ids" if case.writes else "input_ids"
-    with mask_heads(case.model, _some_open(case)[1]), torch.no_grad():
-        made: Any = case.model.generate(**source, **GREEDY)
-        steps = torch.stack(made.logits, 1)  # [1, step, word]
-        before = made.sequences.shape[1] - steps.shape[1]
-        written = [{**source, side: made.sequences[:, : before + step]} for step in range(steps.shape[1])]
-        again = [case.model(**inputs, **without_cache(case.model)).logits[:, -1] for inputs in written]
-    return apart(steps, torch.stack(again, 1))
+    side = "decoder_input_ids" if case.is_encoder_decoder else "input_ids"
+    with mask_heads(case.model, _random_masks(case)[1]), torch.no_grad():
+        output: Any = case.model.generate(**source, **GREEDY)
+        steps = torch.stack(output.logits, 1)  # [1, step, token]
+        before = output.sequences.shape[1] - steps.shape[1]
+        prefixes = [{**source, side: output.sequences[:, : before + step]} for step in range(steps.shape[1])]
+        expected = [case.model(**inputs, **without_cache(case.model)).logits[:, -1] for inputs in prefixes]
+    return difference(steps, torch.stack(expected, 1))
 
 
-def _some_open(case: Case) -> Tensor:
+def _random_masks(case: Case) -> Tensor:
     generator = torch.Generator().manual_seed(2)
     return (torch.rand(2, case.heads, generator=generator) > 0.5).float()  # [batch, heads]
 
 
 def sites(case: Case) -> float:
-    """There are as many sites of as many heads as the model gives out attention weights by itself.
-
-    Where it gives out none, as many as its config says. How many there are too many or too few.
-    """
-    found = Counter((site.kind, site.heads) for site in case.sites)
+    """Check that the sites and heads are those of the attention the model returns, or of its config."""
+    counts = Counter((site.kind, site.heads) for site in case.sites)
     try:
-        said = Counter((kind, weights.shape[1]) for (kind, _), weights in case.own.items())
+        expected = Counter((kind, weights.shape[1]) for (kind, _), weights in case.returned.items())
     except NotAsked:
-        said = _configured(case)
-    return float(((found - said) + (said - found)).total())
+        expected = _configured(case)
+    return float(((counts - expected) + (expected - counts)).total())
 
 
 def rows(case: Case) -> float:
-    """What is watched is what the model gives out by itself, layer by layer."""
-    if case.own.keys() != case.watched.keys():
+    """Check that captured attention equals the attention the model returns, layer by layer."""
+    if case.returned.keys() != case.captured.keys():
         return float("inf")
-    return max(float((case.own[key] - weights).abs().max()) for key, weights in case.watched.items())
+    return max(float((case.returned[key] - weights).abs().max()) for key, weights in case.captured.items())
 
 
 def sums(case: Case) -> float:
-    """A row of attention sums to one, or with a sink to less; no weight is negative. How far off the worst one is."""
-    weights = [one.double() for one in case.watched.values()]
-    return max(max(float((one.sum(-1) - 1).max()), float(-one.min())) for one in weights)
+    """Check that attention is never negative and sums to one per query, or to less with a sink."""
+    layers = [weights.double() for weights in case.captured.values()]
+    return max(max(float((weights.sum(-1) - 1).max()), float(-weights.min())) for weights in layers)
 
 
 def masks(case: Case) -> float:
-    """Watched, the model puts out what it does by itself, whatever its attention, on texts of which one is padded.
-
-    What looks at padding, or ahead, puts out something else.
-    """
+    """Check that capturing attention leaves the output as it is, also for a padded text."""
     with capture_attention(case.model, lambda *_: None):
-        found = case.output(case.model)
-    return apart(_there(case, found), _there(case, case.plain))
+        output = case.output(case.model)
+    return difference(_unpadded(case, output), _unpadded(case, case.plain))
 
 
 def confidence(case: Case) -> float:
-    """`hr.score`'s confidence is the mean over tokens of the largest weight that the model itself gives out."""
-    corpus = case.corpus
-    found = score(case.model, case.tokenizer, corpus, ["confidence"], n_resamples=0)["confidence"]
-    return float((torch.tensor(found.to_numpy()) - reference.confidence(case)).abs().max())
+    """Check that `hr.score` gives the confidence of the attention the model returns."""
+    corpus = case.corpus  # before the tokenizer: a model that reads no text is not asked
+    table = score(case.model, case.tokenizer, corpus, ["confidence"], n_resamples=0)
+    return float((torch.tensor(table["confidence"].to_numpy()) - reference.confidence(case)).abs().max())
 
 
 def _configured(case: Case) -> Counter[tuple[Kind, int]]:
-    """Numbers of heads by the config."""
+    """The numbers of heads in the config."""
     config: Any = case.model.config
     layers, heads = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
-    if not (isinstance(layers, int) and isinstance(heads, int)) or case.writes:
-        raise NotAsked("neither its output nor its config says where it attends")
+    if not (isinstance(layers, int) and isinstance(heads, int)) or case.is_encoder_decoder:
+        raise NotAsked("neither the output nor the config of the model says how many heads it has")
     return Counter({(case.sites[0].kind, heads): layers})
 
 
-def _there(case: Case, output: Tensor) -> Tensor:
-    """The part of an output at places that are not padding."""
-    mask = case.inputs.get("decoder_attention_mask" if case.writes else "attention_mask")
+def _unpadded(case: Case, output: Tensor) -> Tensor:
+    mask = case.inputs.get("decoder_attention_mask" if case.is_encoder_decoder else "attention_mask")
     return output[mask.bool()] if mask is not None and output.shape[:2] == mask.shape else output
 
 
-ROUNDING = 1e-4  # of the largest number: weights that were loaded lie elsewhere, and are multiplied in another order
+ROUNDING = (
+    1e-4  # of the largest number: loaded weights have another place in memory, and are multiplied in another order
+)
 
 
 def cut(case: Case) -> float:
-    """Heads cut out do what they do closed, and so does what is loaded from where the rest was saved."""
-    expected = case.under(head_mask(case.model, case.some))
-    smaller = remove_heads(case.copy(), case.some)
-    if not apart(_again(case, case.model), case.plain) <= ROUNDING:
-        raise NotAsked(f"transformers does not bring back {type(case.model).__name__} as it was, with all heads too")
-    return max(apart(case.output(smaller), expected), apart(_again(case, smaller), expected))
+    """Check that removing heads equals masking them, also after saving and loading."""
+    expected = case.masked(head_mask(case.model, case.sample))
+    pruned = remove_heads(case.copy(), case.sample)
+    if not difference(_reloaded(case, case.model), case.plain) <= ROUNDING:
+        raise NotAsked(
+            f"transformers does not save and load {type(case.model).__name__} unchanged, even with all heads"
+        )
+    return max(difference(case.output(pruned), expected), difference(_reloaded(case, pruned), expected))
 
 
-def chosen(case: Case) -> float:
-    """`hr.prune` keeps the half of the heads whose gates have the largest slopes, told a sentence at a time.
-
-    How many heads are another choice.
-    """
-    slopes = reference.importance(case)
-    keep = case.heads // 2
-    alive = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep)
-    kept = set((alive.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
-    return float(len(kept ^ set(slopes.argsort(descending=True)[:keep].tolist())))
-
-
-def _again(case: Case, model: PreTrainedModel) -> Tensor:
-    """What a model puts out when it is loaded from where it was saved."""
+def _reloaded(case: Case, model: PreTrainedModel) -> Tensor:
+    """The output of a model after saving and loading."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return case.output(resized(type(model)).from_pretrained(folder).eval())
 
 
-STEPS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # gates are moved by: large ones cross kinks, small ones drown in noise
+def chosen(case: Case) -> float:
+    """Check that `hr.prune` keeps the half of the heads with the largest gradients of their gates."""
+    importance, keep = reference.importance(case), case.heads // 2
+    table = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep)
+    kept = set((table.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
+    return float(len(kept ^ set(importance.argsort(descending=True)[:keep].tolist())))
+
+
+STEPS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of finite differences: large ones cross kinks, small ones are lost in rounding
 
 
 def forward(case: Case) -> float:
-    """Under the rules the output is that of eager attention, to the bit."""
+    """Check that the output under the LRP rules is that of eager attention, bit for bit."""
     model, ones = case.model, torch.ones(2, case.heads, requires_grad=True)
 
     def output() -> Tensor:
@@ -196,41 +185,41 @@ def forward(case: Case) -> float:
             return first(model(**case.inputs, **without_cache(model))).detach()
 
     model.requires_grad_(False)
-    with attention_hooks.attending(model, lambda _: None):
+    with attending(model, lambda _: None):
         eager = output()
     with lrp_rules(model, "cp"):
         return float((output() - eager).abs().max())
 
 
 def conserved(case: Case) -> float:
-    """By the rules `cp` all relevance of a number of the output is found again in inputs and biases."""
+    """Check that the LRP rules `cp` conserve the relevance of an output in inputs and biases."""
     model = precise(case)
     report = balance(model, cast(case.inputs, model.dtype), lambda output: _largest(first(output)), "cp")
     return abs(totals(report)["residue"])
 
 
 def slopes(case: Case) -> float:
-    """The gradient of a gate is the change of the output when the gate is moved a little."""
+    """Check that the gradient of the gates equals a finite difference."""
     model = precise(case)
     inputs = cast(case.inputs, model.dtype)
     generator = torch.Generator().manual_seed(3)
-    way = torch.randn(case.heads, generator=generator).to(model.dtype)
+    direction = torch.randn(case.heads, generator=generator).to(model.dtype)
 
     def value(gates: Tensor) -> Tensor:
         with mask_heads(model, gates), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return _some(first(model(**inputs, **without_cache(model))))
+            return _projected(first(model(**inputs, **without_cache(model))))
 
     ones = torch.ones(case.heads, dtype=model.dtype, requires_grad=True)
     with torch.enable_grad():
-        slope = float(torch.autograd.grad(value(ones), ones)[0] @ way)
+        gradient = float(torch.autograd.grad(value(ones), ones)[0] @ direction)
     with torch.no_grad():
-        moved = [float(value(1 + step * way) - value(1 - step * way)) / (2 * step) for step in STEPS]
-    return min(abs(slope - one) for one in moved) / max(abs(slope), 1e-30)
+        differences = [float(value(1 + h * direction) - value(1 - h * direction)) / (2 * h) for h in STEPS]
+    return min(abs(gradient - other) for other in differences) / max(abs(gradient), 1e-30)
 
 
 def precise(case: Case) -> PreTrainedModel:
-    """The model in float64; in float32 where it does not run in that."""
+    """Return the model in float64, or in float32 if it does not run in float64."""
     model: PreTrainedModel = deepcopy(case.model).double()
     try:
         case.call(model, cast(case.inputs, torch.float64))
@@ -240,7 +229,7 @@ def precise(case: Case) -> PreTrainedModel:
 
 
 def cast(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The same arguments, numbers in another precision."""
+    """Convert the floating-point inputs to another dtype."""
     return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
 
 
@@ -248,6 +237,7 @@ def _largest(values: Tensor) -> Tensor:
     return values.flatten(1).amax(-1).sum()
 
 
-def _some(values: Tensor) -> Tensor:
+def _projected(values: Tensor) -> Tensor:
+    """A random linear combination of the values, with seed 4."""
     generator = torch.Generator().manual_seed(4)
     return (values * torch.randn(values.shape, generator=generator).to(values)).sum()

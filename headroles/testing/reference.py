@@ -1,4 +1,4 @@
-"""By hand: what laws compare with, the same told again by plain loops, a sentence at a time."""
+"""Slow reference results for the checks: plain loops, one sentence at a time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import Tensor
 
 from headroles.data.corpus import Sentence
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.loading import causal, shifted, special
+from headroles.models.loading import causal, shifted
 from headroles.models.masking import mask_heads
+from headroles.models.matching import special
 from headroles.testing.case import Case, NotAsked, Weights
 
 
 def read(case: Case, sentence: Sentence) -> tuple[dict[str, Tensor], Tensor]:
-    """The arguments of a sentence and the token that each step should give, -100 for none."""
+    """Return the inputs of a sentence, and the token that each step predicts: [1, token], -100 for none."""
     ids = _ids(sentence)
     if sentence.target is not None:
         labels = _ids(sentence.target)
@@ -27,42 +28,42 @@ def read(case: Case, sentence: Sentence) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def losses(case: Case, gates: Tensor) -> list[Tensor]:
-    """The cross-entropy of every token of each sentence: a vector for each."""
+    """Return the cross-entropies of the tokens of each sentence: one vector per sentence."""
     if case.model.get_output_embeddings() is None:
-        raise NotAsked(f"{type(case.model).__name__} predicts no tokens, so that it has no loss")
-    found = []
+        raise NotAsked(f"{type(case.model).__name__} predicts no tokens, so it has no loss")
+    rows = []
     for inputs, labels in (read(case, sentence) for sentence in case.corpus):
         with mask_heads(case.model, gates):
             logits: Any = case.model(**inputs, **without_cache(case.model)).logits
-        there = labels[0] >= 0
-        found.append(F.cross_entropy(logits[0][there], labels[0][there], reduction="none"))
-    return found
+        counted = labels[0] >= 0  # [token]
+        rows.append(F.cross_entropy(logits[0][counted], labels[0][counted], reduction="none"))
+    return rows
 
 
 def loss(case: Case, gates: Tensor) -> float:
-    """The mean over all tokens."""
+    """Return the mean cross-entropy over all tokens."""
     with torch.no_grad():
         return float(torch.cat(losses(case, gates)).mean())
 
 
 def importance(case: Case) -> Tensor:
-    """The mean over sentences of the size of the gradient of each gate: [heads]."""
+    """Return the mean over sentences of the absolute gradient of each gate: [heads]."""
     ones = torch.ones(case.heads, requires_grad=True)
     with torch.enable_grad():
-        slopes = [torch.autograd.grad(one.mean(), ones)[0] for one in losses(case, ones)]
-    return torch.stack(slopes).abs().mean(0)
+        gradients = [torch.autograd.grad(row.mean(), ones)[0] for row in losses(case, ones)]
+    return torch.stack(gradients).abs().mean(0)
 
 
 def confidence(case: Case) -> Tensor:
-    """The mean over real tokens of the largest weight on a real token, as the model gives them out: [heads]."""
+    """Return the mean over content queries of the largest weight on a content key: [heads]."""
     best: dict[Any, list[Tensor]] = {}
     for inputs, _ in (read(case, sentence) for sentence in case.corpus):
-        weights: Weights = case.given_out(inputs)
-        for key, one in weights.items():
-            source, target = (_real(case, inputs.get(name)) for name in ("input_ids", "decoder_input_ids"))
+        attention: Weights = case.returned_for(inputs)
+        for key, weights in attention.items():
+            source, target = (_content(case, inputs.get(name)) for name in ("input_ids", "decoder_input_ids"))
             queries = source if key[0] == "enc-self" or target is None else target
             keys = source if key[0] != "dec-self" or target is None else target
-            best.setdefault(key, []).append(one[0][:, queries][..., keys].amax(-1))  # [head, query]
+            best.setdefault(key, []).append(weights[0][:, queries][..., keys].amax(-1))  # [head, query]
     return torch.cat([torch.cat(best[site.key], -1).mean(-1) for site in case.sites])
 
 
@@ -70,6 +71,6 @@ def _ids(sentence: Sentence) -> Tensor:
     return torch.tensor([[int(word) for word in sentence.text.split()]])
 
 
-def _real(case: Case, ids: Tensor | None) -> Tensor | None:
-    """Which tokens of a sentence are text: bool [token]."""
+def _content(case: Case, ids: Tensor | None) -> Tensor | None:
+    """The mask of the content tokens of a sentence: bool [token]."""
     return None if ids is None else ~torch.isin(ids[0], torch.tensor(sorted(special(case.tokenizer, case.model))))

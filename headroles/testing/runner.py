@@ -1,4 +1,4 @@
-"""The suite: every law put to one model, and what it answers."""
+"""The runner: every check of this library on one model, and a table of the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headroles.testing.case import Case, NotAsked
 
 
 class Check(NamedTuple):
-    """What a law is of, how it is checked, and how far off its answer may be."""
+    """The area of a check, its function, and how far off its result may be."""
 
     of: str
     check: Callable[[Case], float]
@@ -41,51 +41,57 @@ CHECKS: dict[str, Check] = {
 
 
 def check_model(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> pd.DataFrame:
-    """Put every law of this project to a model: does what it is used for hold of it? A row per law.
+    """Run all checks of this library on a model, to see which features can be trusted.
 
-    `of`: what the law is of (scores, ablation, relevance, pruning, shrinking). `holds`: "yes"; "no", the numbers would
-    be wrong; "refused", the library says that it cannot; "not asked", the law is of something that the model does not
-    do. `off`: how far what was found is from what was told independently, and how far it may be, `allowed`. `why`: the
-    reason where it is not "yes". `inputs` are arguments of a forward with two examples, by default random ones. The
-    model is copied, in float32, and stays as it is.
+    The model is copied to float32 and stays as it is.
+
+    Args:
+        model: A transformers model.
+        inputs: Arguments of a forward with two examples; by default random ones.
+
+    Returns:
+        A table with a row per check. `of` is its area: scores, ablation, relevance, pruning or shrinking. `holds` is
+        "yes"; "no" (numbers would be wrong); "refused" (the library raises an error); or "not asked" (the check is of
+        something the model does not do). `off` is the difference from an independent result, `allowed` its limit,
+        `why` the reason unless `holds` is "yes".
+
+    Example:
+        >>> table = hr.check_model(model)
+        >>> table[table["holds"] != "yes"]
     """
     try:
         case = Case(model, inputs)
-        rows = {name: _answer(law, case) for name, law in CHECKS.items()}
+        rows = {name: _result(check, case) for name, check in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         rows = dict.fromkeys(CHECKS, _failed(error))
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table.insert(0, "of", [law.of for law in CHECKS.values()])
-    table.insert(3, "allowed", [law.allowed for law in CHECKS.values()])
+    table.insert(0, "of", [check.of for check in CHECKS.values()])
+    table.insert(3, "allowed", [check.allowed for check in CHECKS.values()])
     return table.rename_axis("law")
 
 
-def _answer(law: Check, case: Case) -> dict[str, Any]:
+def _result(check: Check, case: Case) -> dict[str, Any]:
     try:
-        off = law.check(case)
+        off = check.check(case)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return _failed(error)
-    if off <= law.allowed:
+    if off <= check.allowed:
         return {"holds": "yes", "off": off, "why": ""}
-    return {"holds": "no", "off": off, "why": f"{off:.2g} off, {law.allowed:.2g} allowed: {_claim(law)}"}
-
-
-def _claim(law: Check) -> str:
-    """What a law claims, in a sentence."""
-    return (law.check.__doc__ or "").splitlines()[0]
+    claim = (check.check.__doc__ or "").splitlines()[0].removeprefix("Check that ")
+    return {"holds": "no", "off": off, "why": f"{off:.2g} off, {check.allowed:.2g} allowed: {claim}"}
 
 
 def _failed(error: Exception) -> dict[str, Any]:
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if isinstance(error, NotAsked):
-        return {"holds": "not asked", "off": float("nan"), "why": said}
+        return {"holds": "not asked", "off": float("nan"), "why": message}
     if isinstance(error, ValueError | TypeError) and _raised_here(error):
-        return {"holds": "refused", "off": float("nan"), "why": said}
-    return {"holds": "no", "off": float("nan"), "why": f"{type(error).__name__}: {said}"}
+        return {"holds": "refused", "off": float("nan"), "why": message}
+    return {"holds": "no", "off": float("nan"), "why": f"{type(error).__name__}: {message}"}
 
 
 def _raised_here(error: Exception) -> bool:
-    """Whether this package itself says that it cannot, and not something below it."""
+    """Whether this package raised the error, not a library below it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

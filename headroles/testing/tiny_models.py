@@ -1,4 +1,4 @@
-"""A miniature of any architecture: its config with every size made small, and random weights."""
+"""Tiny models of any architecture: its config with all sizes reduced, and random weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEPTHS = r"num_hidden_layers|num_layers|n_layers?|depth|(num_)?encoder_layers|(n
 TOKENS = {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "decoder_start": 2, "mask": 3}  # ids of special tokens
 FIRST_FREE = 4  # ids of other special tokens, such as an image's, come after these
 SECTIONS = [2, 3, 3]  # of rotary positions in time, height and width: half of a head
-BACKBONE = ("out_features", "out_indices", "stage_names")  # they name layers that a miniature does not have
+BACKBONE = ("out_features", "out_indices", "stage_names")  # they name layers that a tiny model does not have
 TASKS = (  # what a model does, where its config does not say: the first that its architecture has
     *("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM"),
     *("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "AUDIO_CLASSIFICATION"),
@@ -46,14 +46,29 @@ TASKS = (  # what a model does, where its config does not say: the first that it
 
 
 def tiny_model(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -> PreTrainedModel:
-    """A model of an architecture ("llama"), or of a config, with two layers of four heads and random weights.
+    """Return a model with two layers of four heads and random weights.
 
-    It keeps what makes the architecture: layers of each kind it has, shared key-value heads, experts, windows.
-    `options` are of its config. The weights are wide enough for attention to be far from uniform. Raises ValueError for
-    an architecture that transformers does not know, or that does not take these sizes.
+    It keeps what distinguishes the architecture: layers of each kind, shared key-value heads, experts, windows. The
+    variance of the weights is large enough for attention to be far from uniform.
+
+    Args:
+        kind: A model type of transformers, such as "llama", or a config.
+        seed: Seed of the weights.
+        **options: Options of the config, which replace the reduced ones.
+
+    Returns:
+        The model in eval mode, in float32.
+
+    Raises:
+        ValueError: transformers does not know the architecture, or it does not accept the reduced sizes.
+
+    Example:
+        >>> hr.attention_sites(hr.tiny_model("llama"))
     """
     if isinstance(kind, str) and kind not in CONFIG_MAPPING:
-        raise ValueError(f"transformers {transformers.__version__} knows no architecture {kind!r}; give a model_type")
+        raise ValueError(
+            f"transformers {transformers.__version__} knows no architecture {kind!r}; expected a model_type"
+        )
     whole = CONFIG_MAPPING[kind]() if isinstance(kind, str) else kind
     try:
         config = type(whole).from_dict(_with(_small(whole.to_dict()), {"dtype": None, **options}))
@@ -65,15 +80,15 @@ def tiny_model(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -
                 widen(parameter)
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, ImportError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"no miniature of {whole.model_type!r}: {reason}; give options of its config") from error
+        raise ValueError(f"no tiny model of {whole.model_type!r}: {reason}; try options of its config") from error
     model.eval()
     return model
 
 
 def _with(small: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with other options; those of a tower are taken over one by one."""
-    inside = {name: _with(small[name], one) for name, one in options.items() if isinstance(small.get(name), dict)}
-    return {**small, **options, **inside}
+    """Options replaced; those of a sub-config one by one."""
+    nested = {name: _with(small[name], value) for name, value in options.items() if isinstance(small.get(name), dict)}
+    return {**small, **options, **nested}
 
 
 def _small(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,15 +98,15 @@ def _small(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reduced(name: str, value: Any, options: Mapping[str, Any], kept: list[int], ids: Iterator[int]) -> Any:
-    """The value of one option in a miniature."""
+    """The value of one option in a tiny model."""
     if isinstance(value, dict):
-        return _inside(name, value, kept)
+        return _nested(name, value, kept)
     if name in BACKBONE:
         return None
     if value is not None and re.search(r"token_(id|index)$", name):
         known = TOKENS.get(re.sub("_token_(id|index)$", "", name))
-        one = next(ids) if known is None else known
-        return [one] if isinstance(value, list) else one
+        token = next(ids) if known is None else known
+        return [token] if isinstance(value, list) else token
     if isinstance(value, list):
         return _listed(name, value, options, kept)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -104,13 +119,13 @@ def _reduced(name: str, value: Any, options: Mapping[str, Any], kept: list[int],
     return min(value, next(fits, value))
 
 
-def _inside(name: str, value: dict[Any, Any], kept: list[int]) -> dict[Any, Any]:
-    """The config of a tower, options of each layer, or those of rotary positions."""
+def _nested(name: str, value: dict[Any, Any], kept: list[int]) -> dict[Any, Any]:
+    """A sub-config, options of each layer, or those of rotary positions."""
     if value and all(str(key).isdigit() for key in value) and name not in ("id2label",):
-        numbered = {int(key): one for key, one in value.items()}
+        numbered = {int(key): options for key, options in value.items()}
         return {new: numbered[old] for new, old in enumerate(kept) if old in numbered}
     if name.startswith("rope"):
-        parts = {key: _inside(name, one, kept) if isinstance(one, dict) else one for key, one in value.items()}
+        parts = {key: _nested(name, part, kept) if isinstance(part, dict) else part for key, part in value.items()}
         return parts | ({"mrope_section": SECTIONS} if "mrope_section" in value else {})
     return value if name in ("id2label", "label2id") else _small(value)
 
@@ -119,8 +134,8 @@ def _listed(name: str, value: list[Any], options: Mapping[str, Any], kept: list[
     if len(value) == _depth(options) and len(value) > 1:
         return [value[i] for i in kept]
     if name in ("image_size", "patch_size"):
-        return [_reduced(name, one, options, kept, count()) for one in value]
-    return [min(one, SIZE) for one in value] if name == "conv_dim" else value
+        return [_reduced(name, size, options, kept, count()) for size in value]
+    return [min(size, SIZE) for size in value] if name == "conv_dim" else value
 
 
 def _depth(options: Mapping[str, Any]) -> int:
@@ -129,17 +144,17 @@ def _depth(options: Mapping[str, Any]) -> int:
 
 
 def _layers(options: Mapping[str, Any]) -> list[int]:
-    """The layers that stay: the first of each kind, and two at least."""
+    """The layers that are kept: the first of each kind, and at least two."""
     deep = _depth(options)
-    lists = [each for each in options.values() if isinstance(each, list) and len(each) == deep]
-    kinds = list(zip(*([str(one) for one in each] for each in lists if isinstance(each[0], str)), strict=True))
-    first = [kinds.index(one) for one in dict.fromkeys(kinds)]
+    lists = [values for values in options.values() if isinstance(values, list) and len(values) == deep]
+    kinds = list(zip(*([str(kind) for kind in values] for values in lists if isinstance(values[0], str)), strict=True))
+    first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
     rest = [layer for layer in range(max(deep, LAYERS)) if layer not in first]
     return sorted(first + rest[: max(0, LAYERS - len(first))])
 
 
 def _complete(config: Any) -> None:
-    """What an encoder-decoder's published configs have and its default one may lack."""
+    """Set the special tokens that an encoder-decoder's default config may lack."""
     for name in ("pad", "decoder_start") if config.is_encoder_decoder else ():
         if getattr(config, f"{name}_token_id", None) is None:
             setattr(config, f"{name}_token_id", TOKENS[name])
@@ -148,18 +163,18 @@ def _complete(config: Any) -> None:
 def _class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     if config.architectures:
         return getattr(transformers, config.architectures[0])  # type: ignore[no-any-return]
-    towers = "text_config" in config.sub_configs
-    for task in TASKS if not towers else TASKS[:-3]:  # a classifier of pictures leaves the text tower out
+    multimodal = "text_config" in config.sub_configs
+    for task in TASKS if not multimodal else TASKS[:-3]:  # an image classifier lacks the text submodel
         names = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES")
         if config.model_type in names:
-            found = names[config.model_type]
-            return getattr(transformers, found if isinstance(found, str) else found[0])  # type: ignore[no-any-return]
+            name = names[config.model_type]
+            return getattr(transformers, name if isinstance(name, str) else name[0])  # type: ignore[no-any-return]
     bare: Any = transformers.MODEL_MAPPING[type(config)]
     return bare if isinstance(bare, type) else bare[0]
 
 
 def widen(parameter: nn.Parameter) -> None:
-    """Random weights wide enough for attention to be far from uniform."""
+    """Draw weights with a variance large enough for attention to be far from uniform."""
     if not parameter.requires_grad:  # fixed sinusoids
         return
     if parameter.ndim >= 2:

@@ -82,7 +82,7 @@ def partner_outputs(name):
     places = partners([tuple(map(len, row)) for row in zip(*sides, strict=True)], seed=0)
     found = {}
     for row, number in enumerate(batch.numbers):
-        alone = batching.made([places[number]], encoded, model)
+        alone = batching.make_batch([places[number]], encoded, model)
         with torch.no_grad(), ExitStack() as stack:
             for site in hr.attention_sites(model):
                 stack.callback(site.out.register_forward_pre_hook(partial(_keep, found, (row, *site.key))).remove)

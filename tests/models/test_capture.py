@@ -1,4 +1,4 @@
-"""Watching sees every attention of a forward as the model itself computes it, keeps none, and leaves no trace."""
+"""Capture: the weights of every attention call are those the model computes, none are kept, no trace is left."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_every_attention_call_is_a_known_site_once(name):
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_weights_are_those_the_model_gives_out_by_itself(name):
+def test_captured_weights_equal_the_returned_ones(name):
     own = own_attentions(tiny(name), zoo.inputs(tiny(name)))
     for site, weights in seen(name):
         torch.testing.assert_close(weights, own[site.key], rtol=0, atol=bound(1))
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_rows_sum_to_one_at_most_over_real_keys_and_padding_gets_nothing(name):
+def test_rows_sum_to_at_most_one_and_padding_gets_zero(name):
     given = zoo.inputs(tiny(name))
     for site, weights in seen(name):
         queries, keys = (present(given, site.kind, side) for side in ("queries", "keys"))
@@ -93,14 +93,14 @@ def test_rows_sum_to_one_at_most_over_real_keys_and_padding_gets_nothing(name):
 
 
 @pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name not in zoo.ENCODERS))
-def test_a_decoder_never_sees_what_comes_later(name):
+def test_decoder_weights_on_later_tokens_are_zero(name):
     causal = [weights for site, weights in seen(name) if site.kind == "dec-self"]
     assert causal
     assert all(weights.triu(1).abs().sum() == 0 for weights in causal)
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_masks_survive_and_the_outputs_are_the_same(name):
+def test_capture_leaves_masks_and_outputs_unchanged(name):
     model, given = tiny(name), zoo.inputs(tiny(name))
     plain = forward(model, given)[0]
     with hr.capture_attention(model, lambda *_: None):
@@ -109,7 +109,7 @@ def test_masks_survive_and_the_outputs_are_the_same(name):
 
 @pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name not in ("whisper", "vit")))
 def test_padding_does_not_reach_the_weights(name):
-    """What a padded token is does not change any weight of the tokens that are there."""
+    """The id of a padded token does not change any weight of the other tokens."""
     model, given = tiny(name), zoo.inputs(tiny(name))
     ids = given["input_ids"].where(given["attention_mask"].bool(), zoo.FIRST_WORD + 5)
     other = dict(looked(model, given | {"input_ids": ids}))
@@ -150,7 +150,7 @@ def test_after_an_exception_the_next_block_sees_every_site_again(name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_several_forwards_in_one_block_are_each_seen_whole(name):
+def test_several_forwards_in_one_block_are_captured_whole(name):
     model, given = tiny(name), zoo.inputs(tiny(name))
     found = []
     with hr.capture_attention(model, lambda site, _: found.append(site)):
@@ -160,7 +160,7 @@ def test_several_forwards_in_one_block_are_each_seen_whole(name):
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_no_more_than_one_layer_is_alive(name):
+def test_weights_of_one_layer_at_most_are_in_memory(name):
     alive = []
 
     def look(_, weights):
@@ -175,7 +175,7 @@ def test_no_more_than_one_layer_is_alive(name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_model_is_not_seen_nor_touched(name):
+def test_another_model_is_not_affected(name):
     model, other = tiny(name), zoo.tiny(name, seed=1)
     given = zoo.inputs(model)
     before, plain = _traces(other), forward(other, given)[0]
@@ -201,13 +201,13 @@ def test_blocks_nest(name):
 
 
 @pytest.mark.parametrize("name", GATED)
-@pytest.mark.parametrize("watched_first", [True, False])
-def test_gates_act_and_are_seen_to_act_in_one_block(name, watched_first):
+@pytest.mark.parametrize("capture_first", [True, False])
+def test_masking_and_capture_in_one_block(name, capture_first):
     model, given = tiny(name), zoo.inputs(tiny(name))
     shut = torch.zeros(len(heads.head_index(model)))
     found = []
     blocks = [lambda: hr.capture_attention(model, lambda *both: found.append(both)), lambda: hr.mask_heads(model, shut)]
-    outside, inside = blocks if watched_first else blocks[::-1]
+    outside, inside = blocks if capture_first else blocks[::-1]
     with hr.mask_heads(model, shut):
         gated = forward(model, given)[0]
     with outside(), inside():
@@ -217,7 +217,7 @@ def test_gates_act_and_are_seen_to_act_in_one_block(name, watched_first):
         assert torch.allclose(weights, plain, atol=1e-6) == (site.layer == 0 and site.kind != "cross"), site.name
 
 
-def test_attentions_can_still_be_asked_for_outside_the_block():
+def test_output_attentions_work_outside_the_block():
     model, given = zoo.tiny("bert"), zoo.inputs(tiny("bert"))
     model.set_attn_implementation("eager")
     looked(model, given)
@@ -225,18 +225,18 @@ def test_attentions_can_still_be_asked_for_outside_the_block():
     assert all(torch.equal(one, weights) for one, (_, weights) in zip(made.attentions, seen("bert"), strict=True))
 
 
-@pytest.mark.parametrize("mask", attention_hooks.HEAD_MASKS)
+@pytest.mark.parametrize("mask", heads.HEAD_MASKS)
 def test_head_masks_are_refused(mask):
     model = tiny("marian")
     message = (
         f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
-        f"be masked; use headroles.gated(model, gates) instead"
+        f"be masked; use headroles.mask_heads(model, gates) instead"
     )
     with hr.capture_attention(model, lambda *_: None), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         forward(model, zoo.inputs(model), **{mask: torch.zeros(2, 4)})
 
 
-def test_what_has_no_attention_cannot_be_watched():
+def test_capture_without_attention_raises():
     with (
         pytest.raises(ValueError, match="^no attention found in MambaForCausalLM"),
         hr.capture_attention(tiny("mamba"), print),
@@ -257,13 +257,13 @@ def in_parts(model, given, cells):
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_a_model_is_divided_where_that_is_the_same(name):
+def test_divisible_per_architecture(name):
     assert divisible(tiny(name)) == (name not in WHOLE)
 
 
 @pytest.mark.parametrize("cells", [1, 60, 10**6])
 @pytest.mark.parametrize("name", ["marian", "bert", "llama-grouped", "mistral", "gpt2", "albert", "t5"])
-def test_parts_of_the_attention_are_the_attention(name, cells):
+def test_parts_concatenate_to_the_attention(name, cells):
     given = zoo.inputs(tiny(name))
     parts, whole = in_parts(tiny(name), given, cells), dict(seen(name))
     assert list(dict.fromkeys(site for site, *_ in parts)) == list(whole)
@@ -276,7 +276,7 @@ def test_parts_of_the_attention_are_the_attention(name, cells):
 
 
 class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that is made in the block."""
+    """Number of elements of the largest tensor that is created in the block."""
 
     numbers = 0
 
@@ -290,7 +290,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", ["llama-grouped", "bert"])
-def test_nothing_grows_with_the_square_of_the_length(name):
+def test_memory_in_parts_is_not_quadratic(name):
     room = {"max_position_embeddings": LONG}
     model = type(tiny(name))(type(tiny(name).config).from_dict(tiny(name).config.to_dict() | room)).eval()
     ids = torch.arange(LONG)[None] % 40 + 4

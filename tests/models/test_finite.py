@@ -1,4 +1,4 @@
-"""A model whose numbers are NaN or infinite is told so, with the place, wherever its heads are gated or measured."""
+"""NaN or infinite numbers of a model raise an error that names the place, wherever heads are masked or measured."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ASKED = {
     "relevance": lambda model: hr.score(model, tokens_of("bert"), corpus(4), "relevance"),
     "importance": lambda model: hr.score(model, tokens_of("bert"), corpus(4), "importance"),
     "prune": lambda model: hr.prune(model, tokens_of("bert"), corpus(4), "importance", keep=0.5),
-    "shrink": lambda model: hr.remove_heads(model, [("enc-self", 0, 1)]),
-    "compensation": lambda model: hr.weight_change(model, model),
-    "gated": lambda model: hr.mask_heads(model, torch.ones(8)).__enter__(),
+    "remove_heads": lambda model: hr.remove_heads(model, [("enc-self", 0, 1)]),
+    "weight_change": lambda model: hr.weight_change(model, model),
+    "mask_heads": lambda model: hr.mask_heads(model, torch.ones(8)).__enter__(),
 }
 
 
@@ -40,7 +40,7 @@ def test_weights_that_are_not_finite_are_named(asked, value):
         ASKED[asked](spoilt(QUERY, value))
 
 
-@pytest.mark.parametrize("asked", ["relevance", "importance", "prune", "shrink"])
+@pytest.mark.parametrize("asked", ["relevance", "importance", "prune", "remove_heads"])
 def test_weights_behind_all_attention_are_named_too(asked):
     with pytest.raises(ValueError, match=rf"not finite.*: 1 of 1,536 in {re.escape(AFTER)}"):
         ASKED[asked](spoilt(AFTER, math.nan))
@@ -51,30 +51,30 @@ def test_numbers_that_half_precision_cannot_hold_are_named(asked):
     model = zoo.tiny("bert")
     model.bert.encoder.layer[0].attention.self.value.weight.data *= 30_000
     message = (
-        "the numbers of BertForMaskedLM are not finite: those that bert.encoder.layer.0.attention.self.value puts "
-        "out, in float16"
+        "the numbers of BertForMaskedLM are not finite: the output of bert.encoder.layer.0.attention.self.value, "
+        "in float16"
     )
     with pytest.raises(ValueError, match=rf"\A{re.escape(message)}\Z"):
         ASKED[asked](model.half())
 
 
-def test_a_model_that_is_mended_works():
+def test_a_repaired_model_works():
     model = spoilt(QUERY, math.nan)
     with pytest.raises(ValueError, match="not finite"):
-        ASKED["shrink"](model)
+        ASKED["remove_heads"](model)
     model.load_state_dict(zoo.tiny("bert").state_dict())
-    ASKED["shrink"](model)
+    ASKED["remove_heads"](model)
     assert hr.attention_sites(model)[0].numbers == (0, 2, 3)
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "gpt2"])
-def test_a_sound_model_is_found_sound(name):
+def test_check_passes_on_finite_models(name):
     dummy_inputs.check(zoo.tiny(name))
 
 
-def test_what_cannot_be_gated_for_another_reason_says_so():
+def test_mask_heads_without_a_projection_raises():
     with (
-        pytest.raises(ValueError, match="something stands between"),
+        pytest.raises(ValueError, match="another operation stands between"),
         hr.mask_heads(tiny_model("bitnet"), torch.ones(8)),
     ):
         pass

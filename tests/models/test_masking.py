@@ -1,4 +1,4 @@
-"""Gates of one change nothing, closed heads contribute nothing, and the same gates act in a batch and under beams."""
+"""Masks of ones change nothing, masked heads contribute nothing, and masks apply in batches and under beams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def number(model):
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_gates_of_one_give_the_same_bits(name):
+def test_mask_of_ones_is_bit_identical(name):
     model = zoo.tiny(name)
     given = zoo.inputs(model)
     plain = outputs(model, given)
@@ -33,8 +33,8 @@ def test_gates_of_one_give_the_same_bits(name):
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_a_closed_head_has_no_influence_and_an_open_one_has(name):
-    """Noise in one head's slice of the output projection's weights is seen only while the head is open."""
+def test_a_masked_head_has_no_influence(name):
+    """Noise in one head's slice of the output projection changes the output only while the head is not masked."""
     model = zoo.tiny(name)
     given, site = zoo.inputs(model), heads.attention_sites(model)[-1]
     closed = masking.head_mask(model, [(*site.key, 1)])
@@ -53,7 +53,7 @@ def test_a_closed_head_has_no_influence_and_an_open_one_has(name):
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_each_example_can_have_its_own_gates(name):
+def test_masks_per_example(name):
     model = zoo.tiny(name)
     given = zoo.inputs(model)
     torch.manual_seed(1)
@@ -67,7 +67,7 @@ def test_each_example_can_have_its_own_gates(name):
 
 @pytest.mark.parametrize("name", zoo.each(GENERATING))
 @pytest.mark.parametrize("beams", [1, 3])
-def test_each_example_can_have_its_own_gates_in_generation(name, beams):
+def test_masks_per_example_in_generation(name, beams):
     model = zoo.tiny(name)
     given = {k: v for k, v in zoo.inputs(model, padded=False).items() if not k.startswith("decoder")}
     options = {"num_beams": beams, "do_sample": False, "max_new_tokens": 6, "pad_token_id": zoo.PAD}
@@ -85,7 +85,7 @@ def test_each_example_can_have_its_own_gates_in_generation(name, beams):
 
 
 @pytest.mark.parametrize("name", ["marian", "bert", "t5", "gpt2", "llama-grouped", "fsmt", "bloom", "albert", "opt"])
-def test_closing_every_head_onto_its_own_output_changes_nothing(name):
+def test_replacing_heads_by_their_own_output_changes_nothing(name):
     model = zoo.tiny(name)
     given = zoo.inputs(model, padded=False)
     alone = {key: value[:1] for key, value in given.items()}
@@ -98,34 +98,34 @@ def test_closing_every_head_onto_its_own_output_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "llama-grouped", "fsmt"])
-def test_another_example_fills_in(name):
-    """Two equal examples fill in for each other without any change; different ones do change each other."""
+def test_replacement_other(name):
+    """Equal examples replace each other without any change, different ones do not."""
     model = zoo.tiny(name)
     given = zoo.inputs(model, padded=False)
     twice = {key: value[:1].repeat(2, *[1] * (value.ndim - 1)) for key, value in given.items()}
-    shut = torch.zeros(number(model))
-    with hr.mask_heads(model, shut, replacement="other"):
+    mask = torch.zeros(number(model))
+    with hr.mask_heads(model, mask, replacement="other"):
         torch.testing.assert_close(outputs(model, twice), outputs_plain(model, twice), atol=1e-5, rtol=1e-4)
         assert not torch.allclose(outputs(model, given), outputs_plain(model, given), atol=1e-3)
 
 
-def test_another_example_is_no_other_beam():
+def test_replacement_other_is_not_another_beam():
     model, given = zoo.tiny("marian"), zoo.inputs(zoo.tiny("marian"), padded=False)
     wide = {key: value.repeat_interleave(3, 0) for key, value in given.items()}  # three beams each
-    shut = torch.zeros(2, number(model))
-    with hr.mask_heads(model, shut, replacement="other"):
+    mask = torch.zeros(2, number(model))
+    with hr.mask_heads(model, mask, replacement="other"):
         expected = outputs(model, given).repeat_interleave(3, 0)
         torch.testing.assert_close(outputs(model, wide), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("padded", [True, False])  # without padding an encoder has no mask at all
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "llama-grouped", "t5"])
-def test_uniform_attention_fills_in(name, padded):
-    """A head that attends uniformly by itself (queries of zero) is not changed by the uniform fill."""
+def test_replacement_uniform(name, padded):
+    """A head that attends uniformly by itself (queries of zero) is not changed by the replacement "uniform"."""
     model = zoo.tiny(name)
     given = zoo.inputs(model, padded=padded)
-    shut = torch.zeros(number(model))
-    with hr.mask_heads(model, shut, replacement="uniform"):
+    mask = torch.zeros(number(model))
+    with hr.mask_heads(model, mask, replacement="uniform"):
         filled = outputs(model, given)
     assert not torch.allclose(filled, outputs(model, given), atol=1e-3)
     _silence_queries(model)
@@ -133,8 +133,8 @@ def test_uniform_attention_fills_in(name, padded):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
-def test_uniform_attention_to_nothing_is_a_number(name):
-    """The first tokens of a text that is padded on the left see no token at all."""
+def test_replacement_uniform_without_allowed_keys_is_finite(name):
+    """The first tokens of a text that is padded on the left may attend to no token."""
     model = zoo.tiny(name)
     given = zoo.inputs(model, padded=False)
     given["attention_mask"] = torch.ones_like(given["input_ids"])
@@ -143,7 +143,7 @@ def test_uniform_attention_to_nothing_is_a_number(name):
         assert outputs(model, given).isfinite().all()
 
 
-def test_a_head_half_open_is_half_its_output_and_half_what_fills_in():
+def test_a_gate_of_one_half_averages_output_and_replacement():
     """In the first layer, whose inputs no gate changes; "other" is the next example, of the last one the first."""
     model = zoo.tiny("bert")
     given, g = zoo.inputs(model, batch=3, padded=False), torch.linspace(-0.5, 1.5, 8)
@@ -158,7 +158,7 @@ def test_a_head_half_open_is_half_its_output_and_half_what_fills_in():
         torch.testing.assert_close(mixed["enc-self", 0], first * z + (1 - first) * instead)
 
 
-def test_a_projection_of_several_layers_is_gated_layer_by_layer():
+def test_a_shared_projection_is_masked_layer_by_layer():
     few, silent = zoo.tiny("albert"), []
     few.config.num_hidden_layers = 3
     model = type(few)(few.config).eval()
@@ -171,7 +171,7 @@ def test_a_projection_of_several_layers_is_gated_layer_by_layer():
 
 @pytest.mark.parametrize("replacement", ["zero", "uniform"])
 def test_gates_may_be_more_precise_than_the_model(replacement):
-    """What a head puts out stays in the model's precision; what flows back to its gate is added up in the gate's."""
+    """The output of a head keeps the model's dtype; the gradient of its gate is accumulated in the gate's dtype."""
     model = zoo.tiny("bert").bfloat16()
     given = zoo.inputs(model)
     both = torch.rand(2, number(model), generator=torch.Generator().manual_seed(0))
@@ -189,7 +189,7 @@ def test_gates_may_be_more_precise_than_the_model(replacement):
 
 
 @pytest.mark.parametrize("kept", [torch.bfloat16, torch.float32])
-def test_the_mean_is_added_up_more_precisely_than_the_model(kept):
+def test_mean_is_accumulated_in_float64(kept):
     model = zoo.tiny("bert").to(kept)
     given, seen = zoo.inputs(model, batch=16, source=30, padded=False), {}
     side = batching.TokenView(
@@ -204,7 +204,7 @@ def test_the_mean_is_added_up_more_precisely_than_the_model(kept):
 
 
 @pytest.mark.parametrize("name", ["marian", "fsmt"])  # with a cache FSMT's decoder would see the words to come
-def test_the_mean_is_the_mean_over_tokens_that_are_there(name):
+def test_mean_leaves_out_padding(name):
     model = zoo.tiny(name)
     given = zoo.inputs(model)
     sides = [
@@ -241,7 +241,7 @@ def test_gates_carry_gradients_in_a_block_that_began_without():
     assert (ones.grad != 0).all()
 
 
-def test_a_fill_may_be_more_precise_than_the_model():
+def test_replacement_may_be_more_precise_than_the_model():
     model = zoo.tiny("bert")
     replacement = {
         site.key: torch.rand(site.heads, site.size, dtype=torch.float64) for site in heads.attention_sites(model)
@@ -274,7 +274,7 @@ def test_head_masks_are_refused(mask):
     model = zoo.tiny("marian")
     message = (
         f"MarianMTModel was called with {mask}: transformers 5 accepts head masks and ignores them, so no head would "
-        f"be masked; use headroles.gated(model, gates) instead"
+        f"be masked; use headroles.mask_heads(model, gates) instead"
     )
     with hr.mask_heads(model, torch.ones(number(model))), pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         model(**zoo.inputs(model), **{mask: torch.zeros(2, 4)})
@@ -283,10 +283,10 @@ def test_head_masks_are_refused(mask):
 def test_errors():
     model = zoo.tiny("bert")
     for given, replacement, message in [
-        (torch.ones(7), None, "expected gates of shape [8] or [batch, 8] for BertForMaskedLM, which has enc-self 2 "
-         "layers of 4 heads; got [7]"),
-        (torch.ones(8), "none", "unknown fill 'none'; known: zero, other, uniform, or a mapping (kind, layer) -> "
-         "[heads, size]"),
+        (torch.ones(7), None, "wrong number of gates: got shape [7]; expected [8] or [batch, 8] for BertForMaskedLM, "
+         "which has enc-self 2 layers of 4 heads"),
+        (torch.ones(8), "none", "unknown replacement 'none'; expected one of: zero, other, uniform, or a mapping "
+         "(kind, layer) -> [heads, size]"),
     ]:  # fmt: skip
         with (
             pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
@@ -298,11 +298,12 @@ def test_errors():
         hr.mask_heads(model, torch.ones(3, 8)),
     ):
         outputs(model, zoo.inputs(model))
-    message = "fill 'other' takes the output for the next example of the batch; this batch has only one"
+    message = "replacement 'other' is the output for the next example of the batch; this batch has only one"
     with pytest.raises(ValueError, match=f"^{message}$"), hr.mask_heads(model, torch.ones(8), replacement="other"):
         outputs(model, zoo.inputs(model, batch=1))
     message = (
-        "fill 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' interface"
+        "replacement 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' "
+        "attention interface"
     )
     with (
         pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
@@ -311,31 +312,31 @@ def test_errors():
         pass
 
 
-def test_heads_that_are_changed_before_the_projection_cannot_be_gated():
+def test_mask_heads_without_a_projection_raises():
     model = tiny_model("bitnet")  # a norm stands there
     message = (
-        "the heads of model.layers.0.self_attn in BitNetForCausalLM cannot be gated: something stands between them "
-        "and the output projection"
+        "the heads of model.layers.0.self_attn in BitNetForCausalLM cannot be masked: another operation stands "
+        "between them and the output projection"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), hr.mask_heads(model, torch.ones(number(model))):
         pass
 
 
-def test_the_closed_heads_are_those_that_were_named():
+def test_head_mask_is_zero_at_the_named_heads():
     model = zoo.tiny("marian")
-    shut = masking.head_mask(model, [("dec-self", 1, 2), ("cross", 0, 3)])
-    assert [head for head, gate in zip(heads.head_index(model), shut, strict=True) if gate != 1] == [
+    mask = masking.head_mask(model, [("dec-self", 1, 2), ("cross", 0, 3)])
+    assert [head for head, gate in zip(heads.head_index(model), mask, strict=True) if gate != 1] == [
         ("dec-self", 1, 2),
         ("cross", 0, 3),
     ]
-    assert shut.sum() == number(model) - 2
+    assert mask.sum() == number(model) - 2
     with pytest.raises(
         ValueError, match=r"^no head \('cross', 0, 4\) in MarianMTModel, which has enc-self 2 layers of "
     ):
         masking.head_mask(model, [("cross", 0, 4)])
 
 
-def test_a_gate_that_needs_no_gradient_gets_none_and_passes_it_on():
+def test_fixed_gates_get_no_gradient_and_pass_it_on():
     model = zoo.tiny("bert")
     fixed, given = torch.full((8,), 0.5), zoo.inputs(model)
     with hr.mask_heads(model, fixed):
@@ -354,7 +355,7 @@ def test_a_gate_that_needs_no_gradient_gets_none_and_passes_it_on():
 
 
 def outputs_plain(model, given):
-    """The outputs of a copy of `model` that nothing is attached to."""
+    """The outputs of a copy of `model` without hooks."""
     import copy
 
     bare = copy.deepcopy(model)

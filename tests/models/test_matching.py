@@ -1,4 +1,4 @@
-"""A tokenizer belongs to its model, by sizes, by what was loaded together, and by the model's own folder."""
+"""A tokenizer has to match its model: by sizes, by the tokenizer loaded with it, and by the model's folder."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def scored(one, other):
 
 
 def refused(one, other, wrong):
-    said = f"the tokenizer does not fit the model: {wrong}; load both from one checkpoint"
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+    message = f"the tokenizer does not fit the model: {wrong}; load both from one checkpoint"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         scored(one, other)
 
 
@@ -55,14 +55,14 @@ def shuffled():
     return tokenizer([*WORDS[1:], WORDS[0]], ["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
 
 
-def test_a_vocabulary_of_the_same_size_is_compared_with_that_of_load(folder, tmp_path):
+def test_vocabulary_differs_from_the_loaded_one(folder, tmp_path):
     one, own = hr.load(folder)
     folder.rename(tmp_path / "elsewhere")  # what `load` gave is known without the folder
     refused(one, shuffled(), SHUFFLED)
     assert len(scored(one, own)) == 2
 
 
-def test_a_vocabulary_of_the_same_size_is_compared_with_that_in_the_folder(folder):
+def test_vocabulary_differs_from_the_one_in_the_folder(folder):
     one = BertModel.from_pretrained(folder).eval()
     refused(one, shuffled(), SHUFFLED)
     assert len(scored(one, tokenizer())) == 2
@@ -92,11 +92,11 @@ def test_a_folder_with_the_tokenizer_of_another_model(tmp_path):
     hr.save(model(4000), tokenizer(), tmp_path / "right")
     assert hr.load(tmp_path / "right")  # fewer tokens alone
     hr.save(model(4000), shuffled(), tmp_path / "wrong")
-    said = "has 200 tokens, BertModel has embeddings for 4000, and its config has other ids for pad token"
-    with pytest.raises(ValueError, match=said):
+    message = "has 200 tokens, BertModel has embeddings for 4000, and its config has other ids for pad token"
+    with pytest.raises(ValueError, match=message):
         hr.load(tmp_path / "wrong")
 
 
-def test_a_copy_of_a_model_knows_its_folder(folder):
+def test_a_copied_model_is_compared_with_its_folder(folder):
     one, _ = hr.load(folder)
     refused(copy.deepcopy(one), shuffled(), SHUFFLED)

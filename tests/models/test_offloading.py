@@ -58,7 +58,7 @@ def test_ablation_is_the_same_with_weights_on_a_disk(whole, offloaded):
     pd.testing.assert_frame_equal(found, expected, rtol=0, atol=0)
 
 
-def test_heads_are_not_cut_out_of_weights_on_a_disk(offloaded):
+def test_removing_heads_of_offloaded_weights_raises(offloaded):
     message = f"the device_map of {type(offloaded).__name__} keeps weights away from it; load it whole to cut heads out"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.remove_heads(offloaded, [])
@@ -87,7 +87,7 @@ def test_the_command_takes_a_device_map_and_numbers_of_16_bits(folder, tmp_path)
     assert f"weights:{loading.revision(half)}|" in told
 
 
-def test_what_a_killed_run_left_of_a_model_goes_when_it_is_saved(folder, whole):
+def test_drafts_of_a_killed_run_are_removed_by_save(folder, whole):
     drafts = [folder.with_name(f".{folder.name}.{end}") for end in ("0123abcd", "4567cdef")]
     for draft in drafts:
         draft.mkdir()

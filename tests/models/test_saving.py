@@ -1,4 +1,4 @@
-"""A model is saved in a folder of its own: neither over another model nor into a study, and the same one again."""
+"""Saving: neither over another model nor into a study, but over the same model again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def whole(tmp_path):
     return hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole")
 
 
-def test_shrinking_again_is_the_same_and_onto_another_model_is_refused(whole, tmp_path):
+def test_removing_heads_again_is_the_same_and_another_model_is_refused(whole, tmp_path):
     smaller = tmp_path / "smaller"
     assert run("remove-heads", whole, GONE, "--output", smaller).code == 0
     before = contents(smaller)
@@ -36,9 +36,11 @@ def test_shrinking_again_is_the_same_and_onto_another_model_is_refused(whole, tm
     for place, there in ((smaller, before), (whole, contents(whole))):
         done = run("remove-heads", whole, "enc-self:0:0", "--output", place)
         assert done.code == 2
-        said = f"headroles: {re.escape(str(place))} holds another model: its config.json, model.safetensors would be "
+        message = (
+            f"headroles: {re.escape(str(place))} holds another model: its config.json, model.safetensors would be "
+        )
         assert re.fullmatch(
-            rf"{said}replaced or stay beside; name another folder, or overwrite it \(--overwrite\)\n", done.err
+            rf"{message}replaced or stay beside; name another folder, or overwrite it \(--overwrite\)\n", done.err
         )
         assert contents(place) == there
     assert run("remove-heads", whole, "enc-self:0:0", "--output", smaller, "--overwrite").code == 0
@@ -67,11 +69,11 @@ def test_weights_in_other_files_do_not_stay_beside(whole, tmp_path):
 def test_a_study_is_no_place_for_a_model(whole, tmp_path, monkeypatch):
     study = hr.Study(tmp_path / "study")
     study.keep("heads", "recipe", lambda: frame.table({"a": [1.0]}, frame.index({("enc-self", 0): 1}), "s"))
-    before, said = contents(study.folder), f"{study.folder} is a study: it holds heads.parquet; "
+    before, message = contents(study.folder), f"{study.folder} is a study: it holds heads.parquet; "
     monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("loaded before it was found out"))
     done = run("remove-heads", whole, GONE, "--output", study.folder)
-    assert (done.code, done.err) == (2, f"headroles: {said}name another folder for the model\n")
-    with pytest.raises(FileExistsError, match=re.escape(said)):
+    assert (done.code, done.err) == (2, f"headroles: {message}name another folder for the model\n")
+    with pytest.raises(FileExistsError, match=re.escape(message)):
         hr.save(zoo.tiny("bert"), tokens_of("bert"), study.folder)
     assert contents(study.folder) == before
 

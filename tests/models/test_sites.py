@@ -1,4 +1,4 @@
-"""Sites are found in every family by one spy forward, and every attention call is one of them."""
+"""One forward discovers the attention sites of every architecture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_sites_are_those_the_config_says(name):
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-def test_the_spy_leaves_no_trace(name):
+def test_discovery_leaves_no_trace(name):
     model = zoo.tiny(name).train()
     before = _traces(model)
     hr.attention_sites(model)
@@ -35,19 +35,19 @@ def test_a_shared_module_is_one_site_per_call():
 
 
 @pytest.mark.parametrize("name", ["mamba", "fnet"])
-def test_a_model_without_attention_says_so(name):
+def test_a_model_without_attention_raises(name):
     model = zoo.tiny(name)
     with pytest.raises(ValueError, match=f"^no attention found in {type(model).__name__} \\('{name}'\\): .*OUTSIDE"):
         hr.attention_sites(model)
 
 
-def test_what_is_no_model_is_refused():
+def test_not_a_transformers_model_raises():
     message = "expected a transformers model, got Linear; load one with headroles.load(name)"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         hr.attention_sites(torch.nn.Linear(2, 2))
 
 
-def test_a_head_out_of_range_is_refused_with_what_there_is():
+def test_check_head_out_of_range_raises():
     message = (
         "no head ('enc-self', 0, 8) in MarianMTModel, which has enc-self 3 layers of 8 heads, dec-self 1 layers of 4"
     )
@@ -55,7 +55,7 @@ def test_a_head_out_of_range_is_refused_with_what_there_is():
         heads.check_head(zoo.tiny("marian-asymmetric"), ("enc-self", 0, 8))
 
 
-def test_sites_are_found_anew_when_heads_are_cut_out():
+def test_sites_are_discovered_again_after_heads_are_removed():
     model = zoo.tiny("bert")
     assert hr.attention_sites(model)[0].heads == 4
     attention = model.bert.encoder.layer[0].attention
@@ -65,14 +65,14 @@ def test_sites_are_found_anew_when_heads_are_cut_out():
     assert [site.heads for site in hr.attention_sites(model)] == [3, 4]
 
 
-def test_an_interface_name_without_our_mask_function_would_lose_the_masks():
+def test_a_mask_function_is_registered_for_our_interface_name():
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     assert attention_hooks.NAME in ALL_MASK_ATTENTION_FUNCTIONS.valid_keys()
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "t5", "llama", "gpt2"])
-def test_transformers_still_swallows_head_masks(name):
+def test_transformers_still_ignores_head_masks(name):
     """The reason why we refuse them: when this fails, transformers has changed its mind."""
     model, given = zoo.tiny(name), None
     given = zoo.inputs(model)

@@ -1,4 +1,4 @@
-"""Two threads on one model, and forwards that fail half way: no number is another thread's, or another layer's."""
+"""Two threads on one model, and interrupted forwards: no number is of another thread or of another layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT = 30  # seconds after which a thread that should have gone on is taken to h
 
 
 class Threads:
-    """Runs functions in threads of their own and gives back what they gave, or raises what they raised."""
+    """Runs functions in threads and returns their results, or raises their errors."""
 
     def __init__(self):
         self.found, self.running = {}, []
@@ -49,7 +49,7 @@ class Threads:
 
 
 def traces(model):
-    """All that a block may leave behind."""
+    """The state that a block changes and has to restore."""
     hooks = [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in model.modules()]
     names = [config._attn_implementation for config in attention_hooks.configs_of(model)]
     grads = [parameter.requires_grad for parameter in model.parameters()]
@@ -102,7 +102,7 @@ def test_a_block_waits_until_that_of_another_thread_ends(name):
     assert traces(model) == before
 
 
-def test_a_part_of_a_model_is_not_free_either():
+def test_a_block_waits_for_a_block_of_a_part_of_the_model():
     model, inside, leave, entered = zoo.tiny("marian"), threading.Event(), threading.Event(), threading.Event()
 
     def first():
@@ -135,7 +135,7 @@ def test_a_forward_of_another_thread_is_an_error_while_a_block_is_open():
     assert len(seen) == 2
     for error in found.values():
         assert isinstance(error, RuntimeError)
-        assert "was called by a thread while a block of another thread changes or watches it" in str(error)
+        assert "was called by one thread while another thread masks or observes it" in str(error)
     assert model(**inputs).logits is not None
 
 
@@ -158,7 +158,7 @@ def test_tables_of_two_threads_are_those_of_one(name):
     assert traces(model) == before
 
 
-def test_models_of_one_config_do_not_take_its_attention_from_each_other():
+def test_models_that_share_a_config_keep_their_attention():
     """The first thread enters first and leaves first: the second still sees its attention, and all is as it was."""
     one = zoo.tiny("bert")
     other = type(one)(one.config).eval()
@@ -232,7 +232,7 @@ def failing(request):
     return model, fail
 
 
-def test_gates_act_on_their_own_layer_after_a_forward_that_failed(failing):
+def test_masking_assigns_layers_after_a_failed_forward(failing):
     model, fail = failing
     shut, inputs = torch.tensor([0.0, 1, 1, 1, 1, 1, 1, 1]), examples(model)
     with torch.no_grad(), hr.mask_heads(model, shut):
@@ -244,7 +244,7 @@ def test_gates_act_on_their_own_layer_after_a_forward_that_failed(failing):
 
 
 @pytest.mark.parametrize("cells", [None, 1])
-def test_watching_sees_its_own_layer_after_a_forward_that_failed(failing, cells):
+def test_capture_assigns_layers_after_a_failed_forward(failing, cells):
     model, fail = failing
     inputs, seen = examples(model), []
 
@@ -263,7 +263,7 @@ def test_watching_sees_its_own_layer_after_a_forward_that_failed(failing, cells)
         torch.testing.assert_close(weights, expected["enc-self", layer][:, :, :1], rtol=1e-5, atol=1e-6)
 
 
-def test_rules_end_with_a_forward_that_failed(failing):
+def test_lrp_rules_end_after_a_failed_forward(failing):
     model, fail = failing
     inputs = examples(model)
 
@@ -280,7 +280,7 @@ def test_rules_end_with_a_forward_that_failed(failing):
     assert _get_current_function_mode_stack() == []
 
 
-def test_a_forward_that_failed_is_no_step_of_learning(failing):
+def test_a_failed_forward_is_no_training_step(failing):
     model, fail = failing
     given, inputs = L0(strength=0.1).gates(model, _index(model), None), examples(model)
     given.horizon = 4

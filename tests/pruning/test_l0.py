@@ -417,8 +417,8 @@ def test_gates_of_another_model_are_refused_without_a_trace():
     model, gates = untrained(), gates_of(classifier(), L0(0.1))
     before = state(model)
     message = (
-        "expected gates of shape [4] or [batch, 4] for BertForSequenceClassification, which has enc-self 1 layers of 4 "
-        "heads; got [8]"
+        "wrong number of gates: got shape [8]; expected [4] or [batch, 4] for BertForSequenceClassification, which has "
+        "enc-self 1 layers of 4 heads"
     )
     with pytest.raises(ValueError, match=whole(message)), train_gates(model, gates):
         pass

@@ -613,11 +613,11 @@ def test_a_record_that_does_not_fit_the_weights_is_no_model(smaller):
     folder, told, config = smaller
     told["headroles"]["sites"][0]["heads"] = [0, 2]
     config.write_text(json.dumps(told))
-    unloadable(folder, "its record of heads is of weights of other sizes")
+    unloadable(folder, "config.headroles records other sizes than the weights have")
     told["headroles"]["sites"][0] |= {"heads": [0, 2, 3], "name": "model.encoder.layers.0.self_attn"}
     config.write_text(json.dumps(told))
     other = "'model.encoder.layers.0.self_attn', which BertForSequenceClassification does not have"
-    unloadable(folder, f"its record of heads speaks of {other}")
+    unloadable(folder, f"config.headroles refers to module {other}; the checkpoint was pruned for another class")
 
 
 def test_a_full_disk_leaves_the_model_there_was(smaller):
