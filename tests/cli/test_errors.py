@@ -37,6 +37,7 @@ from headroles.experiments import score_study
 from headroles.models import batching, loading
 from headroles.models.batching import encode
 from headroles.models.tokenization import NO_WORD, pieces, word_of
+from headroles.ablation.sweep import sweep
 from headroles.pruning.l0 import L0, SubsetSelection
 from headroles.tables import frame
 
@@ -706,8 +707,8 @@ def _survived(values: Sequence[float], **columns: Sequence[float]) -> pd.DataFra
 
 
 def _swept(metric: str = "loss", **options: Any) -> object:
-    chosen = hr.metrics.metric(metric)
-    return hr.sweep.sweep(planted.model(), planted.tokenizer(), TINY, [], chosen, **options)
+    chosen = hr.ablation.metrics.metric(metric)
+    return sweep(planted.model(), planted.tokenizer(), TINY, [], chosen, **options)
 
 
 @pytest.mark.parametrize(
@@ -717,9 +718,9 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: hr.efficiency(planted.model(), [], shares=[0], length=0), f"{SHARES}shares=[0], length=0, repeats=7"),
         (lambda: hr.efficiency(planted.model(), [], shares=[], repeats=1), f"{SHARES}shares=[], length=64, repeats=1"),
         (lambda: hr.evaluate(planted.model(), planted.tokenizer(), TINY, ["agreement"] * 2),
-         "metric 'agreement' is asked for twice; the rows are called by the name"),
-        (lambda: _swept(max_tokens=0), "expected a budget and a number of variants together of at least 1; got 0, 8"),
-        (lambda: _swept(heads_per_batch=0), "expected a budget and a number of variants together of at least 1; got 4096, 0"),
+         "duplicate metric 'agreement': got agreement, agreement; expected each once"),
+        (lambda: _swept(max_tokens=0), "max_tokens and heads_per_batch must be at least 1: got 0 and 8"),
+        (lambda: _swept(heads_per_batch=0), "max_tokens and heads_per_batch must be at least 1: got 4096 and 0"),
         (lambda: hr.survival_odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
          "roles and outcomes are of different heads: 3 and 2 rows"),
         (lambda: hr.predict_outcome(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
