@@ -76,5 +76,5 @@ def _partly(table: pd.DataFrame, found: pd.DataFrame) -> list[str]:
 
 def _short(why: str) -> str:
     """A reason without what follows from it, in one cell."""
-    text = re.sub(r"^heads cannot be cut out of \w+, gates close them: ", "", why).replace("|", "/")
+    text = re.sub(r"^heads cannot be removed from \w+; mask them instead: ", "", why).replace("|", "/")
     return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " ..."
