@@ -133,7 +133,7 @@ def test_heads_may_be_replaced_by_something_else_than_nothing():
 def test_a_signature_says_what_was_closed_and_measured():
     fields = dict(field.partition(":")[::2] for field in frame.provenance(drawn("gpt2"), "value").split("|"))
     expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "examples": "6"}
-    expected |= {"metric": "Agreement()", "replacement": "zero", "n_resamples": "20", "seed": "0"}
+    expected |= {"metric": "Agreement()", "fill": "zero", "resamples": "20", "seed": "0"}
     assert expected.items() <= fields.items()
 
 

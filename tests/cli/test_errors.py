@@ -30,6 +30,7 @@ from helpers.messages import line, whole
 from transformers import PreTrainedModel
 
 import headroles as hr
+from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import write
 from headroles.data.stanza_parser import parse
@@ -37,7 +38,6 @@ from headroles.experiments import score_study
 from headroles.models import batching, loading
 from headroles.models.batching import encode
 from headroles.models.tokenization import NO_WORD, pieces, word_of
-from headroles.ablation.sweep import sweep
 from headroles.pruning.l0 import L0, SubsetSelection
 from headroles.tables import frame
 
