@@ -125,4 +125,6 @@ def test_a_notebook_runs_in_a_kernel_of_jupyter(opened):
 
     book = opened("6_roles_meet_survival")
     NotebookClient(book, timeout=300, resources={"metadata": {"path": str(FOLDER)}}).execute()
-    assert [cell.execution_count for cell in book.cells if cell.cell_type == "code"][-1] == len(code("6_roles_meet_survival"))
+    assert [cell.execution_count for cell in book.cells if cell.cell_type == "code"][-1] == len(
+        code("6_roles_meet_survival")
+    )

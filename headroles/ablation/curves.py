@@ -1,4 +1,4 @@
-"""Curves: what is left of a model's work when more and more of its heads are closed, in a given order."""
+"""Ablation curves: a metric as more and more heads are masked together, in a given order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.runner import Fill
 from headroles.ablation.sweep import sweep
+from headroles.ablation.units import Replacement, on_disk
 from headroles.data.corpus import Corpus
-from headroles.models import heads as families
 from headroles.models import loading
+from headroles.models.heads import head_index
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.scores import score as measure
 from headroles.scores.accumulator import bounds, counting
@@ -41,50 +41,63 @@ def ablation_curve(
     *,
     metric: str | Metric | Objective = "agreement",
     steps: int = 10,
-    replacement: Fill = "zero",
+    replacement: Replacement = "zero",
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,
     folder: str | Path | None = None,
 ) -> pd.DataFrame:
-    """The metric when the first heads of each order are closed together: a row per order and number of closed heads.
+    """Measure a metric while the first heads of each order are masked together (Michel et al. 2019, section 4.2).
 
-    Michel et al. 2019, section 4.2. Heads are closed in `steps` steps of equal size, each time relative to the whole
-    model; an order has all heads of the model, or all of those that are to be closed. Metrics and fills are those of
-    `ablate`, or any objective; finished batches are kept in `folder`. Columns: `order`, `closed`, `share` (of the heads
-    of the order), `value` with `low` and `high`, its 95 % interval over Poisson bootstrap resamples of the examples,
-    the same for all orders, and `change` against the intact model, paired, with its own `.low` and `.high`. Rows of
-    share 0 are the intact model. `table.attrs` hold the resampled values for `areas`.
-    Raises ValueError for an order with a head twice or one the model lacks.
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metric is measured.
+        orders: Name -> heads, (kind, layer, head) each, the first masked first: all heads of the model or some.
+        metric: Name of a metric (`list_metrics`) or objective, or one of them.
+        steps: Number of steps of equal size in which the heads of an order are masked.
+        replacement: What replaces the output of a masked head, as in `ablate`.
+        max_tokens: Tokens in one forward pass.
+        n_resamples: Bootstrap resamples of the examples, the same for all orders.
+        seed: Seed of the resamples, and of the examples that "resample" draws.
+        folder: Where finished batches are kept; an interrupted run continues after them.
+
+    Returns:
+        A table with a row per order and number of masked heads; `attrs` hold the resampled values for `areas`.
+
+        - order: name of the order.
+        - closed, share: number of masked heads, and their share of the order; 0 is the intact model.
+        - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
+        - change, change.low, change.high: difference from the intact model, paired.
     """
-    listed: dict[str, list[Head]] = {name: [*map(_head, order)] for name, order in orders.items()}
-    plans = [(name, count) for name, order in listed.items() for count in _counts(name, order, steps)]
-    closed = [frozenset(listed[name][:count]) for name, count in plans]
-    place = None if folder is None else Path(folder)
-    variants = list(dict.fromkeys(filter(None, closed)))
-    found = sweep(
+    listed: dict[str, list[Head]] = {
+        name: [(kind, layer, head) for kind, layer, head in order] for name, order in orders.items()
+    }
+    points = [(name, count) for name, order in listed.items() for count in _counts(name, order, steps)]
+    masked = [frozenset(listed[name][:count]) for name, count in points]
+    stats = sweep(
         model,
         tokenizer,
         corpus,
-        variants,
+        list(dict.fromkeys(filter(None, masked))),
         the_metric(metric),
         replacement=replacement,
         max_tokens=max_tokens,
-        folder=place,
+        folder=None if folder is None else Path(folder),
         seed=seed,
     )
-    weights = counting(found.numbers, n_resamples, seed).numpy()
+    weights = counting(stats.numbers, n_resamples, seed).numpy()
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        each = found.closed | {frozenset(): found.intact}
-        values = np.stack([found.metric.value(weights @ each[one]) for one in closed])  # [plan, 1 + resamples]
-        changes = values - found.metric.value(weights @ found.intact)
-    low, high = bounds(values[:, 1:]) if n_resamples else np.full((2, len(plans)), np.nan)
-    less, more = bounds(changes[:, 1:]) if n_resamples else np.full((2, len(plans)), np.nan)
-    table = pd.DataFrame(plans, columns=["order", "closed"])
-    table["share"] = [count / len(listed[name]) for name, count in plans]
+        parts = stats.closed | {frozenset(): stats.intact}
+        values = np.stack([stats.metric.value(weights @ parts[heads]) for heads in masked])  # [point, 1 + resamples]
+        changes = values - stats.metric.value(weights @ stats.intact)
+    low, high = bounds(values[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
+    less, more = bounds(changes[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
+    table = pd.DataFrame(points, columns=["order", "closed"])
+    table["share"] = [count / len(listed[name]) for name, count in points]
     table = table.assign(value=values[:, 0], low=low, high=high)
     table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
-    text = f"{found.signature}|{frame.sign(resamples=n_resamples, seed=seed)}"
+    text = f"{stats.signature}|{frame.sign(resamples=n_resamples, seed=seed)}"
     table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
     return table
 
@@ -100,56 +113,76 @@ def curves_in(
     kind: Kind | Literal["each"] | None = None,
     **options: Any,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`curve` and its `areas` in a study: `curves-METRIC[-KIND]` and `areas-...`, kept if they were made from the same.
+    """Measure ablation curves and their areas in a study, or load the tables if the study has them.
 
-    `kind` is what the orders are of, and only names the tables. `options` are those of `curve`.
+    Args:
+        study: Where `curves-METRIC[-KIND]` and `areas-METRIC[-KIND]` are kept.
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metric is measured.
+        orders: Name -> heads, the first masked first.
+        metric: Name of a metric or objective.
+        kind: Kind of the heads in the orders; only names the tables.
+        **options: Further options of `ablation_curve`.
+
+    Returns:
+        The table of `ablation_curve`, and that of `areas`.
     """
     name = "-".join([metric, *([kind] if kind else [])])
-    told = {label: " ".join(map(str, order)) for label, order in orders.items()}
-    recipe = frame.sign(
+    written = {label: " ".join(map(str, order)) for label, order in orders.items()}
+    shown = options | {"replacement": on_disk(options["replacement"])} if "replacement" in options else options
+    key = frame.sign(
         weights=loading.revision(model),
         configuration=loading.configuration(model, tokenizer),
         text=corpus.hash,
         metric=the_metric(metric),
-        orders=hashlib.sha256(repr(told).encode()).hexdigest()[:12],
-        options=",".join(f"{key}={value}" for key, value in sorted(options.items())),
+        orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
+        options=",".join(f"{option}={value}" for option, value in sorted(shown.items())),
         headroles=version("headroles"),
     )
 
-    @cache  # several artefacts ask for it in one run
-    def drawn() -> pd.DataFrame:
+    @cache  # both tables need it
+    def curve() -> pd.DataFrame:
         return ablation_curve(model, tokenizer, corpus, orders, metric=metric, folder=study.work / ".sweeps", **options)
 
-    table = study.keep(f"curves-{name}", recipe, drawn)
-    return table, study.keep(f"areas-{name}", recipe, lambda: areas(drawn()))
+    table = study.keep(f"curves-{name}", key, curve)
+    return table, study.keep(f"areas-{name}", key, lambda: areas(curve()))
 
 
 def orders(
     table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | Literal["each"] | None = None, seeds: int = 0
 ) -> dict[str, list[Head]]:
-    """The heads of a table by columns, and so many random orders, "random 0" ...; all, or those of a kind.
+    """Order the heads of a table by columns and at random.
 
-    With `kind="each"` there are such orders of every kind, "cross by importance" ... (Fig. 4). The smallest value comes
-    first; with a minus before the column's name the largest: the reverse order. Raises ValueError for a column the
-    table lacks.
+    Args:
+        table: A table of heads.
+        columns: Names of columns; the smallest value comes first. A minus before the name reverses the order.
+        kind: Kind of the heads, by default all. "each" makes orders of every kind, "cross by importance" and so on
+            (Michel et al. 2019, Fig. 4).
+        seeds: Number of random orders, "random 0" and so on.
+
+    Returns:
+        Name of the order -> heads, (kind, layer, head) each; heads without a value come last.
+
+    Raises:
+        ValueError: If the table lacks a column.
     """
     if kind == "each":
-        kinds = table.index.unique("kind")
-        parts = {each: orders(table, columns, kind=each, seeds=seeds) for each in kinds}
-        return {f"{each} by {name}": order for each, part in parts.items() for name, order in part.items()}
+        parts = {one: orders(table, columns, kind=one, seeds=seeds) for one in table.index.unique("kind")}
+        return {f"{one} by {name}": order for one, part in parts.items() for name, order in part.items()}
     rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
     lacking = [name for name in columns if name.removeprefix("-") not in rows]
     if lacking:
         known = ", ".join(name for name in map(str, rows) if not name.endswith((".low", ".high")))
         raise ValueError(f"no column {lacking[0]!r} to order heads by; known: {known}")
-    found = {}
+    ordered = {}
     for name in columns:
         values = rows[name.removeprefix("-")]
         rising = values.dropna().sort_values(kind="stable").index.tolist()
         unknown = values.index[values.isna()].tolist()
-        found[name] = (rising[::-1] if name.startswith("-") else rising) + unknown
+        ordered[name] = (rising[::-1] if name.startswith("-") else rising) + unknown
     chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
-    return found | chance
+    return ordered | chance
 
 
 def order_again(
@@ -163,54 +196,74 @@ def order_again(
     steps: int = 10,
     **options: Any,
 ) -> list[Head]:
-    """The heads of a model by a score that is computed again after each of `steps` steps, the heads so far closed.
+    """Order heads by a score that is computed again after each step, with the heads so far masked.
 
-    The smallest of what is left comes first (Michel et al. 2019's released scripts: `--exact_pruning`). `column` is by
-    default the score's first; all heads, or those of a `kind`. `options` are those of `score`.
+    The smallest score comes first (Michel et al. 2019's released scripts, `--exact_pruning`).
+
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the score is computed.
+        score: A score or its name.
+        column: Column of the score, by default the first.
+        kind: Kind of the heads, by default all.
+        steps: Number of steps of equal size.
+        **options: Further options of `score`.
+
+    Returns:
+        The heads, (kind, layer, head) each.
+
+    Raises:
+        ValueError: If `steps` is below 1.
     """
-    left = [head for head in families.head_index(model) if kind in (None, head[0])]
-    size, gone, rest = len(left), list[Head](), list[Head]()
+    left = [head for head in head_index(model) if kind in (None, head[0])]
+    size, masked, rest = len(left), list[Head](), list[Head]()
     if steps < 1:
-        raise ValueError(f"expected at least one step; got {steps}")
+        raise ValueError(f"too few steps: got {steps}; expected at least 1")
     for step in range(1, steps + 1):
-        count = round(size * step / steps) - len(gone)
+        count = round(size * step / steps) - len(masked)
         if not count:
             continue
-        with mask_heads(model, head_mask(model, gone)):
+        with mask_heads(model, head_mask(model, masked)):
             try:
-                found = measure(model, tokenizer, corpus, [score], **{"n_resamples": 0, **options})
-            except ValueError:  # nothing depends on what is left: its order stays
-                if not gone:
+                table = measure(model, tokenizer, corpus, [score], **{"n_resamples": 0, **options})
+            except ValueError:  # no output depends on the remaining heads: their order stays
+                if not masked:
                     raise
-                return gone + rest
-        ranked = found[column or found.columns[0]].loc[left].sort_values(kind="stable").index.tolist()
-        gone, rest = gone + ranked[:count], ranked[count:]
+                return masked + rest
+        ranked = table[column or table.columns[0]].loc[left].sort_values(kind="stable").index.tolist()
+        masked, rest = masked + ranked[:count], ranked[count:]
         left = [head for head in left if head in rest]
-    return gone
+    return masked
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:
-    """The mean height of each order's curve over the share of closed heads (trapezoids): a row per order, best first.
+    """Compute the area under each ablation curve: the mean metric over the share of masked heads (trapezoids).
 
-    `area.low` and `area.high` bound its 95 % interval; `order` is the index.
+    Args:
+        table: A table of `ablation_curve` as it was returned; a table that was loaded lacks the resampled values.
+
+    Returns:
+        A table with a row per order, largest area first: `area`, and `area.low` and `area.high`, its 95 % interval.
+
+    Raises:
+        ValueError: If the table lacks the resampled values.
     """
     if "draws" not in table.attrs:
-        raise ValueError(
-            "areas need the resampled values that ride in a fresh table of curve; those of a file are gone"
-        )
+        raise ValueError("the table has no resampled values: areas need the table that ablation_curve returned")
     draws: Array = table.attrs["draws"].values
     rows = {}
     for name, part in table.reset_index(drop=True).groupby("order", sort=False):
-        found = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)
-        low, high = bounds(found[None, 1:]) if found.shape[0] > 1 else np.full((2, 1), np.nan)
-        rows[name] = {"area": found[0], "area.low": low[0], "area.high": high[0]}
-    found = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
-    found.attrs["signatures"] = dict.fromkeys(found.columns, frame.provenance(table, "value"))
-    return found
+        heights = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)  # [1 + resamples]
+        low, high = bounds(heights[None, 1:]) if heights.shape[0] > 1 else np.full((2, 1), np.nan)
+        rows[name] = {"area": heights[0], "area.low": low[0], "area.high": high[0]}
+    areas = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
+    areas.attrs["signatures"] = dict.fromkeys(areas.columns, frame.provenance(table, "value"))
+    return areas
 
 
 class _Draws:
-    """Resampled values that ride in attrs: pandas compares and copies attrs, and must find nothing to compare."""
+    """Holder of resampled values in `attrs`, which pandas compares and copies: it neither compares nor copies."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -219,15 +272,10 @@ class _Draws:
         return self
 
 
-def _head(given: Head) -> Head:
-    kind, layer, head = given
-    return kind, layer, head
-
-
 def _counts(name: str, order: list[Head], steps: int) -> list[int]:
     if steps < 1 or len(set(order)) < len(order) or not order:
         raise ValueError(
-            f"order {name!r} of {len(order)} heads cannot be closed in {steps} steps; "
+            f"order {name!r} of {len(order)} heads cannot be masked in {steps} steps; "
             f"give each head once, and at least one step"
         )
     return sorted({round(len(order) * step / steps) for step in range(steps + 1)})

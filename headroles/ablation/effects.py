@@ -1,14 +1,14 @@
-"""Ablation: what happens when a head is switched off, for every head, with intervals and corrected tests."""
+"""Ablation: mask every head or set of heads of a model and measure the change of a metric."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -16,20 +16,18 @@ from headroles.ablation.early_stopping import staged
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.runner import Fill
 from headroles.ablation.significance import best, effects
 from headroles.ablation.sweep import sweep
+from headroles.ablation.units import Replacement, Unit, check_choices, masked_heads, on_disk
 from headroles.data.corpus import Corpus
-from headroles.models import heads as families
 from headroles.models import loading
+from headroles.models.heads import head_index
 from headroles.models.masking import Head
 from headroles.scores.accumulator import rounded
 from headroles.tables import frame
 from headroles.tables.study import Study
 
-Unit = Literal["single", "rest", "layer", "kind"]
-UNITS: tuple[Unit, ...] = get_args(Unit)
-KEPT = 1000  # resamples that ride in a table: more are for p, of which many tests need small ones
+KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
 
 
 def ablate(
@@ -38,8 +36,8 @@ def ablate(
     corpus: Corpus,
     *,
     metric: str | Metric = "loss",
-    unit: Unit = "single",
-    replacement: Fill = "zero",
+    unit: Unit = "head",
+    replacement: Replacement = "zero",
     early: bool = False,
     max_tokens: int = 4096,
     heads_per_batch: int = 8,
@@ -47,33 +45,45 @@ def ablate(
     seed: int = 0,
     folder: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Close heads and measure what changes (Michel et al. 2019, section 3): a row per head.
+    """Ablate every head and measure the change of a metric (Michel et al. 2019, section 3).
 
-    `plan`: each head alone ("single"), all other heads of its layer ("rest": all but one), its whole "layer", or all
-    heads of its "kind". `fill`: what a closed head puts out: "zero", its "mean" over the corpus, the output for an
-    "other" example of like length, drawn by `seed` (`sweep`), that of "uniform" attention, or nothing while the rest of
-    its layer is scaled up ("rescale").
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metric is measured.
+        metric: Name of a metric (`list_metrics`) or of an objective, or a metric.
+        unit: What is masked for each head: the "head" alone, all other heads of its layer ("all_but_one"), its whole
+            "layer", or all heads of its "kind".
+        replacement: What replaces the output of a masked head: "zero"; its "mean" over the corpus; its output for
+            another example of similar length ("resample"); its output under "uniform" attention; or zero while the
+            remaining heads of its layer are scaled up ("rescale").
+        early: Stop measuring a head once it is clear whether its p is below 0.01 (`staged` describes the risks).
+        max_tokens: Tokens in one forward pass.
+        heads_per_batch: Variants of the model in one forward pass.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the resamples, and of the examples that "resample" and `early` draw.
+        folder: Where finished batches are kept; an interrupted run continues after them.
 
-    Columns, where c is `ablation[metric]`, with plan, fill and "early" after the metric where they are not "single",
-    "zero" and False: c is metric(closed) - metric(intact); `c.low` and `c.high` bound its 95 % interval over paired
-    Poisson bootstrap resamples of the examples; `c.p` is two-sided, of a paired t-test where the metric is a mean (of a
-    ratio, by the delta method), otherwise of the paired bootstrap (Koehn 2004), and then at least 2 / (resamples + 1),
-    so that many heads need many resamples; `c.holm` and `c.bh` are p corrected for all that was tested, after Holm and
-    after Benjamini and Hochberg. `early` runs a head only until it is clear whether p is below 0.01 (`stopping.staged`
-    has the risks); `c.examples` then says on how many examples. How it is run: `sweep`.
+    Returns:
+        A table with a row per head. The column name c is `ablation[metric]`; unit, replacement and "early" follow the
+        metric if they are not the defaults.
+
+        - c: metric(ablated) - metric(intact).
+        - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples.
+        - c.p: two-sided p-value, of a paired t-test if the metric is a mean (of a ratio, by the delta method),
+          otherwise of the paired bootstrap (Koehn 2004). The latter is at least 2 / (n_resamples + 1), so that many
+          heads need many resamples.
+        - c.holm, c.bh: p corrected for all tests after Holm, and after Benjamini and Hochberg.
+        - c.examples: number of examples on which a head was measured (with `early`).
+
+    Example:
+        >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
+        >>> table["ablation[loss]"].nlargest(3)
     """
-    index = families.head_index(model)
-    run = _sweeping(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, seed)
+    ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, seed)
     place = None if folder is None else Path(folder)
-    return _told(
-        run(max_tokens=max_tokens, heads_per_batch=heads_per_batch, folder=place),
-        index,
-        unit,
-        replacement,
-        early,
-        n_resamples,
-        seed,
-    )
+    stats = ablation.run(max_tokens=max_tokens, heads_per_batch=heads_per_batch, folder=place)
+    return ablation.effects(stats, n_resamples)
 
 
 def ablate_sets(
@@ -83,28 +93,43 @@ def ablate_sets(
     sets: Mapping[str, Iterable[Head]],
     *,
     metric: str | Metric = "loss",
-    replacement: Fill = "zero",
+    replacement: Replacement = "zero",
     n_resamples: int = 1000,
     seed: int = 0,
     **options: Any,
 ) -> pd.DataFrame:
-    """Close sets of heads, each by its name, and measure what changes: a row per set, the columns of `ablate`.
+    """Ablate sets of heads and measure the change of a metric.
 
-    `options` are those of `sweep`.
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metric is measured.
+        sets: Name -> heads, (kind, layer, head) each, that are masked together.
+        metric: Name of a metric or objective, or a metric.
+        replacement: What replaces the output of a masked head, as in `ablate`.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the resamples, and of the examples that "resample" draws.
+        **options: Further options of `sweep` (`max_tokens`, `heads_per_batch`, `folder`, `rows`).
+
+    Returns:
+        A table with a row per set, with the columns of `ablate`.
+
+    Raises:
+        ValueError: If there is no set.
     """
     chosen = the_metric(metric)
     if not sets:
-        raise ValueError("nothing to close: give at least one set of heads")
-    closed = {name: frozenset(tuple(head) for head in given) for name, given in sets.items()}
-    variants = list(dict.fromkeys(closed.values()))
-    found = sweep(model, tokenizer, corpus, variants, chosen, replacement=replacement, seed=seed, **options)
-    effect = effects(found, n_resamples=n_resamples, seed=seed)
-    rows = [variants.index(each) for each in closed.values()]
+        raise ValueError("nothing to ablate: got no set of heads; expected at least one")
+    masked = {name: frozenset(tuple(head) for head in heads) for name, heads in sets.items()}
+    variants = list(dict.fromkeys(masked.values()))
+    stats = sweep(model, tokenizer, corpus, variants, chosen, replacement=replacement, seed=seed, **options)
+    effect = effects(stats, n_resamples=n_resamples, seed=seed)
+    rows = [variants.index(heads) for heads in masked.values()]
     columns = {f"ablation[{chosen.name}]{end}": values[rows] for end, values in effect.columns.items()}
-    table = pd.DataFrame(columns, index=pd.Index(list(closed), name="set")).drop(
+    table = pd.DataFrame(columns, index=pd.Index(list(masked), name="set")).drop(
         columns=f"ablation[{chosen.name}].examples"
     )
-    text = f"{found.signature}|{frame.sign(intact=f'{effect.intact:.6g}', resamples=n_resamples, seed=seed)}"
+    text = f"{stats.signature}|{frame.sign(intact=f'{effect.intact:.6g}', resamples=n_resamples, seed=seed)}"
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
 
@@ -116,96 +141,107 @@ def closed_in(
     corpus: Corpus,
     *,
     metric: str = "loss",
-    unit: Unit = "single",
-    replacement: Fill = "zero",
+    unit: Unit = "head",
+    replacement: Replacement = "zero",
     early: bool = False,
     n_resamples: int = 1000,
     seed: int = 0,
     **options: Any,
 ) -> pd.DataFrame:
-    """`ablate` in a study: the table `ablation-METRIC-PLAN-FILL`, kept if it was made from the same.
+    """Ablate every head in a study, or load the table if the study has it.
 
-    Beside it are `examples-METRIC-PLAN-FILL`, the statistics of each example from which it was told without the model,
-    and for the plan "rest" `best-METRIC-FILL` and `best-METRIC-FILL-halves` (`significance.best`). A run that was
-    stopped goes on after its last finished batch. `options` are those of `ablate`.
+    The study keeps `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind it, `examples-...`. For the
+    unit "all_but_one" it also keeps `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). File names
+    have the words of `on_disk`. An interrupted run continues after its last finished batch.
+
+    Args:
+        study: Where the tables are kept.
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metric is measured.
+        metric: Name of a metric or objective.
+        unit: What is masked for each head, as in `ablate`.
+        replacement: What replaces the output of a masked head, as in `ablate`.
+        early: Stop measuring a head once its result is clear, as in `ablate`.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the resamples, and of the examples that are drawn.
+        **options: Further options of `sweep` (`max_tokens`, `heads_per_batch`).
+
+    Returns:
+        The table of `ablate`.
     """
-    name = f"{metric}-{unit}-{replacement}{'-early' if early else ''}"
-    index, chosen = families.head_index(model), the_metric(metric)
-    recipe = frame.sign(
+    ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, seed)
+    filled = f"{metric}-{on_disk(replacement)}"
+    name = f"{metric}-{on_disk(unit)}-{on_disk(replacement)}{'-early' if early else ''}"
+    key = frame.sign(
         weights=loading.revision(model),
         configuration=loading.configuration(model, tokenizer),
         text=corpus.hash,
-        metric=chosen,
-        seed=seed if early or replacement == "other" else None,
+        metric=ablation.metric,
+        seed=seed if early or replacement == "resample" else None,
         headroles=version("headroles"),
     )
 
-    @cache  # several artefacts ask for it in one run
-    def found() -> ExampleStats:
-        run = _sweeping(model, tokenizer, corpus, chosen, unit, replacement, early, seed)
-        asked: dict[str, Any] = {"folder": study.work / ".sweeps"} | options
-        kept = study.keep(f"examples-{name}", recipe, lambda: run(**asked).table())
-        return ExampleStats.of(kept, chosen)
+    @cache  # several tables need them
+    def stats() -> ExampleStats:
+        run = {"folder": study.work / ".sweeps"} | options
+        table = study.keep(f"examples-{name}", key, lambda: ablation.run(**run).table())
+        return ExampleStats.of(table, ablation.metric)
 
-    def keep(name: str, tell: Any) -> pd.DataFrame:
-        return study.keep(name, f"{recipe}|resamples:{n_resamples}|seed:{seed}", tell)
+    def keep(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        return study.keep(name, f"{key}|resamples:{n_resamples}|seed:{seed}", compute)
 
-    if unit == "rest" and not early:
-        kept: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
-        keep(f"best-{metric}-{replacement}", lambda: best(found(), index, **kept))
-        if len(found().numbers) > 1:
-            keep(f"best-{metric}-{replacement}-halves", lambda: best(found(), index, halves=True, **kept))
-    return keep(f"ablation-{name}", lambda: _told(found(), index, unit, replacement, early, n_resamples, seed))
+    def best_heads(*, halves: bool = False) -> pd.DataFrame:
+        return best(stats(), head_index(model), halves=halves, n_resamples=n_resamples, seed=seed)
 
-
-def _sweeping(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    metric: Metric,
-    unit: Unit,
-    replacement: Fill,
-    early: bool,
-    seed: int,
-) -> Any:
-    """What runs a plan, once told the options of `sweep`."""
-    if unit not in UNITS:
-        raise ValueError(f"unknown plan {unit!r}; known: {', '.join(UNITS)}")
-    index = families.head_index(model)
-    variants = list(dict.fromkeys(_closed(tuple(head), list(index), unit) for head in index))
-
-    def run(**options: Any) -> ExampleStats:
-        given: dict[str, Any] = {"replacement": replacement, "seed": seed, **options}
-        run = staged if early else sweep
-        return run(model, tokenizer, corpus, variants, metric, **given)
-
-    return run
+    if unit == "all_but_one" and not early:
+        keep(f"best-{filled}", best_heads)
+        if len(stats().numbers) > 1:
+            keep(f"best-{filled}-halves", lambda: best_heads(halves=True))
+    return keep(f"ablation-{name}", lambda: ablation.effects(stats(), n_resamples))
 
 
-def _told(
-    found: ExampleStats, index: Any, unit: Unit, replacement: Fill, early: bool, n_resamples: int, seed: int
-) -> pd.DataFrame:
-    """The table of effects of a sweep."""
-    how = [
-        *([] if unit == "single" else [unit]),
-        *([] if replacement == "zero" else [replacement]),
-        *(["early"] if early else []),
-    ]
-    name = f"ablation[{' '.join([found.metric.name, *how])}]"
-    effect = effects(found, n_resamples=n_resamples, seed=seed)
-    variants = list(found.closed)
-    rows = np.array([variants.index(_closed(tuple(head), list(index), unit)) for head in index])
-    kept = {end: values for end, values in effect.columns.items() if early or end != ".examples"}
-    columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
-    fields = {"intact": f"{effect.intact:.6g}", "plan": unit} | ({"early": early} if early else {})
-    text = f"{found.signature}|{frame.sign(**fields, resamples=n_resamples, seed=seed)}"
-    draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None
-    return frame.table(columns, index, text, draws=draws)
+@dataclass(frozen=True)
+class AblationSweep:
+    """Ablation of every head of a model: `run` measures example statistics, `effects` computes the table."""
 
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    corpus: Corpus
+    metric: Metric
+    unit: Unit = "head"
+    replacement: Replacement = "zero"
+    early: bool = False
+    seed: int = 0
 
-def _closed(head: Head, index: list[Head], unit: Unit) -> HeadSet:
-    """The heads that a plan closes for a head."""
-    if unit == "single":
-        return frozenset([head])
-    same = (each for each in index if each[0] == head[0] and (unit == "kind" or each[1] == head[1]))
-    return frozenset(each for each in same if unit != "rest" or each != head)
+    def __post_init__(self) -> None:
+        check_choices(self.unit, self.replacement)
+
+    @cached_property
+    def variants(self) -> list[HeadSet]:
+        """Heads masked for each head of the model, in the order of the table's rows."""
+        heads = [(kind, layer, head) for kind, layer, head in head_index(self.model)]
+        return [masked_heads(head, heads, self.unit) for head in heads]
+
+    def run(self, **options: Any) -> ExampleStats:
+        """Measure the example statistics of the intact model and of all variants; options are those of `sweep`."""
+        run: Any = staged if self.early else sweep
+        variants = list(dict.fromkeys(self.variants))
+        options = {"replacement": self.replacement, "seed": self.seed, **options}
+        stats: ExampleStats = run(self.model, self.tokenizer, self.corpus, variants, self.metric, **options)
+        return stats
+
+    def effects(self, stats: ExampleStats, n_resamples: int = 1000) -> pd.DataFrame:
+        """Compute the table of `ablate` from example statistics."""
+        unit, replacement = on_disk(self.unit), on_disk(self.replacement)
+        usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero"), ("early", not self.early))
+        name = f"ablation[{' '.join([self.metric.name, *(word for word, is_usual in usual if not is_usual)])}]"
+        effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
+        measured = list(stats.closed)
+        rows = [measured.index(variant) for variant in self.variants]
+        kept = {end: values for end, values in effect.columns.items() if self.early or end != ".examples"}
+        fields = {"intact": f"{effect.intact:.6g}", "plan": unit} | ({"early": True} if self.early else {})
+        text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"
+        columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
+        draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None
+        return frame.table(columns, head_index(self.model), text, draws=draws)

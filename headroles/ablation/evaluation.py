@@ -1,4 +1,4 @@
-"""Evaluation: what metrics an intact model reaches on a corpus, with intervals."""
+"""Evaluation: measure metrics of an intact model on a corpus, with intervals."""
 
 from __future__ import annotations
 
@@ -29,17 +29,31 @@ def evaluate(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A row per metric: its `value`, with `low` and `high`, the 95 % interval over bootstrap resamples of examples.
+    """Measure metrics of a model on a corpus.
 
-    The metrics are those of `ablate`. Raises ValueError where the model or the corpus does not have one.
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which the metrics are measured.
+        metrics: Names of metrics (`list_metrics`) or objectives, or metrics.
+        max_tokens: Tokens in one forward pass.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the resamples.
+
+    Returns:
+        A table with a row per metric: `value`, and `low` and `high`, its 95 % interval over the resamples.
+
+    Raises:
+        ValueError: If a metric is repeated or unknown, or the model or the corpus does not have it.
     """
+    chosen = [the_metric(given) for given in metrics]
+    names = [metric.name for metric in chosen]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")
     rows = {}
-    for given in metrics:
-        chosen = the_metric(given)
-        found = sweep(model, tokenizer, corpus, [], chosen, max_tokens=max_tokens, heads_per_batch=1)
-        if chosen.name in rows:
-            raise ValueError(f"metric {chosen.name!r} is asked for twice; the rows are called by the name")
-        rows[chosen.name] = worth(found, n_resamples=n_resamples, seed=seed)
+    for metric in chosen:
+        stats = sweep(model, tokenizer, corpus, [], metric, max_tokens=max_tokens, heads_per_batch=1)
+        rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
     text = frame.sign(
         model=loading.name(model),
@@ -55,7 +69,16 @@ def evaluate(
 
 
 def worth(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
-    """What the intact model of a sweep reaches: `value`, with `low` and `high`."""
+    """Compute the metric of the intact model of a sweep.
+
+    Args:
+        found: Example statistics.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the resamples.
+
+    Returns:
+        `value`, and `low` and `high`, its 95 % interval.
+    """
     weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         values = found.metric.value(weights @ found.intact)[None]

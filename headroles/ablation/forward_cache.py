@@ -1,4 +1,4 @@
-"""Replay: run a batch again with other gates, many variants at once, but not what they cannot have changed."""
+"""Forward cache: run variants of a batch without recomputing what their masked heads cannot change."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ NEVER = 10**9
 
 
 class Replay:
-    """The forward of one batch by the intact model, kept piece by piece, and its variants.
+    """Forward pass of one batch by the intact model, of which variants reuse the unchanged outputs.
 
-    Time is counted in calls of linear maps. What ran before the output projection of the first heads that a variant
-    closes, gives the same again: the encoder, whole layers, and in the touched layer the maps to queries, keys and
-    values. So does what is computed from the states of an intact encoder, and of a changed one's decoder what comes
-    before it first looks at them. All of that is handed back.
+    Time is counted in calls of linear maps. Outputs computed before the output projection of the first masked heads are
+    unchanged: those of the encoder, of whole layers, and of the query, key and value maps of the masked layer. So are
+    outputs computed from the states of an intact encoder, and decoder outputs computed before the decoder first reads
+    the states of a changed encoder.
     """
 
     def __init__(
@@ -43,87 +43,103 @@ class Replay:
     ) -> None:
         self.model, self.batch, self.replacement = model, batch, replacement
         self.layers = layers(model)
-        self.kept: dict[nn.Module, Any] = {}  # what layers and maps gave
-        self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # from when to when each of them ran
-        self.readers: set[nn.Module] = set()  # the maps of the encoder's states
+        self.kept: dict[nn.Module, Any] = {}  # outputs of layers and maps
+        self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # module -> (start, end) of its runs
+        self.readers: set[nn.Module] = set()  # maps whose input is the encoder's states
         self.states: Tensor | None = None
-        self.shell: type[ModelOutput] = BaseModelOutput  # what the encoder gives them in
+        self.shell: type[ModelOutput] = BaseModelOutput  # output class of the encoder
         self.outs = {site.out for site in heads.attention_sites(model)}
         self.time = self.encoded = 0
         with torch.inference_mode(), ExitStack() as stack:
             stack.enter_context(exclusive(model))
             for module in self.layers:
                 self._watch(stack, module, self._keep_layer)
-                for each in filter(_is_map, module.modules()):
-                    self._watch(stack, each, self._keep_map)
+                for linear in filter(_is_map, module.modules()):
+                    self._watch(stack, linear, self._keep_map)
             encoder = model.get_encoder() if model.config.is_encoder_decoder else None
             if encoder is not None:
                 stack.callback(encoder.register_forward_hook(self._keep_states).remove)
             self.output = model(**batch.inputs, **without_cache(model))
         sites = heads.attention_sites(model)
         self.starts = [self._start(site) for site in sites for _ in range(site.heads)]
-        self.looked = self.encoded  # when the decoder first looks at the states; if that is not known, at once
+        self.looked = self.encoded  # when the decoder first reads the states; at once if that is unknown
         if len(self.readers) >= sum(site.kind == "cross" for site in sites) > 0:
-            self.looked = min(self.calls[one][0][0] for one in self.readers)
+            self.looked = min(self.calls[reader][0][0] for reader in self.readers)
 
     def first(self, gates: Tensor) -> Start:
-        """When the first heads that any of the variants [variant, heads] touches are projected: of all, of a decoder's.
+        """Return when the first masked heads are projected; variants with equal times reuse the same outputs.
 
-        Variants for which this is the same have the same handed back.
+        Args:
+            gates: Gates of variants: [variant, heads].
+
+        Returns:
+            The time of the first masked heads of all, and of the first of the decoder.
         """
-        touched = (gates != 1).any(0).tolist()
-        found = [start for start, each in zip(self.starts, touched, strict=True) if each]
-        return min(found, default=NEVER), min((one for one in found if one >= self.encoded), default=NEVER)
+        masked = (gates != 1).any(0).tolist()
+        starts = [start for start, is_masked in zip(self.starts, masked, strict=True) if is_masked]
+        return min(starts, default=NEVER), min((start for start in starts if start >= self.encoded), default=NEVER)
 
     def run(self, gates: Tensor) -> tuple[Any, Batch]:
-        """The model's output for variants, gates [variant, heads], and the batch it is of.
+        """Run variants in one forward pass.
 
-        Both have a row per variant and example: all examples of the first variant, then of the second ...
+        Args:
+            gates: Gates of the variants: [variant, heads].
+
+        Returns:
+            The model's output and its batch, with a row per variant and example: all examples of the first variant,
+            then of the second, and so on.
         """
-        many, size = len(gates), len(self.batch.numbers)
-        rows = torch.arange(size, device=gates.device).repeat(many)
-        batch = self.batch.take(rows)
+        count, size = len(gates), len(self.batch.numbers)
+        batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
-        with torch.inference_mode(), exclusive(self.model), self._handed_back(first, many), _gates(self, gates, size):
-            inputs = self._inputs(dict(batch.inputs), first, many)
+        with torch.inference_mode(), exclusive(self.model), self._reused(first, count), _gates(self, gates, size):
+            inputs = self._inputs(dict(batch.inputs), first, count)
             return self.model(**inputs, **without_cache(self.model)), batch
 
     def write(self, gates: Tensor, **options: Any) -> tuple[Tensor, Batch]:
-        """What the model writes, [variant and example, token], with gates [variant, heads]; options of `generate`."""
-        many, size = len(gates), len(self.batch.numbers)
-        batch = self.batch.take(torch.arange(size, device=gates.device).repeat(many))
-        inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
-        inputs = self._inputs(inputs, self.first(gates), many)
-        with torch.inference_mode(), _gates(self, gates, size):
-            written: Tensor = self.model.generate(**inputs, **options)  # type: ignore[operator]
-        return written, batch
+        """Generate text with variants.
 
-    def _inputs(self, inputs: dict[str, Any], first: Start, many: int) -> dict[str, Any]:
-        """`inputs` with the encoder's states instead of its tokens, if it is intact."""
+        Args:
+            gates: Gates of the variants: [variant, heads].
+            **options: Options of transformers' `generate`.
+
+        Returns:
+            Generated tokens, [variant x example, token], and their batch.
+        """
+        count, size = len(gates), len(self.batch.numbers)
+        batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
+        inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
+        inputs = self._inputs(inputs, self.first(gates), count)
+        with torch.inference_mode(), _gates(self, gates, size):
+            tokens: Tensor = self.model.generate(**inputs, **options)  # type: ignore[operator]
+        return tokens, batch
+
+    def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
+        """Replace the tokens of an intact encoder by its states."""
         if not self.layers or self.states is None or first[0] < self.encoded:
             return inputs
-        states = _repeated(self.states, many, len(self.batch.numbers))
+        states = _repeated(self.states, count, len(self.batch.numbers))
         rest = {name: value for name, value in inputs.items() if name != "input_ids"}
         return rest | {"encoder_outputs": self.shell(last_hidden_state=states)}
 
     @contextmanager
-    def _handed_back(self, first: Start, many: int) -> Iterator[None]:
-        """Within the block what variants touched from `first` on cannot have changed gives what it gave before."""
+    def _reused(self, first: Start, count: int) -> Iterator[None]:
+        """Let modules that masking from `first` on cannot change return their kept outputs within the block."""
         same = [module for module in self.kept if self._is_same(module, first)]
         size = len(self.batch.numbers)
-        own = [vars(module).get("forward") for module in same]  # accelerate puts one there
+        forwards = [vars(module).get("forward") for module in same]  # accelerate puts one there
         try:
             for module in same:
-                module.forward = _giving(self.kept[module], many, size)
+                module.forward = _returning(self.kept[module], count, size)
             yield
         finally:
-            for module, forward in zip(same, own, strict=True):
+            for module, forward in zip(same, forwards, strict=True):
                 vars(module).pop("forward", None)
                 if forward is not None:
                     module.forward = forward
 
     def _is_same(self, module: nn.Module, first: Start) -> bool:
-        """Whether a layer or map gives the same again to a variant that is touched from `first` on."""
+        """Return whether masking from `first` on leaves the output of a layer or map unchanged."""
         ((begun, ended),) = self.calls[module]
         if first[0] < 0:
             return False
@@ -132,7 +148,7 @@ class Replay:
         return begun >= self.encoded and ended <= min(self.looked, first[1])
 
     def _start(self, site: Site) -> int:
-        """When the heads of a site are projected; -1, nothing is the same, where that is not known."""
+        """Return when the heads of a site are projected; -1 (nothing is unchanged) if that is unknown."""
         calls = self.calls.get(site.out, []) if site.out is not None else []
         return calls[0][0] if len(calls) == 1 else -1
 
@@ -153,11 +169,11 @@ class Replay:
 
     def _keep_layer(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         self.kept[module] = output
-        maps = [each for each in module.modules() if each in self.calls]
-        last = max((self.calls[each][0][0] for each in maps if each in self.outs), default=NEVER)
-        for each in maps:  # what comes after the last heads of the layer is never handed back without it
-            if self.calls[each][0][0] >= last and each not in self.readers:
-                self.kept.pop(each, None)
+        maps = [part for part in module.modules() if part in self.calls]
+        last = max((self.calls[linear][0][0] for linear in maps if linear in self.outs), default=NEVER)
+        for linear in maps:  # maps after the last heads of the layer are reused only with the whole layer
+            if self.calls[linear][0][0] >= last and linear not in self.readers:
+                self.kept.pop(linear, None)
 
     def _keep_map(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self.time += 1
@@ -172,7 +188,7 @@ class Replay:
 
 
 def layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers of all stacks, where they can be handed back: a module each, batch first; none where not."""
+    """Return the layers of all stacks; none if a layer is not one module, or is not batch first."""
     found: list[nn.Module] = []
     for site in heads.attention_sites(model):
         layer = heads.layer_of(model, site)
@@ -184,30 +200,30 @@ def layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def _is_map(module: nn.Module) -> bool:
-    """Whether a module is a linear map: nn.Linear, Conv1D and what replaces them."""
+    """Return whether a module is a linear map: nn.Linear, Conv1D or a replacement of them."""
     weight = getattr(module, "weight", None)
     return weight is not None and weight.ndim == 2 and not isinstance(module, nn.Embedding)
 
 
 @contextmanager
 def _gates(replay: Replay, gates: Tensor, size: int) -> Iterator[None]:
-    own = replay.replacement
-    replacement = partial(own, variants=len(gates)) if isinstance(own, Instead) else own
+    kept = replay.replacement
+    replacement = partial(kept, variants=len(gates)) if isinstance(kept, Instead) else kept
     with mask_heads(replay.model, gates.repeat_interleave(size, 0), replacement=replacement):
         yield
 
 
-def _giving(output: Any, many: int, size: int) -> Any:
+def _returning(output: Any, count: int, size: int) -> Any:
     def forward(*_: Any, **__: Any) -> Any:
-        return _repeated(output, many, size)
+        return _repeated(output, count, size)
 
     return forward
 
 
-def _repeated(output: Any, many: int, size: int) -> Any:
-    """What a layer or map gave, for `many` copies of its batch."""
+def _repeated(output: Any, count: int, size: int) -> Any:
+    """Repeat the output of a layer or map for `count` copies of its batch."""
     if isinstance(output, Tensor):
-        return output.repeat(many, *[1] * (output.ndim - 1)) if output.ndim and output.shape[0] == size else output
+        return output.repeat(count, *[1] * (output.ndim - 1)) if output.ndim and output.shape[0] == size else output
     if isinstance(output, tuple):
-        return tuple(_repeated(one, many, size) for one in output)
+        return tuple(_repeated(part, count, size) for part in output)
     return output

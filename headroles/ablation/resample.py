@@ -1,4 +1,4 @@
-"""Another example in a head's place: partners drawn from the whole corpus, and what their heads put out."""
+"""Resample ablation: replace the output of a head by its output for another example of the corpus."""
 
 from __future__ import annotations
 
@@ -21,15 +21,25 @@ from headroles.tables.frame import KINDS, Kind
 
 
 def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:
-    """For each example the place of another one, of like length where there is one; each is the partner of one other.
+    """Draw for each example another one of similar length.
 
-    Examples of the same lengths make a bucket, together with the next longer ones where there is only one of them. In
-    each bucket they are shuffled by `seed`, and each has the next for its partner. Raises ValueError for one example.
+    Examples of the same lengths form a bucket; a bucket of one example is merged with the next longer one. Each bucket
+    is shuffled, and the partner of an example is the next one in its bucket.
+
+    Args:
+        lengths: Source length, and target length if there is a target, of each example.
+        seed: Seed of the shuffles.
+
+    Returns:
+        The place of the partner of each example; every example is the partner of exactly one.
+
+    Raises:
+        ValueError: If there are fewer than two examples.
     """
     if len(lengths) < 2:
         raise ValueError(
-            f"fill 'other' takes the output for another example of the corpus: got {len(lengths)} examples; expected "
-            f"2 or more; try another fill"
+            f"replacement 'resample' takes the output for another example of the corpus: got {len(lengths)} examples; "
+            f"expected 2 or more; try another replacement"
         )
     buckets: list[list[int]] = []
     for _, group in groupby(sorted(range(len(lengths)), key=lengths.__getitem__), key=lengths.__getitem__):
@@ -39,25 +49,25 @@ def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:
             buckets.append(list(group))
     if len(buckets[-1]) < 2:
         buckets[-2:] = [buckets[-2] + buckets[-1]]
-    found = np.empty(len(lengths), dtype=int)
+    places = np.empty(len(lengths), dtype=int)
     draws = np.random.default_rng(seed)
     for bucket in buckets:
         shuffled = draws.permutation(bucket)
-        found[shuffled] = np.roll(shuffled, -1)
-    return [int(place) for place in found]
+        places[shuffled] = np.roll(shuffled, -1)
+    return [int(place) for place in places]
 
 
 class Others:
-    """Makes, for a batch of a corpus, what the heads of the intact model put out for the partners of its examples."""
+    """Head outputs of the intact model for the partners of the examples of a batch."""
 
     def __init__(self, model: PreTrainedModel, encoded: Encoded, seed: int) -> None:
         self.model, self.encoded = model, encoded
         lengths = zip(*(map(len, side) for side in (encoded.source, encoded.target) if side), strict=True)
-        places = partners([tuple(each) for each in lengths], seed)
-        self.partner = dict(zip(encoded.numbers, places, strict=True))  # the row, by a sentence's number
+        places = partners([tuple(pair) for pair in lengths], seed)
+        self.partner = dict(zip(encoded.numbers, places, strict=True))  # sentence number -> row
 
     def of(self, batch: Batch) -> Instead:
-        """For the examples of a batch."""
+        """Run the partners of the examples of a batch and keep the outputs of their heads."""
         other = batching.make_batch([self.partner[number] for number in batch.numbers], self.encoded, self.model)
         outputs: dict[tuple[Kind, int], Tensor] = {}
         with torch.no_grad(), ExitStack() as stack:
@@ -70,23 +80,29 @@ class Others:
 
 
 class Instead:
-    """What the heads of each site put out for other examples, at the tokens that both have."""
+    """Replacement of head outputs by those for other examples, at the tokens that both examples have."""
 
-    def __init__(self, outputs: dict[tuple[Kind, int], Tensor], present: dict[Kind, Tensor]) -> None:
-        self.outputs = outputs  # of a site: [example, query, heads, size]
-        self.present = present  # which of the queries are no padding: bool [example, query]
+    def __init__(self, outputs: dict[tuple[Kind, int], Tensor], masks: dict[Kind, Tensor]) -> None:
+        self.outputs = outputs  # by site: [example, query, heads, size]
+        self.masks = masks  # attention masks of the queries: bool [example, query]
 
     def __call__(self, site: Site, z: Tensor, variants: int) -> Tensor:
-        """In place of z, [variant, example and beam, query, heads, size] with the first two as one.
+        """Return the replacement of `z`; a head keeps its own output where the other example has no such token.
 
-        Where the other example has no such token a head keeps its own output.
+        Args:
+            site: The attention site.
+            z: Head outputs: [variant x example x beam, query, heads, size].
+            variants: Number of variants in `z`.
+
+        Returns:
+            Outputs of the same shape.
         """
-        other, there = self.outputs[site.key].to(z), self.present[site.kind].to(z.device)
-        both, beams = min(z.shape[1], other.shape[1]), len(z) // (variants * len(other))
-        other, there = (
-            each[:, :both].repeat(variants, *[1] * (each.ndim - 1)).repeat_interleave(beams, 0)
-            for each in (other, there)
+        other, mask = self.outputs[site.key].to(z), self.masks[site.kind].to(z.device)
+        common, beams = min(z.shape[1], other.shape[1]), len(z) // (variants * len(other))
+        other, mask = (
+            tensor[:, :common].repeat(variants, *[1] * (tensor.ndim - 1)).repeat_interleave(beams, 0)
+            for tensor in (other, mask)
         )
-        instead = z.detach().clone()
-        instead[:, :both] = torch.where(there[..., None, None], other, instead[:, :both])
-        return instead
+        replacement = z.detach().clone()
+        replacement[:, :common] = torch.where(mask[..., None, None], other, replacement[:, :common])
+        return replacement

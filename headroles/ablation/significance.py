@@ -1,4 +1,4 @@
-"""Significance: what a sweep's variants change, with intervals, paired tests and their corrections; needs no model."""
+"""Significance: effects of ablations from example statistics, with intervals, paired tests and corrections."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
+from headroles.ablation.units import on_disk
 from headroles.analysis.intervals import least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.scores.accumulator import bounds, counting
@@ -20,20 +21,33 @@ Array = npt.NDArray[np.floating[Any]]
 
 
 class Effects:
-    """What the variants of a sweep change: `columns` (suffix -> [variant]), `draws` [variant, resample]."""
+    """Effects of the variants of a sweep.
+
+    Attributes:
+        intact: The metric of the intact model.
+        columns: Suffix of a column -> values: [variant].
+        draws: Resampled effects: [variant, resample].
+    """
 
     def __init__(self, intact: float, columns: Mapping[str, Array], draws: Array) -> None:
         self.intact, self.columns, self.draws = intact, dict(columns), draws
 
 
 def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> Effects:
-    """The effects of a sweep's variants with their statistics, each on the examples it was run on.
+    """Compute the effects of variants, each on the examples on which it was run.
 
-    Suffixes: none for metric(closed) - metric(intact), `.low` and `.high` for its 95 % interval over paired Poisson
-    bootstrap resamples of the examples, `.p` two-sided, `.holm`, `.bh`, and `.examples`, on how many.
+    Args:
+        found: Example statistics of the intact model and of the variants.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the resamples.
+
+    Returns:
+        Effects, metric(ablated) - metric(intact), with columns by suffix: none for the effect, `.low` and `.high` for
+        its 95 % interval over paired Poisson bootstrap resamples, `.p` (two-sided), `.holm`, `.bh`, and `.examples`,
+        their number.
     """
     weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
-    run = np.stack([np.isfinite(each).all(-1) for each in found.closed.values()])  # [variant, example]
+    run = np.stack([np.isfinite(stats).all(-1) for stats in found.closed.values()])  # [variant, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
         values = []
@@ -48,64 +62,81 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
 
 
 def p_values(found: ExampleStats, draws: Array) -> Array:
-    """p of every variant, two-sided: a paired t-test where the metric is a mean, otherwise the paired bootstrap.
+    """Compute the two-sided p-value of every variant.
 
-    Never below what a test by the signs of so many examples could reach: two examples say little, however alike.
+    Args:
+        found: Example statistics of the intact model and of the variants.
+        draws: Resampled effects: [variant, resample].
+
+    Returns:
+        p-values [variant] of a paired t-test if the metric is a mean, otherwise of the paired bootstrap; never below
+        the smallest p of a sign test on so many examples.
     """
-    rows = [(np.isfinite(each).all(-1), each) for each in found.closed.values()]
+    rows = [(np.isfinite(values).all(-1), values) for values in found.closed.values()]
     if is_mean(found.metric):
-        p = np.array([_t_test(found.intact[run], each[run]) for run, each in rows])
+        p = np.array([_t_test(found.intact[run], values[run]) for run, values in rows])
     else:
         p = _bootstrap_test(draws)
     return np.asarray(np.maximum(p, [least_p(int(run.sum())) for run, _ in rows]))
 
 
 def is_mean(metric: Metric) -> bool:
-    """Whether a metric is a mean over steps or examples, so that a t-test is of it."""
+    """Return whether a metric is a mean over steps or examples, which a t-test needs."""
     return type(metric).value is Mean.value
 
 
 def best(
     found: ExampleStats, index: pd.MultiIndex, *, halves: bool = False, n_resamples: int = 1000, seed: int = 0
-) -> Any:
-    """The head of each layer that is best to keep alone (Michel et al. 2019, Tables 2, 3, 5): a row per layer.
+) -> pd.DataFrame:
+    """Select the head of each layer that is best to keep alone (Michel et al. 2019, Tables 2, 3, 5).
 
-    `found` is a sweep of the plan "rest" of the heads of `index`. Columns: `head`, and `effect`, the
-    change of the metric when the others of the layer are closed, with `.low`, `.high`, `.p`, `.holm` and `.bh`. Chosen
-    on all examples, its effect is too good; with `halves` it is chosen on a random half (`chosen` is its effect there)
-    and all else is of the other half (Tables 5 and 6 choose on another corpus).
+    Args:
+        found: Example statistics of a sweep of the unit "all_but_one".
+        index: The heads, (kind, layer, head).
+        halves: Select on a random half of the examples and measure on the other (Tables 5 and 6 select on another
+            corpus). Otherwise both use all examples, and the effect of the selected head is too good on average.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the halves and of the resamples.
+
+    Returns:
+        A table with a row per layer: `head`, and `effect`, the change of the metric when the other heads of the layer
+        are masked, with `.low`, `.high`, `.p`, `.holm` and `.bh`; with `halves` also `chosen`, the effect on the half
+        on which the head was selected.
+
+    Raises:
+        ValueError: If `halves` is set and there is only one example.
     """
     rows = np.random.default_rng(seed).permutation(len(found.numbers))
     half = len(rows) // 2 if halves else 0
     if halves and not half:
-        raise ValueError("two halves need at least two examples")
+        raise ValueError(f"too few examples for two halves: got {len(rows)}; expected 2 or more")
     heads = [tuple(head) for head in index]
-    rests = [frozenset(one for one in heads if one[:2] == head[:2] and one != head) for head in heads]
-    variants = [list(found.closed).index(rest) for rest in rests]
+    others = [frozenset(other for other in heads if other[:2] == head[:2] and other != head) for head in heads]
+    variants = [list(found.closed).index(masked) for masked in others]
 
     def of(part: npt.NDArray[np.int64], n_resamples: int) -> dict[str, Array]:
-        told = effects(found.take(np.sort(part)), n_resamples=n_resamples, seed=seed).columns
-        return {end: values[variants] for end, values in told.items()}
+        columns = effects(found.take(np.sort(part)), n_resamples=n_resamples, seed=seed).columns
+        return {end: values[variants] for end, values in columns.items()}
 
-    told = of(rows[half:], n_resamples)
-    seen = of(rows[:half], 0)[""] if halves else told[""]
-    places = pd.Series(seen * found.metric.better, index=index)
-    kept = places.groupby(level=["kind", "layer"], sort=False).idxmax().tolist()
+    measured = of(rows[half:], n_resamples)
+    selection = of(rows[:half], 0)[""] if halves else measured[""]
+    quality = pd.Series(selection * found.metric.better, index=index)
+    kept = quality.groupby(level=["kind", "layer"], sort=False).idxmax().tolist()
     chosen = index.get_indexer(pd.MultiIndex.from_tuples(kept))
     columns: dict[str, Any] = {"head": [head for _, _, head in kept]}
-    columns |= {"chosen": seen[chosen]} if halves else {}
-    columns |= {f"effect{end}": told[end][chosen] for end in ("", ".low", ".high", ".p")}
+    columns |= {"chosen": selection[chosen]} if halves else {}
+    columns |= {f"effect{end}": measured[end][chosen] for end in ("", ".low", ".high", ".p")}
     p = columns["effect.p"]
     columns |= {"effect.holm": holm(p), "effect.bh": benjamini_hochberg(p)}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
     table = pd.DataFrame(columns, index=names)
-    text = f"{found.signature}|plan:rest|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
+    text = f"{found.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
 
 
 def _t_test(intact: Array, closed: Array) -> float:
-    """A paired t-test of a ratio of sums, by the delta method; of a plain mean it is scipy's `ttest_rel`."""
+    """Compute p of a paired t-test of a ratio of sums by the delta method (`ttest_rel` for a plain mean)."""
     change, count = closed[:, 0] - intact[:, 0], intact[:, 1]
     effect = change.sum() / count.sum()
     rest = change - effect * count
@@ -116,10 +147,10 @@ def _t_test(intact: Array, closed: Array) -> float:
 
 
 def _bootstrap_test(draws: Array) -> Array:
-    """How often resampled effects are on the other side of 0, two-sided, the intact corpus counted as one of them."""
+    """Compute the two-sided p of resampled effects [variant, resample], the corpus counted as one resample."""
     if not draws.shape[1]:
         return np.full(len(draws), np.nan)
-    many = np.isfinite(draws).sum(1) + 1
-    below, above = ((side.sum(1) + 1) / many for side in (draws <= 0, draws >= 0))
+    count = np.isfinite(draws).sum(1) + 1
+    below, above = ((side.sum(1) + 1) / count for side in (draws <= 0, draws >= 0))
     smaller: Array = np.minimum(2 * np.minimum(below, above), 1)
     return smaller

@@ -1,4 +1,4 @@
-"""A sweep: the statistics of a metric for every example, by the intact model and by many variants with heads closed."""
+"""Ablation sweep: measure the statistics of every example by the intact model and by variants with masked heads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from headroles._progress import track
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.resample import Others
-from headroles.ablation.runner import Array, Fill, Runner
+from headroles.ablation.runner import Array, Runner
+from headroles.ablation.units import Replacement, check_choices, on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, loading, masking
 from headroles.models.batching import LONGEST, Batch, Encoded
 from headroles.tables import frame
 from headroles.tables.files import BLANK, MARK, is_sealed, seal
-
-FILLS: tuple[Fill, ...] = ("zero", "mean", "other", "uniform", "rescale")
 
 
 def sweep(
@@ -38,66 +37,79 @@ def sweep(
     variants: list[HeadSet],
     metric: Metric,
     *,
-    replacement: Fill = "zero",
+    replacement: Replacement = "zero",
     max_tokens: int = 4096,
     heads_per_batch: int = 8,
     rows: Sequence[int] | None = None,
     folder: Path | None = None,
     seed: int = 0,
 ) -> ExampleStats:
-    """Measure every variant on every example: exactly, and without computing what closing its heads cannot change.
+    """Measure every variant on every example.
 
-    Layers below the first closed head are handed back, so is the encoder where its heads are open, and `together`
-    variants go through the model as one batch of at most `budget` tokens (halved, said once, if memory runs out).
-    The fill "other" is what the intact model's head puts out for another example of the corpus, of like length and
-    drawn by `seed` (`others.partners`), at the tokens that both have.
-    `rows` are the numbers of the examples to run, by default all; what is of the corpus stays of all of it. With
-    a `folder`, the statistics of each finished batch are kept there, and a sweep that was stopped goes on after them.
-    Processes that `accelerate launch` started share the batches, and where these are few the variants; each gets all
-    statistics.
-    Raises ValueError for an unknown head or fill, and where the metric is not to be had or not finite.
+    Results are exact. What masking the heads of a variant cannot change is computed once per batch: the layers below
+    the first masked head, and the encoder where its heads are intact. Processes started by `accelerate launch` share
+    the batches, and the variants where batches are few; each process returns all statistics.
+
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus that is measured.
+        variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
+        metric: The metric that reads the statistics.
+        replacement: What replaces the output of a masked head (see `ablate`). "resample" takes the output of the intact
+            model for another example (`partners`).
+        max_tokens: Tokens in one forward pass, variants together.
+        heads_per_batch: Variants in one forward pass; halved, with a warning, when memory runs out.
+        rows: Numbers of the examples to run, by default all. Means and partners come from the whole corpus.
+        folder: Where the statistics of finished batches are kept; an interrupted sweep continues after them.
+        seed: Seed of the partners of "resample".
+
+    Returns:
+        The statistics of every example by the intact model and by each variant.
+
+    Raises:
+        ValueError: If `max_tokens` or `heads_per_batch` is below 1, a head or replacement is unknown, or model or
+            corpus do not have the metric or give numbers that are not finite.
     """
-    if replacement not in FILLS:
-        raise ValueError(f"unknown fill {replacement!r}; known: {', '.join(FILLS)}")
+    check_choices(replacement=replacement)
     if heads_per_batch < 1 or max_tokens < 1:
-        raise ValueError(
-            f"expected a budget and a number of variants together of at least 1; got {max_tokens}, {heads_per_batch}"
-        )
-    masking.head_mask(model, {head for closed in variants for head in closed})
+        raise ValueError(f"max_tokens and heads_per_batch must be at least 1: got {max_tokens} and {heads_per_batch}")
+    masking.head_mask(model, {head for masked in variants for head in masked})  # raises for an unknown head
     encoded = batching.encode(corpus, tokenizer, model, words=False)
-    one = max(1, max_tokens // heads_per_batch)
+    size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
     with attention_hooks.evaluating(model):
         chosen = encoded if rows is None else encoded.take(rows)
-        groups = list(batching.batches(chosen, model, max_tokens=one))
+        groups = list(batching.batches(chosen, model, max_tokens=size))
 
         @cache
-        def every() -> list[Batch]:
-            return groups if rows is None else list(batching.batches(encoded, model, max_tokens=one))
+        def all_batches() -> list[Batch]:
+            return groups if rows is None else list(batching.batches(encoded, model, max_tokens=size))
 
-        read = metric.reader(model, tokenizer, corpus, every)
+        read = metric.reader(model, tokenizer, corpus, all_batches)
         longest = min(loading.positions(tokenizer, model), LONGEST)
-        filling = Others(model, encoded, seed) if replacement == "other" else _filling(model, every, replacement)
+        resampled = replacement == "resample"
+        filling = _filling(model, encoded, all_batches, replacement, seed)
         runner = Runner(model, longest, read, metric, variants, filling, replacement, heads_per_batch)
-        how = f"{replacement} {seed}" if replacement == "other" else replacement
-        name = _name(model, encoded, corpus, variants, metric, how, one, rows)
+        how = f"{on_disk(replacement)} {seed}" if resampled else replacement
+        name = _name(model, encoded, corpus, variants, metric, how, size, rows)
         shares = -(-_distributed.count() // len(groups))  # where batches are few, processes share their variants too
 
         def part(_: int, item: tuple[int, int]) -> Array:
-            own = name if shares == 1 else f"{name}-{item[1]}of{shares}"
-            return _kept(folder, f"{own}-{item[0]}", lambda: runner.run(groups[item[0]], (item[1], shares)))
+            key = name if shares == 1 else f"{name}-{item[1]}of{shares}"
+            return _kept(folder, f"{key}-{item[0]}", lambda: runner.run(groups[item[0]], (item[1], shares)))
 
         items = list(product(range(len(groups)), range(shares)))
-        parts = _distributed.spread(items, part, lambda own: track(own, "closing heads", total=len(own)))
-    found = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
+        parts = _distributed.spread(items, part, lambda items: track(items, "masking heads", total=len(items)))
+    joined = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
     numbers = [number for batch in groups for number in batch.numbers]
-    text = _signed(model, corpus, encoded, metric, replacement) + (
-        f"|partners:{seed}" if replacement == "other" else ""
-    )
-    return ExampleStats(found[0], dict(zip(variants, found[1:], strict=True)), numbers, encoded.too_long, metric, text)
+    text = _provenance(model, corpus, encoded, metric, replacement) + (f"|partners:{seed}" if resampled else "")
+    by_variant = dict(zip(variants, joined[1:], strict=True))
+    return ExampleStats(joined[0], by_variant, numbers, encoded.too_long, metric, text)
 
 
-def _signed(model: PreTrainedModel, corpus: Corpus, encoded: Encoded, metric: Metric, replacement: Fill) -> str:
-    """What the statistics of a sweep are of."""
+def _provenance(
+    model: PreTrainedModel, corpus: Corpus, encoded: Encoded, metric: Metric, replacement: Replacement
+) -> str:
     return frame.sign(
         model=loading.name(model),
         weights=loading.revision(model),
@@ -106,36 +118,36 @@ def _signed(model: PreTrainedModel, corpus: Corpus, encoded: Encoded, metric: Me
         examples=len(encoded.numbers),
         too_long=encoded.too_long,
         metric=metric,
-        fill=replacement,
+        fill=on_disk(replacement),
         headroles=version("headroles"),
     )
 
 
 def _joined(parts: Sequence[Array]) -> Array:
-    """The statistics of one batch, [1 + variant, example, statistic], from parts that lack those of others."""
-    found = parts[0]
+    """Merge the parts of one batch, [1 + variant, example, statistic], each NaN where another one has numbers."""
+    joined = parts[0]
     for other in parts[1:]:
-        found = np.where(np.isnan(found), other, found)
-    return found
+        joined = np.where(np.isnan(joined), other, joined)
+    return joined
 
 
 def _kept(folder: Path | None, name: str, run: Callable[[], Array]) -> Array:
-    """The statistics of a batch, read if they are in the folder, otherwise measured and written there."""
+    """Read the statistics of a batch from the folder, or measure them and write them there."""
     if folder is None:
         return run()
     path = folder / f"{name}.npy"
     if path.is_file():
         return _read(path)
-    found = run()
+    statistics = run()
     content = io.BytesIO()
-    np.save(content, found, allow_pickle=False)
+    np.save(content, statistics, allow_pickle=False)
     with frame.replacing(path) as draft:
         draft.write_bytes(seal(content.getvalue() + MARK + BLANK))
-    return found
+    return statistics
 
 
 def _read(path: Path) -> Array:
-    """What is kept, if it is whole and as it was written; files of earlier versions have no digest."""
+    """Read kept statistics and check their digest, which files of earlier versions lack."""
     content = path.read_bytes()
     try:
         end = len(content) - is_sealed(content) * len(MARK + BLANK)
@@ -149,10 +161,16 @@ def _read(path: Path) -> Array:
 
 
 def _filling(
-    model: PreTrainedModel, groups: Callable[[], list[Batch]], replacement: Fill
-) -> masking.Fill | Mapping[Any, Tensor]:
+    model: PreTrainedModel,
+    encoded: Encoded,
+    all_batches: Callable[[], list[Batch]],
+    replacement: Replacement,
+    seed: int,
+) -> masking.Fill | Mapping[Any, Tensor] | Others:
+    if replacement == "resample":
+        return Others(model, encoded, seed)
     if replacement == "mean":
-        return masking.mean(model, groups())
+        return masking.mean(model, all_batches())
     return "zero" if replacement == "rescale" else replacement
 
 
@@ -166,9 +184,9 @@ def _name(
     max_tokens: int,
     rows: Sequence[int] | None,
 ) -> str:
-    """What the files of a sweep are called: it follows from all that its numbers do."""
+    """Return the cache key of a sweep: a digest of all that its numbers depend on."""
     config: Any = model.config
-    recipe: list[Any] = [
+    key: list[Any] = [
         loading.revision(model),
         config.to_json_string(),
         corpus.hash,
@@ -176,10 +194,10 @@ def _name(
         replacement,
         max_tokens,
     ]
-    recipe += [[one.ids for one in side] for side in (encoded.source, encoded.target or [])]
+    key += [[words.ids for words in side] for side in (encoded.source, encoded.target or [])]
     if rows is not None:
-        recipe.append(list(rows))
+        key.append(list(rows))
     if metric.generates:
-        recipe.append(model.generation_config.to_json_string())
-    listed = [sorted(closed) for closed in variants]
-    return hashlib.sha256(repr((recipe, listed, version("headroles"))).encode()).hexdigest()[:12]
+        key.append(model.generation_config.to_json_string())
+    listed = [sorted(masked) for masked in variants]
+    return hashlib.sha256(repr((key, listed, version("headroles"))).encode()).hexdigest()[:12]

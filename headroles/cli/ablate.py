@@ -23,7 +23,7 @@ Limit = Annotated[int | None, typer.Option(help="Only the first sentences of the
 Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples of sentences.", min=0)]
 Metric = Annotated[str, typer.Option(help="Metric: loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")]
 Fill = Annotated[
-    Literal["zero", "mean", "other", "uniform", "rescale"], typer.Option(help="What a closed head puts out.")
+    Literal["zero", "mean", "resample", "uniform", "rescale"], typer.Option(help="Output of an ablated head.")
 ]
 Device = Annotated[str | None, typer.Option(help="Device of torch; by default a GPU if there is one.")]
 Devices = Annotated[
@@ -73,9 +73,9 @@ def ablate(
     study: Folder = Path("study"),
     metric: Metric = "loss",
     unit: Annotated[
-        Literal["single", "rest", "layer", "kind"],
-        typer.Option(help="Close each head, all but each of a layer, whole layers, or whole kinds."),
-    ] = "single",
+        Literal["head", "all_but_one", "layer", "kind"],
+        typer.Option(help="Ablate each head, all but one of a layer, whole layers, or whole kinds."),
+    ] = "head",
     replacement: Fill = "zero",
     early: Annotated[
         bool, typer.Option("--early", help="Run a head only until it is clear whether its p is below 0.01.")
@@ -94,6 +94,7 @@ def ablate(
     from headroles.ablation.evaluation import worth
     from headroles.ablation.example_stats import ExampleStats
     from headroles.ablation.metrics import metric as the_metric
+    from headroles.ablation.units import on_disk
     from headroles.data.readers import read
     from headroles.experiments.score_study import draw
 
@@ -103,10 +104,10 @@ def ablate(
     options: dict[str, Any] = {"metric": metric, "unit": unit, "replacement": replacement, "early": early}
     options |= {"n_resamples": n_resamples, "max_tokens": max_tokens, "heads_per_batch": heads_per_batch}
     table = closed_in(folder, loaded, tokenizer, sentences, **options)
-    kept = folder.load(f"examples-{metric}-{unit}-{replacement}{'-early' if early else ''}")
+    kept = folder.load(f"examples-{metric}-{on_disk(unit)}-{on_disk(replacement)}{'-early' if early else ''}")
     show_effects(table, worth(ExampleStats.of(kept, the_metric(metric)), n_resamples=n_resamples), metric)
-    for name in (f"best-{metric}-{replacement}", f"best-{metric}-{replacement}-halves"):
-        if unit == "rest" and not early and folder.has(name):
+    for name in (f"best-{metric}-{on_disk(replacement)}", f"best-{metric}-{on_disk(replacement)}-halves"):
+        if unit == "all_but_one" and not early and folder.has(name):
             show_best(folder.load(name), "chosen on one half, measured on the other" if "halves" in name else "")
     list_figures(draw(folder), study)
 

@@ -1,4 +1,4 @@
-"""Trials: what pruned models reach on held-out examples, kept example by example, so that statistics need no model."""
+"""Cached evaluation: example statistics of pruned models on held-out examples, kept in a study."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Array = npt.NDArray[np.floating]
 def recipe(
     model: PreTrainedModel, corpus: Corpus, kinds: Sequence[Kind] | None, tune: Mapping[str, Any], **rest: object
 ) -> str:
-    """What the trials of a model that is pruned and trained on a corpus follow from."""
+    """Return the cache key of trials of a model that is pruned and trained on a corpus."""
     return frame.sign(
         model=loading.name(model),
         weights=loading.revision(model),
@@ -43,7 +43,7 @@ def recipe(
 
 
 class Trials:
-    """The trials of one study: each is run once, and kept by its recipe in the folder `.trials`."""
+    """Trials of one study: each is run once, and kept by its cache key in the folder `.trials`."""
 
     def __init__(
         self,
@@ -61,46 +61,47 @@ class Trials:
         self.signature = ""
 
     def place(self, *what: object) -> Path:
-        """A folder of its own for a trial, where its training goes."""
+        """Return the folder of a trial, for its training."""
         return self.folder / hashlib.sha256(repr((self.recipe, what)).encode()).hexdigest()[:12]
 
     def run(self, what: tuple[object, ...], compute: Callable[[], PreTrainedModel]) -> Array:
-        """Statistics of every example, [example, statistic], by the model that `compute` makes, or those kept."""
-        options: dict[str, Any] = {"max_tokens": self.max_tokens, "heads_per_batch": 1}
-        return self._kept(
-            what, lambda: sweep(compute(), self.tokenizer, self.held_out, [], self.metric, **options)
-        ).intact
+        """Return the statistics [example, statistic] of the model that `compute` returns, or the kept ones."""
+
+        def measure() -> ExampleStats:
+            model, size = compute(), self.max_tokens
+            return sweep(model, self.tokenizer, self.held_out, [], self.metric, max_tokens=size, heads_per_batch=1)
+
+        return self._kept(what, measure).intact
 
     def closed(self, what: tuple[object, ...], model: PreTrainedModel, sets: Sequence[Sequence[Head]]) -> list[Array]:
-        """Statistics of every example with each of these sets of heads closed, the model as it is."""
-        keys: list[HeadSet] = [frozenset(one) for one in sets]
-        wanted = list(dict.fromkeys(filter(None, keys)))
-        told = (*what, loading.revision(model), [sorted(one) for one in wanted])
-        found = self._kept(told, lambda: self._closed(model, wanted))
-        return [found.closed[one] if one else found.intact for one in keys]
+        """Return the statistics of every example, [example, statistic], with each of these sets of heads masked."""
+        masked: list[HeadSet] = [frozenset(heads) for heads in sets]
+        variants = list(dict.fromkeys(filter(None, masked)))
 
-    def _closed(self, model: PreTrainedModel, wanted: list[HeadSet]) -> ExampleStats:
-        return sweep(model, self.tokenizer, self.held_out, wanted, self.metric, max_tokens=self.max_tokens)
+        def measure() -> ExampleStats:
+            return sweep(model, self.tokenizer, self.held_out, variants, self.metric, max_tokens=self.max_tokens)
+
+        stats = self._kept((*what, loading.revision(model), [sorted(heads) for heads in variants]), measure)
+        return [stats.closed[heads] if heads else stats.intact for heads in masked]
 
     def _kept(self, what: tuple[object, ...], compute: Callable[[], ExampleStats]) -> ExampleStats:
         kept = Study(self.folder)
         name = self.place(*what).name
-        own = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
-        table = kept.keep(name, own, lambda: compute().table())
-        found = ExampleStats.of(table, self.metric)
-        self.signature = found.signature
-        return found.take(np.argsort(found.numbers))
+        key = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
+        stats = ExampleStats.of(kept.keep(name, key, lambda: compute().table()), self.metric)
+        self.signature = stats.signature
+        return stats.take(np.argsort(stats.numbers))
 
 
 def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000, seed: int = 0) -> Array:
-    """The metric of each trial, and in the same resamples of the examples: [trial, 1 + resample]."""
+    """Compute the metric of each trial on all examples and in the same resamples of them: [trial, 1 + resample]."""
     weights = counting(list(range(len(trials[0]))), n_resamples, seed).numpy()
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        return np.stack([metric.value(weights @ each) for each in trials])
+        return np.stack([metric.value(weights @ statistics) for statistics in trials])
 
 
 def interval(draws: Array) -> tuple[float, float, float]:
-    """A value with its 95 % interval, from the value and its resamples."""
+    """Return a value and its 95 % interval from the value and its resamples."""
     if len(draws) < 2:
         return float(draws[0]), np.nan, np.nan
     low, high = bounds(draws[None, 1:])
@@ -108,6 +109,6 @@ def interval(draws: Array) -> tuple[float, float, float]:
 
 
 def signed(table: pd.DataFrame, *parts: str) -> pd.DataFrame:
-    """The table with a signature for all of its columns."""
+    """Sign all columns of a table with provenance."""
     table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), "|".join(filter(None, parts)))
     return table

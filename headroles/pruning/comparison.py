@@ -1,4 +1,4 @@
-"""The contest: several ways to choose heads, as they are and after retraining, at equal numbers of heads and seeds."""
+"""Comparison of pruning strategies, without and with retraining, at equal numbers of heads and seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
-from headroles.models import heads as families
+from headroles.models.heads import head_index
 from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, signed, values
 from headroles.pruning.rankings import Ranking, RankingContext, among
@@ -48,32 +48,54 @@ def compare_pruning(
     tune: Mapping[str, Any] | None = None,
     n_resamples: int = 1000,
 ) -> pd.DataFrame:
-    """Does it matter how heads are chosen, without retraining (Michel et al.) and with it (Budhraja et al.)?
+    """Compare pruning strategies without retraining (Michel et al. 2019) and with it (Budhraja et al. 2020).
 
-    Each strategy chooses the heads that stay, of every number in `keep`, for each seed: a score on another random
-    sample of `scored` examples of `corpus`, learnt gates with another order of examples, chance with another draw.
-    The others are closed in `model` as it is, and cut out of a copy that is trained on `corpus` by the options `tune`
-    of `train`, the same for all; weights that were trained together with gates, which take no label smoothing, are not
-    kept. Returns, and keeps as `contest`, a row per strategy, number of heads and retraining: the mean over seeds of
-    the metric on `held_out`, with `.low` and `.high`, a 95 % interval of seeds and examples together (t of the seeds,
-    none for one seed), and `gain` over the strategy random, where it is among them, of differences seed by seed on the
-    same examples. `contest-seeds` has each seed, `contest-heads` which heads stay. What is finished is not run again.
-    Raises ValueError for two strategies of one name, and for what `prune` does not take.
+    For each seed and number of heads, each strategy selects the heads that stay: by a score on a random sample of the
+    corpus, by learned gates with another order of examples, or by another random draw. The other heads are masked in
+    the model, and removed from a copy that is trained. Weights trained together with gates are not kept. Finished runs
+    are not repeated.
+
+    Args:
+        study: Where the tables `contest`, `contest-seeds` (each seed) and `contest-heads` (which heads stay) are kept.
+        model: A Hugging Face model, which is not changed.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which heads are selected and copies are trained.
+        held_out: The corpus on which the metric is measured.
+        strategies: Strategies of `prune` with different names.
+        keep: Numbers of heads to keep, or below 1 shares.
+        seeds: Number of seeds.
+        kinds: Kinds of the heads that are pruned, by default all.
+        metric: Name of a metric or objective, or a metric.
+        scored: Number of examples in the sample on which heads are ranked.
+        tune: Options of `train`, the same for all; gates are learned without label smoothing.
+        n_resamples: Bootstrap resamples of the examples.
+
+    Returns:
+        A table with a row per strategy, number of heads and retraining.
+
+        - value, value.low, value.high: mean of the metric over seeds, and its 95 % interval over seeds and examples (t
+          of the seeds; none for one seed).
+        - seeds.sd: standard deviation over seeds.
+        - gain, gain.low, gain.high: difference from the strategy "random", if it is compared, seed by seed on the same
+          examples.
+
+    Raises:
+        ValueError: If two strategies have the same name, or `prune` does not accept an argument.
     """
-    chosen = [strategy_of(one) for one in strategies]
-    names = [one.name for one in chosen]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two strategies are called {twice[0]!r}, and rows are told apart by the name")
-    told = recipe(model, corpus, kinds, dict(tune or {}), scored=scored)
-    gone = study.claim("contest", f"{told}|{frame.sign(text=held_out.hash)}")
+    chosen = [strategy_of(strategy) for strategy in strategies]
+    names = [strategy.name for strategy in chosen]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
+    key = recipe(model, corpus, kinds, dict(tune or {}), scored=scored)
+    outdated = study.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
     work = _Work(study, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
-    size = len(work.may_go)
-    counts = sorted({counted(one, size) for one in keep}, reverse=True)
+    size = len(work.among)
+    counts = sorted({counted(number, size) for number in keep}, reverse=True)
     runs: list[_Run] = []
     for seed in range(seeds):
         runs += work.seed(chosen, counts, seed)
     draws = values(work.metric, [run.statistics for run in runs], n_resamples=n_resamples)
-    each = pd.DataFrame(
+    by_seed = pd.DataFrame(
         [
             {
                 "strategy": run.strategy,
@@ -82,18 +104,16 @@ def compare_pruning(
                 "tuned": run.tuned,
                 "seed": run.seed,
             }
-            | dict(zip(("value", "low", "high"), interval(own), strict=True))
-            for run, own in zip(runs, draws, strict=True)
+            | dict(zip(("value", "low", "high"), interval(draw), strict=True))
+            for run, draw in zip(runs, draws, strict=True)
         ]
     )
-    study.remove(gone)
-    frame.save_table(signed(each, work.recipe, work.trials.signature), study.path("contest-seeds"))
+    study.remove(outdated)
+    frame.save_table(signed(by_seed, work.recipe, work.trials.signature), study.path("contest-seeds"))
     frame.save_table(_survivors(work, runs), study.path("contest-heads"))
-    found = _summary(each, draws)
-    frame.save_table(
-        signed(found, work.recipe, work.trials.signature, f"resamples:{n_resamples}"), study.path("contest")
-    )
-    return found
+    table = signed(_summary(by_seed, draws), work.recipe, work.trials.signature, f"resamples:{n_resamples}")
+    frame.save_table(table, study.path("contest"))
+    return table
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +122,12 @@ class _Run:
     heads: int
     seed: int
     tuned: bool
-    gone: tuple[Head, ...]
+    pruned: tuple[Head, ...]
     statistics: Array  # [example, statistic]
 
 
 class _Work:
-    """What all runs of a contest share."""
+    """Shared state of all runs of a comparison."""
 
     def __init__(
         self,
@@ -122,92 +142,101 @@ class _Work:
         tune: dict[str, Any],
     ) -> None:
         self.model, self.tokenizer, self.corpus, self.tune = model, tokenizer, corpus, tune
-        self.metric, self.scored, self.kinds, self.may_go = metric, scored, kinds, among(model, kinds)
+        self.metric, self.scored, self.kinds, self.among = metric, scored, kinds, among(model, kinds)
         self.recipe = recipe(model, corpus, kinds, tune, scored=scored)
         self.trials = Trials(study, tokenizer, held_out, metric, self.recipe)
 
     def seed(self, chosen: Sequence[Strategy], counts: Sequence[int], seed: int) -> Iterator[_Run]:
-        """All runs of one seed: nothing gone, and every strategy at every number of heads, as it is and retrained."""
-        size = len(self.may_go)
-        plans = [(WHOLE, size, ())] + [
-            (one.name, count, tuple(self.gone(one, count, seed))) for one in chosen for count in counts
+        """Run one seed: the whole model, and every strategy at every number of heads, without and with retraining."""
+        choices = [(WHOLE, len(self.among), ())] + [
+            (strategy.name, count, tuple(self.pruned(strategy, count, seed))) for strategy in chosen for count in counts
         ]
-        found = self.trials.closed((seed,), self.model, [gone for _, _, gone in plans])
-        for (name, count, gone), statistics in zip(plans, found, strict=True):
-            yield _Run(name, count, seed, False, gone, statistics)
-            yield _Run(name, count, seed, True, gone, self.retrained(gone, seed))
+        measured = self.trials.closed((seed,), self.model, [pruned for _, _, pruned in choices])
+        for (name, count, pruned), statistics in zip(choices, measured, strict=True):
+            yield _Run(name, count, seed, False, pruned, statistics)
+            yield _Run(name, count, seed, True, pruned, self.retrained(pruned, seed))
 
-    def gone(self, strategy: Strategy, count: int, seed: int) -> list[Head]:
-        """The heads that go, chosen once and kept."""
+    def pruned(self, strategy: Strategy, count: int, seed: int) -> list[Head]:
+        """Return the pruned heads, selected once and kept."""
         kept = Study(self.trials.folder)
         what = (str(strategy), seed) if isinstance(strategy, Ranking) else (str(strategy), count, seed)
         place = self.trials.place("choice", *what)
-        told = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
+        key = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
         if isinstance(strategy, Ranking):
-            table = kept.keep(place.name, told, lambda: self._ordered(strategy, seed))
-            line: Any = table["turn"].dropna().sort_values().index.tolist()
-            return closed_first(line, count)
+            table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
+            ranked: Any = table["turn"].dropna().sort_values().index.tolist()
+            return closed_first(ranked, count)
 
         def learnt() -> pd.DataFrame:
             plain = {name: value for name, value in self.tune.items() if name != "label_smoothing_factor"}
-            options: Any = {"keep": count, "kinds": self.kinds, "seed": seed, "tune": plain, "folder": place}
-            return prune(deepcopy(self.model), self.tokenizer, self.corpus, strategy, **options)
+            model = deepcopy(self.model)
+            return prune(
+                model,
+                self.tokenizer,
+                self.corpus,
+                strategy,
+                keep=count,
+                kinds=self.kinds,
+                seed=seed,
+                tune=plain,
+                folder=place,
+            )
 
-        found = kept.keep(place.name, told, learnt).iloc[:, 0]
+        survival = kept.keep(place.name, key, learnt).iloc[:, 0]
         shutil.rmtree(place, ignore_errors=True)
-        return [(kind, int(layer), int(head)) for kind, layer, head in found.index[found == 0]]
+        return [(kind, int(layer), int(head)) for kind, layer, head in survival.index[survival == 0]]
 
-    def retrained(self, gone: tuple[Head, ...], seed: int) -> Array:
-        """Statistics of every example by a copy without these heads, after training."""
-        what = ("retrained", sorted(gone), seed)
+    def retrained(self, pruned: tuple[Head, ...], seed: int) -> Array:
+        """Return the statistics [example, statistic] of a copy without these heads, after training."""
+        what = ("retrained", sorted(pruned), seed)
         place = self.trials.place("training", *what)
 
         def compute() -> PreTrainedModel:
-            one = deepcopy(self.model)
-            if gone:
-                remove_heads(one, gone)
-            train(one, self.tokenizer, self.corpus, place, **{**self.tune, "seed": seed})
-            return one
+            model = deepcopy(self.model)
+            if pruned:
+                remove_heads(model, pruned)
+            train(model, self.tokenizer, self.corpus, place, **{**self.tune, "seed": seed})
+            return model
 
-        found = self.trials.run(what, compute)
+        statistics = self.trials.run(what, compute)
         shutil.rmtree(place, ignore_errors=True)
-        return found
+        return statistics
 
-    def _ordered(self, strategy: Ranking, seed: int) -> pd.DataFrame:
+    def _ranked(self, strategy: Ranking, seed: int) -> pd.DataFrame:
         sample = random.Random(seed).sample(self.corpus.sentences, min(self.scored, len(self.corpus)))
-        some = Corpus(self.corpus.name, tuple(sample))
-        line = strategy.order(RankingContext(self.model, self.tokenizer, some, self.may_go, seed))
-        turns = pd.Series(range(1, len(line) + 1), index=pd.MultiIndex.from_tuples(line), dtype=float)
-        index = families.head_index(self.model)
+        corpus = Corpus(self.corpus.name, tuple(sample))
+        ranked = strategy.order(RankingContext(self.model, self.tokenizer, corpus, self.among, seed))
+        turns = pd.Series(range(1, len(ranked) + 1), index=pd.MultiIndex.from_tuples(ranked), dtype=float)
+        index = head_index(self.model)
         return frame.table({"turn": turns.reindex(index).to_numpy()}, index, self.recipe)
 
 
 def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
-    """A column per choice: 1 for a head that stays."""
-    index = families.head_index(work.model)
+    """Return a table with a column per selection: 1 for a head that stays."""
+    index = head_index(work.model)
     columns = {
-        f"survival[{run.strategy} {run.heads} seed {run.seed}]": [float(head not in run.gone) for head in index]
+        f"survival[{run.strategy} {run.heads} seed {run.seed}]": [float(head not in run.pruned) for head in index]
         for run in runs
         if not run.tuned and run.strategy != WHOLE
     }
     return frame.table(columns, index, work.recipe)
 
 
-def _summary(each: pd.DataFrame, draws: Array) -> pd.DataFrame:
-    """The mean over seeds, its interval, and what it gains over chance, seed by seed on the same examples."""
+def _summary(by_seed: pd.DataFrame, draws: Array) -> pd.DataFrame:
+    """Return the mean over seeds, and its difference from random, with intervals."""
     keys = ["strategy", "heads", "tuned"]
-    parts = {key: draws[part.sort_values("seed").index] for key, part in each.groupby(keys, sort=False)}
+    parts = {key: draws[part.sort_values("seed").index] for key, part in by_seed.groupby(keys, sort=False)}
     rows = []
-    for (strategy, count, tuned), own in parts.items():  # [seed, 1 + resample]
+    for (strategy, count, tuned), part in parts.items():  # [seed, 1 + resample]
         row: dict[str, Any] = {"strategy": strategy, "heads": count, "tuned": tuned}
         chance = parts.get(("random", count, tuned))
-        row |= _mean("value", own) | {"seeds.sd": float(own[:, 0].std(ddof=1)) if len(own) > 1 else np.nan}
-        row |= _mean("gain", own - chance) if chance is not None and strategy != "random" else {}
+        row |= _mean("value", part) | {"seeds.sd": float(part[:, 0].std(ddof=1)) if len(part) > 1 else np.nan}
+        row |= _mean("gain", part - chance) if chance is not None and strategy != "random" else {}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _mean(name: str, values: Array) -> dict[str, float]:
-    """The mean over seeds and its interval."""
+    """Return the mean over seeds and its interval."""
     low, high = over_seeds(values)
     return {name: float(values[:, 0].mean()), f"{name}.low": low, f"{name}.high": high}

@@ -1,4 +1,4 @@
-"""Efficiency: what a model costs with heads closed by gates, and with the same heads cut out of it."""
+"""Efficiency: time, operations and size of a model with masked heads, and without the same heads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,8 @@ from transformers import PreTrainedModel
 
 from headroles._progress import track
 from headroles.models import attention_hooks, loading
-from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs, without_cache
+from headroles.models.heads import head_index
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
@@ -34,13 +33,32 @@ def efficiency(
     repeats: int = 7,
     groups: Groups = "equal",
 ) -> pd.DataFrame:
-    """What forwards of `length` tokens cost when the first heads of an order are closed (Michel et al. 2019, Table 4).
+    """Measure the cost of forward passes without the first heads of a ranking (Michel et al. 2019, Table 4).
 
-    A row for each share of closed heads, way ("gates" or "cut") and batch size: `closed`, `parameters`, `bytes` of the
-    weights, `flops` of one forward (matrix products), `speed`, examples per second with its `speed.sd` over the
-    repeats, `speedup` over the whole model with the `speedup.low` and `speedup.high` of its 95 % interval, and
-    `allowed`, the speed-up if time went by the operations. Every timed forward stands beside one of the whole model,
-    after one of each to warm up: speeds vary from machine to machine, the ratios less. Inputs are random.
+    Inputs are random. Each timed forward alternates with one of the whole model, after a warm-up of both: speeds vary
+    between machines, ratios less.
+
+    Args:
+        model: A Hugging Face model, which is not changed.
+        order: A ranking, (kind, layer, head) each; the first heads are masked or removed.
+        shares: Shares of the model's heads that are masked or removed, from 0 to below 1.
+        batches: Batch sizes.
+        length: Tokens of an example.
+        repeats: Timed forward passes, at least 2.
+        groups: What is removed where query heads share key-value heads, as in `remove_heads`.
+
+    Returns:
+        A table with a row per share, way ("gates": masked; "cut": removed) and batch size.
+
+        - closed: number of masked or removed heads.
+        - parameters, bytes: size of the weights.
+        - flops: operations of the matrix products of one forward.
+        - speed, speed.sd: examples per second, and their standard deviation over the repeats.
+        - speedup, speedup.low, speedup.high: speed relative to the whole model, and its 95 % interval.
+        - allowed: speed-up if time were proportional to operations.
+
+    Raises:
+        ValueError: If a share, `length` or `repeats` is out of range, or the ranking is too short.
     """
     if repeats < 2 or length < 1 or not all(0 <= share < 1 for share in shares):
         raise ValueError(
@@ -55,13 +73,11 @@ def efficiency(
             whole = _Forward(model, inputs)
             base = _flops(whole)
             for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
-                one = make()
-                forward = _Forward(one, inputs, head_mask(model, order[:count]) if way == "gates" else None)
-                fact = {"share": share, "closed": count, "way": way, "batch": batch} | _size(one)
+                variant = make()
+                forward = _Forward(variant, inputs, head_mask(model, order[:count]) if way == "gates" else None)
+                row = {"share": share, "closed": count, "way": way, "batch": batch} | _size(variant)
                 flops = _flops(forward)
-                rows.append(
-                    fact | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops}
-                )
+                rows.append(row | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops})
     table = pd.DataFrame(rows)
     text = frame.sign(
         model=loading.name(model),
@@ -80,18 +96,18 @@ def efficiency(
 def _variants(
     model: PreTrainedModel, order: Sequence[Head], shares: Sequence[float], groups: Groups
 ) -> Iterator[tuple[float, int, str, Callable[[], PreTrainedModel]]]:
-    """Share, number of closed heads, way, and what makes the model."""
-    size = len(families.head_index(model))
+    """Yield share, number of heads, way, and a function that returns the model."""
+    size = len(head_index(model))
     for share in shares:
         count = round(share * size)
         if count > len(order):
-            raise ValueError(f"{count} heads are to be closed, and the order has {len(order)}; give one of all heads")
+            raise ValueError(f"the ranking is too short: got {len(order)} heads; expected at least {count}")
         yield share, count, "gates", lambda: model
         yield share, count, "cut", lambda count=count: remove_heads(deepcopy(model), order[:count], groups=groups)  # type: ignore[misc]
 
 
 class _Forward:
-    """One forward of a model on given inputs, with gates or without."""
+    """Forward pass of a model on given inputs, with or without gates."""
 
     def __init__(self, model: PreTrainedModel, inputs: dict[str, Tensor], gates: Tensor | None = None) -> None:
         self.model, self.inputs, self.gates = model, inputs, gates
@@ -120,39 +136,39 @@ class _Forward:
 
 def _timed(forward: _Forward, whole: _Forward, batch: int, repeats: int) -> dict[str, float]:
     forward.seconds(), whole.seconds()  # to warm up
-    turns = [(forward, whole), (whole, forward)]  # in turns: who comes second finds warmer caches
-    taken = [{one: one.seconds() for one in turns[turn % 2]} for turn in range(repeats)]
-    pairs = np.array([(each[forward], each[whole]) for each in taken])  # [repeat, 2]
+    turns = [(forward, whole), (whole, forward)]  # alternately: the second one finds warmer caches
+    times = [{run: run.seconds() for run in turns[turn % 2]} for turn in range(repeats)]
+    pairs = np.array([(seconds[forward], seconds[whole]) for seconds in times])  # [repeat, 2]
     speed, ratios = batch / pairs[:, 0], np.log(pairs[:, 1] / pairs[:, 0])
     half = 1.96 * ratios.std(ddof=1) / np.sqrt(repeats)
-    found = {"speed": speed.mean(), "speed.sd": speed.std(ddof=1), "speedup": np.exp(ratios.mean())}
-    found |= {"speedup.low": np.exp(ratios.mean() - half), "speedup.high": np.exp(ratios.mean() + half)}
-    return {name: float(value) for name, value in found.items()}
+    row = {"speed": speed.mean(), "speed.sd": speed.std(ddof=1), "speedup": np.exp(ratios.mean())}
+    row |= {"speedup.low": np.exp(ratios.mean() - half), "speedup.high": np.exp(ratios.mean() + half)}
+    return {name: float(value) for name, value in row.items()}
 
 
 def _size(model: PreTrainedModel) -> dict[str, int]:
     parameters = list(model.parameters())
     return {
-        "parameters": sum(one.numel() for one in parameters),
-        "bytes": sum(one.numel() * one.element_size() for one in parameters),
+        "parameters": sum(value.numel() for value in parameters),
+        "bytes": sum(value.numel() * value.element_size() for value in parameters),
     }
 
 
 def _flops(forward: _Forward) -> int:
-    """By the model's eager attention, whose products are counted; fused ones are not."""
+    """Count operations with eager attention; those of fused attention are not counted."""
     with attention_hooks.attending(forward.model, lambda _: None), FlopCounterMode(display=False) as counter:
         forward()
     return int(counter.get_total_flops())
 
 
 def _inputs(model: PreTrainedModel, batch: int, length: int) -> dict[str, Tensor]:
-    """Random inputs; a target as long as the source."""
+    """Draw random inputs, with a target as long as the source."""
     generator = torch.Generator().manual_seed(0)
-    found: dict[str, Any] = {}
+    inputs: dict[str, Tensor] = {}
     for name, value in dummy_inputs(model).items():
         if value.is_floating_point():
-            found[name] = value.expand(batch, *value.shape[1:])
+            inputs[name] = value.expand(batch, *value.shape[1:])
         else:
             drawn = torch.randint(len(value[0]), (batch, length), generator=generator)
-            found[name] = value[0][drawn.to(value.device)]
-    return found
+            inputs[name] = value[0][drawn.to(value.device)]
+    return inputs

@@ -1,38 +1,44 @@
-"""L0 pruning: Hard Concrete gates under a penalty (Voita et al. 2019, section 6); exactly k heads (Li et al. 2021)."""
+"""Strategies with learned gates: L0 pruning (Voita et al. 2019) and subset selection of k heads (Li et al. 2021)."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.pruning.learned_gates import Freeze, Gates, HardConcrete
 from headroles.training.hf_trainer import Spread
 
+Freeze = Literal["nothing", "decoder", "all"]
+LOW, HIGH = -0.1, 1.1  # interval to which a binary Concrete variable is stretched before it is clipped to [0, 1]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
-DRAWS = 1000  # from which the chance of a head to be chosen is told
-GAIN = 0.02  # of the pressure on gates, per step and per share of heads above the target
-SHARE = 0.5  # of heads that stay, where neither a number nor a strength is asked for
-SHARP = 20.0  # by how much log alpha is farther from where gates part at the end, where no rate is asked for
-RATE = Spread(path=20.0, largest=1.0)  # of gates, where none is asked for: log alpha starts 5 above closed
+DRAWS = 1000  # draws that estimate the probability of a head to be among the k
+GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target
+SHARE = 0.5  # of heads that stay, where neither a number nor a strength is given
+SHARP = 20.0  # final stretch of log alpha away from the threshold, where no rate is given
+RATE = Spread(path=20.0, largest=1.0)  # default learning rate of gates; log alpha starts 5 above a gate of zero
 
 
 @dataclass(frozen=True)
 class L0:
-    """Hard Concrete gates: the loss is cross-entropy + strength x E[L0].
+    """L0 pruning with Hard Concrete gates: the loss is cross-entropy + strength x E[L0] (Voita et al. 2019, section 6).
 
-    `strength` is per head, on the mean loss per token (or sentence): the papers' values are on other scales and do not
-    carry over. With None, the default, it is adapted so that as many heads stay open as `prune` is asked to keep, by
-    default half. `start` is log alpha at first, `freeze` what of the model does not train with the gates.
-
-    `rate` is the gates' own learning rate. With None, the default, it follows from the number of steps (20 over it, at
-    most 1), and in the last 30 % of the training log alpha is stretched away from where open and closed gates part, up
-    to 20 times: most gates are decided at the end of trainings of any length. With a rate nothing is stretched.
+    Attributes:
+        strength: Penalty per head, on the mean loss per token (or sentence); the papers' values are on other scales.
+            None, the default, adapts it to a target: the number of heads that `prune` keeps, by default half.
+        temperature: Temperature of the Hard Concrete distribution.
+        start: Initial log alpha.
+        rate: Learning rate of the gates. None, the default, takes 20 over the number of steps, at most 1, and in the
+            last 30 % of the training stretches log alpha away from the threshold, up to 20 times, so that most gates
+            are decided at the end of trainings of any length. With a rate there is no stretch.
+        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
     """
 
     strength: float | None = None
@@ -43,11 +49,23 @@ class L0:
 
     @property
     def name(self) -> str:
-        """What its columns are called by."""
+        """Name used in result columns."""
         return f"{self.strength:g}" if self.strength is not None else "l0"
 
     def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        """Gates for these heads. Raises ValueError where neither a strength nor a number of heads is given."""
+        """Return gates for the heads `learnt`.
+
+        Args:
+            model: The model that is pruned.
+            learnt: The heads with gates, (kind, layer, head) each.
+            keep: Number of heads to keep; None with a strength.
+
+        Returns:
+            The gates, a module that `train_gates` adds to the model.
+
+        Raises:
+            ValueError: If both or neither of a strength and `keep` are given, or a value is out of range.
+        """
         if (self.strength is None) == (keep is None):
             raise ValueError("L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5")
         if self.strength is not None and not 0 <= self.strength < math.inf:
@@ -60,11 +78,15 @@ class L0:
 
 @dataclass(frozen=True)
 class SubsetSelection:
-    """Exactly as many heads as are to be kept, by differentiable subset selection (Li et al. 2021, section 3).
+    """Differentiable selection of exactly k heads (Li et al. 2021, section 3).
 
-    Gates are a relaxed top-k of Gumbel-perturbed weights, whose temperature falls from `hot` to `cold` over the
-    training (in the authors' code from 1000 to 1e-8, on BERT). `rate` is the weights' own learning rate, by default 20
-    over the number of steps, at most 1; `freeze` what of the model does not train with them.
+    Gates are a relaxed top-k of Gumbel-perturbed weights.
+
+    Attributes:
+        hot: Temperature at the start of the training (in the authors' code 1000, on BERT).
+        cold: Temperature at its end (1e-8).
+        rate: Learning rate of the weights, by default 20 over the number of steps, at most 1.
+        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
     """
 
     hot: float = 4.0
@@ -74,42 +96,107 @@ class SubsetSelection:
     name = "exactly"
 
     def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        """Gates for these heads. Raises ValueError where no number of heads is given."""
+        """Return gates for the heads `learnt`.
+
+        Args:
+            model: The model that is pruned.
+            learnt: The heads with gates, (kind, layer, head) each.
+            keep: Number of heads to keep.
+
+        Returns:
+            The gates, a module that `train_gates` adds to the model.
+
+        Raises:
+            ValueError: If `keep` is None, or a value is out of range.
+        """
         if keep is None:
-            raise ValueError("Exactly needs a number of heads to keep: keep=0.5, or keep=12")
+            raise ValueError("SubsetSelection needs a number of heads to keep: keep=0.5, or keep=12")
         if not min(self.hot, self.cold) > 0:
-            raise ValueError(f"the temperatures of Exactly must be above zero; got {self.hot} and {self.cold}")
+            raise ValueError(f"the temperatures of SubsetSelection must be above zero; got {self.hot} and {self.cold}")
         _check_rate(self.rate)
         return _Subset(model, learnt, self, keep)
 
 
+def _check_rate(rate: float | None) -> None:
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"the learning rate of gates must be above zero; got {rate}")
+
+
+class Gates(nn.Module, ABC):
+    """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
+
+    `horizon` is the number of training forwards in which the schedule of the gates ends, `step` counts them.
+    """
+
+    step: Tensor
+    keep: int | None  # target number of heads; None: determined by the strength
+
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
+        super().__init__()
+        index = head_index(model)
+        self.heads, self.learnt, self.horizon = len(index), list(learnt), 0
+        places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("step", torch.zeros((), dtype=torch.float64))
+        self.log_alpha = nn.Parameter(torch.full((len(learnt),), float(start)))
+        self.drawn: Tensor | None = None
+        self.to(model.device)
+
+    def now(self) -> Tensor:
+        """Return the gates of all heads, [heads]: the draw of a training step, otherwise zeros and ones."""
+        return self.drawn if self.training and self.drawn is not None else self._all(self.settled())
+
+    def draw(self) -> None:
+        """Draw the gates of a training step."""
+        self.drawn = self._all(self.sample())
+        self.step += 1
+
+    def _all(self, learnt: Tensor) -> Tensor:
+        ones = torch.ones(self.heads, device=learnt.device)
+        return ones.index_copy(0, self.places, learnt)  # type: ignore[arg-type]
+
+    def progress(self) -> float:
+        """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
+        if not self.horizon:
+            raise ValueError("gates.horizon is not set: give the number of training forwards of the schedule")
+        return min(1.0, float(self.step) / self.horizon)
+
+    @abstractmethod
+    def sample(self) -> Tensor:
+        """Draw gates for one training step: [learnt]."""
+
+    @abstractmethod
+    def settled(self) -> Tensor:
+        """Return the gates outside training, 0 or 1: [learnt]."""
+
+    @abstractmethod
+    def chances(self) -> Tensor:
+        """Compute P(gate != 0): [learnt]."""
+
+    def penalty(self) -> Tensor:
+        """Compute the term that is added to the mean loss."""
+        return self.log_alpha.new_zeros(())
+
+
 class _Penalised(Gates):
-    """Hard Concrete gates with a penalty, whose strength follows a target where there is one."""
+    """Hard Concrete gates with a penalty, which follows a target number of heads if there is one."""
 
     pressure: Tensor
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], l0: L0, keep: int | None) -> None:
         super().__init__(model, learnt, l0.start)
-        self.law, self.keep, self.strength = HardConcrete(l0.temperature), keep, l0.strength
+        self.distribution, self.keep, self.strength = HardConcrete(l0.temperature), keep, l0.strength
         self.stretched = l0.rate is None
         self.register_buffer("pressure", torch.zeros((), dtype=torch.float64, device=self.step.device))
 
     def sample(self) -> Tensor:
-        """A draw of the Hard Concrete distribution; where there is a target the pressure on the gates follows it.
-
-        The number of open heads is led to the target in a straight line: what is above it raises the pressure at once
-        and for good (a proportional and an integral part), what is below takes it away.
-        """
+        """Draw Hard Concrete gates; with a target, first adapt the penalty strength (PI controller)."""
         if self.keep is not None:
-            above = self.above()
-            self.pressure.copy_((self.pressure + GAIN * above).clamp(min=0))
-        return self.law.sample(self.alpha())
+            self.pressure.copy_((self.pressure + GAIN * self.above()).clamp(min=0))
+        return self.distribution.sample(self.alpha())
 
     def alpha(self) -> Tensor:
-        """Log alpha, stretched towards the end from the middle between the last open and the first closed gate.
-
-        Without a target that is 0, where a gate is as likely whole as closed.
-        """
+        """Return log alpha, stretched at the end away from the threshold between kept and pruned heads, or from 0."""
         if not (self.stretched and self.horizon):
             return self.log_alpha
         part = max(0.0, (self.progress() - RAMP) / (1 - RAMP)) if self.training else 1.0
@@ -118,65 +205,86 @@ class _Penalised(Gates):
         return (1 + (SHARP - 1) * part) * (self.log_alpha - middle) + (1 - part) * middle
 
     def above(self) -> Tensor:
-        """How many heads more than on the way to the target are expected to be open, as a share of all."""
-        all_, part = len(self.learnt), min(1.0, self.progress() / RAMP)
-        aim = all_ - part * (all_ - (self.keep or 0))
-        return (self.chances().detach().sum() - aim) / all_
+        """Compute the expected share of heads above the target, which falls linearly to `keep`."""
+        count, part = len(self.learnt), min(1.0, self.progress() / RAMP)
+        target = count - part * (count - (self.keep or 0))
+        return (self.chances().detach().sum() - target) / count
 
     def settled(self) -> Tensor:
-        """The likelier of closed and whole; with a target, as many of the likeliest are open."""
+        """Return the likelier of zero and one; with a target, ones for so many of the likeliest heads."""
         if self.keep is None:
             return (self.log_alpha > 0).float()
         return _largest(self.log_alpha, self.keep)
 
     def chances(self) -> Tensor:
-        """P(gate != 0)."""
-        return self.law.opened(self.alpha())
+        """Compute P(gate != 0): [learnt]."""
+        return self.distribution.opened(self.alpha())
 
     def penalty(self) -> Tensor:
-        """Strength times E[L0]."""
+        """Compute strength times E[L0]."""
         if self.strength is not None:
             return self.strength * self.chances().sum()
         return (self.pressure + self.above()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
 
 
 class _Subset(Gates):
-    """A relaxed choice of k heads."""
+    """Relaxed selection of k heads."""
 
     keep: int
 
-    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], exactly: SubsetSelection, keep: int) -> None:
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], strategy: SubsetSelection, keep: int) -> None:
         super().__init__(model, learnt, 0.0)
-        self.keep, self.how = keep, exactly
+        self.keep, self.strategy = keep, strategy
 
     def sample(self) -> Tensor:
-        """The relaxed indicator of the k largest perturbed weights; its sum is k."""
+        """Draw the relaxed indicator of the k largest perturbed weights; its sum is k."""
         noise = -(-torch.rand_like(self.log_alpha).clamp(1e-6, 1 - 1e-6).log()).log()
         return relaxed_top(self.log_alpha + noise, self.keep, self.temperature())
 
     def temperature(self) -> float:
-        """Falls geometrically over the horizon."""
-        return math.exp(math.log(self.how.hot) + self.progress() * math.log(self.how.cold / self.how.hot))
+        """Return the temperature, which falls geometrically over the schedule."""
+        hot, cold = self.strategy.hot, self.strategy.cold
+        return math.exp(math.log(hot) + self.progress() * math.log(cold / hot))
 
     def settled(self) -> Tensor:
-        """The k heads of the largest weights."""
+        """Return ones for the k heads with the largest weights."""
         return _largest(self.log_alpha, self.keep)
 
     def chances(self) -> Tensor:
-        """How often each head is among the k largest perturbed weights, in draws of a generator of their own."""
+        """Estimate how often each head is among the k largest perturbed weights, with a generator of fixed seed."""
         generator = torch.Generator().manual_seed(0)
         noise = -(-torch.rand(DRAWS, len(self.learnt), generator=generator).clamp(1e-6, 1 - 1e-6).log()).log()
         places = (self.log_alpha.detach().cpu() + noise).topk(self.keep).indices  # [draw, k]
         return (places.flatten().bincount(minlength=len(self.learnt)) / DRAWS).to(self.log_alpha)
 
 
-def _check_rate(rate: float | None) -> None:
-    if rate is not None and not 0 < rate < math.inf:
-        raise ValueError(f"the learning rate of gates must be above zero; got {rate}")
+@dataclass(frozen=True)
+class HardConcrete:
+    """Hard Concrete distribution of a gate by its log alpha (Louizos et al. 2018; Voita et al. 2019, section 6.1)."""
+
+    temperature: float = 0.33
+
+    def sample(self, log_alpha: Tensor) -> Tensor:
+        """Draw one gate for each log alpha, differentiably, by torch's generator."""
+        noise = torch.rand_like(log_alpha).clamp(1e-6, 1 - 1e-6)
+        soft = torch.sigmoid((noise.log() - (1 - noise).log() + log_alpha) / self.temperature)
+        return (soft * (HIGH - LOW) + LOW).clamp(0, 1)
+
+    def closed(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate = 0)."""
+        return torch.sigmoid(self.temperature * torch.tensor(-LOW / HIGH).log() - log_alpha)
+
+    def whole(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate = 1)."""
+        return torch.sigmoid(log_alpha - self.temperature * torch.tensor((1 - LOW) / (HIGH - 1)).log())
+
+    def opened(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate != 0), which sums to E[L0] over heads."""
+        return 1 - self.closed(log_alpha)
 
 
 def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
-    """A relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each with what the ones before took left out."""
+    """Compute a relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each without the mass of those before."""
     itself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
     chosen, left = torch.zeros_like(weights), weights
     for _ in range(k):
@@ -188,6 +296,4 @@ def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
 
 
 def _largest(weights: Tensor, k: int) -> Tensor:
-    kept = torch.zeros_like(weights)
-    kept[weights.topk(k).indices] = 1.0
-    return kept
+    return torch.zeros_like(weights).index_fill(0, weights.topk(k).indices, 1.0)

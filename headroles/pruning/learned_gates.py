@@ -1,131 +1,57 @@
-"""Learnt gates: a number per head that trains with the model, drawn at every step, and settles at open or closed."""
+"""Training of gates: add them to a model, freeze parts of it, and record how the gates change."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+import pandas as pd
+import transformers
+from torch import nn
 from transformers import PreTrainedModel
 
+from headroles import _distributed
 from headroles.models import heads, loading
 from headroles.models.attention_hooks import exclusive
 from headroles.models.masking import Head, mask_heads
+from headroles.pruning.l0 import Freeze, Gates
+from headroles.tables import frame
 
-NAME = "head_gates"  # of the gates among the model's modules: the Trainer, its optimizer and checkpoints take them in
-Freeze = Literal["nothing", "decoder", "all"]
-LOW, HIGH = -0.1, 1.1  # the interval a binary Concrete variable is stretched to before it is clipped to 0..1
-
-
-@dataclass(frozen=True)
-class HardConcrete:
-    """The distribution of a gate (Louizos et al. 2018; Voita et al. 2019, section 6.1), by its `log_alpha`.
-
-    With probability `closed` a gate is 0, with probability `whole` it is 1, otherwise between them.
-    """
-
-    temperature: float = 0.33
-
-    def sample(self, log_alpha: Tensor) -> Tensor:
-        """One draw for each, differentiable in `log_alpha`; torch's generator draws."""
-        noise = torch.rand_like(log_alpha).clamp(1e-6, 1 - 1e-6)
-        soft = torch.sigmoid((noise.log() - (1 - noise).log() + log_alpha) / self.temperature)
-        return (soft * (HIGH - LOW) + LOW).clamp(0, 1)
-
-    def closed(self, log_alpha: Tensor) -> Tensor:
-        """P(gate = 0)."""
-        return torch.sigmoid(self.temperature * torch.tensor(-LOW / HIGH).log() - log_alpha)
-
-    def whole(self, log_alpha: Tensor) -> Tensor:
-        """P(gate = 1)."""
-        return torch.sigmoid(log_alpha - self.temperature * torch.tensor((1 - LOW) / (HIGH - 1)).log())
-
-    def opened(self, log_alpha: Tensor) -> Tensor:
-        """P(gate != 0), whose sum over heads is E[L0]."""
-        return 1 - self.closed(log_alpha)
-
-
-class Gates(nn.Module, ABC):
-    """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
-
-    `horizon` is in how many forwards of training what is scheduled is to be done; forwards are counted in `step`.
-    """
-
-    step: Tensor
-    keep: int | None  # how many stay open; None: as many as their strength leaves
-
-    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
-        super().__init__()
-        index = heads.head_index(model)
-        self.heads, self.learnt, self.horizon = len(index), list(learnt), 0
-        places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
-        self.register_buffer("places", places, persistent=False)
-        self.register_buffer("step", torch.zeros((), dtype=torch.float64))
-        self.log_alpha = nn.Parameter(torch.full((len(learnt),), float(start)))
-        self.drawn: Tensor | None = None
-        self.to(model.device)
-
-    def now(self) -> Tensor:
-        """The gates of all heads: what was drawn for this step of training, else where they settle: [heads]."""
-        return self.drawn if self.training and self.drawn is not None else self._all(self.settled())
-
-    def draw(self) -> None:
-        """Draw the gates of a step of training."""
-        self.drawn = self._all(self.sample())
-        self.step += 1
-
-    def _all(self, own: Tensor) -> Tensor:
-        ones = torch.ones(self.heads, device=own.device)
-        return ones.index_copy(0, self.places, own)  # type: ignore[arg-type]
-
-    def progress(self) -> float:
-        """How much of the horizon is behind: 0 to 1. Raises ValueError where none was set."""
-        if not self.horizon:
-            raise ValueError("set gates.horizon: in how many forwards of training the heads are to be chosen")
-        return min(1.0, float(self.step) / self.horizon)
-
-    @abstractmethod
-    def sample(self) -> Tensor:
-        """Gates for one step of training: [learnt]."""
-
-    @abstractmethod
-    def settled(self) -> Tensor:
-        """Gates of 0 and 1, as they are outside training: [learnt]."""
-
-    @abstractmethod
-    def chances(self) -> Tensor:
-        """P(gate != 0): [learnt]."""
-
-    def penalty(self) -> Tensor:
-        """What is added to the mean loss."""
-        return self.log_alpha.new_zeros(())
+NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
+SHOWN = 60  # records of the gates in one training
 
 
 @contextmanager
 def train_gates(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
-    """Within the block `model` has these gates, also for the stock Trainer or a loop of your own.
+    """Add gates to a model within the block, also for the stock Trainer or your own training loop.
 
-    Each forward in training mode draws gates and adds their penalty to the loss it returns; in eval mode they are where
-    they settle. The gates are a module of the model, `head_gates`: optimizers and checkpoints take them in. Raises
-    ValueError for a forward in training mode that returns no loss (as with label smoothing outside the model).
+    A forward pass in training mode draws the gates and adds their penalty to the returned loss. In eval mode gates are
+    0 or 1. The gates are a module of the model, `head_gates`, which optimizers and checkpoints include.
+
+    Args:
+        model: A Hugging Face model, which must return a loss: a forward pass in training mode without one (as with
+            label smoothing outside the model) raises ValueError.
+        gates: Gates made by `L0.gates` or `SubsetSelection.gates`.
+
+    Yields:
+        Nothing.
     """
     with exclusive(model):
-        yield from _learning(model, gates)
+        yield from _gated(model, gates)
 
 
-def _learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
-    found, causal = heads.attention_sites(model), loading.causal(model)
+def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
+    sites, causal = heads.attention_sites(model), loading.causal(model)
     model.add_module(NAME, gates)
-    heads.remember(model, found)
-    begun: list[None] = []  # a forward of training that has not come to its end
+    heads.remember(model, sites)
+    begun: list[None] = []  # a training forward that has not ended
 
     def before(module: nn.Module, _: Any) -> None:
         if module.training:
-            gates.step -= len(begun)  # one that failed was no step
+            gates.step -= len(begun)  # a forward that failed was no step
             gates.draw()
             begun[:] = [None]
 
@@ -134,8 +60,7 @@ def _learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
             return
         if getattr(output, "loss", None) is None:
             raise ValueError(
-                "gates are learnt from the loss that the model returns, and it returned none: give it labels, and "
-                "leave label smoothing out"
+                "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
             )
         output.loss = output.loss + gates.penalty() * _share(kwargs, causal=causal)
         begun.clear()
@@ -149,12 +74,34 @@ def _learning(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
             hook.remove()
         gates.drawn = None
         delattr(model, NAME)
-        heads.remember(model, found)
+        heads.remember(model, sites)
+
+
+def _share(kwargs: dict[str, Any], *, causal: bool) -> float:
+    """Return the share of a forward pass in its optimizer step, by labels counted as the Trainer counts them.
+
+    A causal model does not predict the first label of a text.
+    """
+    total, labels = kwargs.get("num_items_in_batch"), kwargs.get("labels")
+    if total is None or labels is None:
+        return 1.0
+    return float((labels[..., 1:] if causal else labels).ne(-100).sum() / total)
 
 
 @contextmanager
 def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
-    """Within the block what is frozen of `model` does not train; gates do. Raises ValueError for what it lacks."""
+    """Freeze parameters of a model within the block; gates still train.
+
+    Args:
+        model: A Hugging Face model.
+        what: "nothing", "decoder" (parameters that it does not share with the encoder) or "all".
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ValueError: If `what` is unknown, or the model has no encoder beside a decoder.
+    """
     if what not in ("nothing", "decoder", "all"):
         raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
     if what == "decoder" and not model.config.is_encoder_decoder:
@@ -164,22 +111,65 @@ def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
         encoder, decoder = (set(part.parameters()) for part in (model.get_encoder(), model.get_decoder()))
         free |= encoder - decoder
     with exclusive(model):
-        held = [] if what == "nothing" else [one for one in model.parameters() if one.requires_grad and one not in free]
-        for one in held:
-            one.requires_grad = False
+        trained = [] if what == "nothing" else [value for value in model.parameters() if value.requires_grad]
+        held = [value for value in trained if value not in free]
+        for value in held:
+            value.requires_grad = False
         try:
             yield
         finally:
-            for one in held:
-                one.requires_grad = True
+            for value in held:
+                value.requires_grad = True
 
 
-def _share(kwargs: dict[str, Any], *, causal: bool) -> float:
-    """The share of this forward in its step: of gradients that are added up over several, each has its own labels.
+class GateWatcher(transformers.TrainerCallback):
+    """Callback that sets the schedule of gates and records them in the log that checkpoints keep."""
 
-    They are counted as the Trainer counts them: the first of a text is none that a causal model predicts.
-    """
-    total, labels = kwargs.get("num_items_in_batch"), kwargs.get("labels")
-    if total is None or labels is None:
-        return 1.0
-    return float((labels[..., 1:] if causal else labels).ne(-100).sum() / total)
+    def __init__(self, gates: Gates) -> None:
+        self.gates, self.start, self.log = gates, float(gates.log_alpha.detach().max()), list[dict[str, Any]]()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Set the length of the schedule, and check that gates can reach zero."""
+        batches = math.ceil(args.num_train_epochs * len(kwargs["train_dataloader"]))
+        self.gates.horizon = batches if args.max_steps <= 0 else args.max_steps * args.gradient_accumulation_steps
+        self._check_reach(state.max_steps, kwargs["optimizer"].param_groups[-1], kwargs["lr_scheduler"])
+        if not state.global_step:
+            self._record(state)
+
+    def _check_reach(self, steps: int, group: dict[str, Any], scheduler: Any) -> None:
+        """Raise ValueError if no strength can prune a head: an optimizer such as Adam moves by at most the rate."""
+        rate = group.get("initial_lr", group["lr"])  # the gates' group is the last one
+        factors = getattr(scheduler, "lr_lambdas", None)
+        reach = rate * (sum(map(factors[-1], range(steps))) if factors else steps)
+        if self.gates.keep is None and reach < self.start:
+            raise ValueError(
+                f"{steps} steps at a rate of {rate:g} cannot bring a gate to zero, whatever the strength: log alpha "
+                f"begins at {self.start:g} and falls by at most {reach:.2g}; try more steps, or a larger rate of gates "
+                f"(or none: the default follows from the number of steps)"
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Record the gates at regular steps and at the last one."""
+        if state.global_step % max(1, state.max_steps // SHOWN) == 0 or state.global_step == state.max_steps:
+            self._record(state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Collect the records, also those made before the training was resumed."""
+        self.log = [entry for entry in state.log_history if "gates" in entry]
+
+    def _record(self, state: Any) -> None:
+        state.log_history.append({"step": state.global_step, "gates": self.gates.chances().detach().tolist()})
+
+
+def write_history(place: Path, watcher: GateWatcher, history: pd.DataFrame, learnt: Sequence[Head]) -> None:
+    """Save the history of gates, `gates.parquet`: a row per head and step with P(gate != 0) in `open`."""
+    if not watcher.log or not _distributed.first():  # the training was finished before
+        return
+    rows = [
+        (*head, entry["step"], value)
+        for entry in watcher.log
+        for head, value in zip(learnt, entry["gates"], strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
+    table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
+    frame.save_table(table, place / "gates.parquet")

@@ -1,4 +1,4 @@
-"""Orders: which heads go first, by a score, an effect, a role, a place or chance, one small class for each."""
+"""Rankings: the order in which heads are pruned, by a score, an effect, roles, the layer or at random."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
-from headroles.models import heads as families
+from headroles.models.heads import head_index
 from headroles.models.masking import Head
 
-_AT: dict[str, Callable[[float, int], float]] = {  # by what layers are put in line: (middle, layer)
+_AT: dict[str, Callable[[float, int], float]] = {  # sort key of a layer, by (middle, layer)
     "bottom": lambda _, layer: layer,
     "middle": lambda middle, layer: abs(layer - middle),
     "top": lambda _, layer: -layer,
@@ -28,7 +28,7 @@ _AT: dict[str, Callable[[float, int], float]] = {  # by what layers are put in l
 
 @dataclass(frozen=True)
 class RankingContext:
-    """What an order may be told from: a model, what it reads, the heads that may go, and a seed."""
+    """Input of a ranking: a model, its tokenizer, a corpus for scores and effects, the heads to rank, and a seed."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -38,33 +38,39 @@ class RankingContext:
 
 
 class Ranking(ABC):
-    """A strategy of pruning that puts heads in an order: the first goes first."""
+    """Pruning strategy that ranks heads; the first of the ranking is pruned first."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What its columns are called by."""
+        """Name used in result columns."""
 
     @abstractmethod
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """The heads that may go, those to go first at the beginning."""
+        """Rank the heads of `setting.among`, the one to be pruned first at the start."""
 
 
 @dataclass(frozen=True)
 class ByScore(Ranking):
-    """By a score of `headroles.score` on the corpus, the smallest first; `column` is by default the score's first."""
+    """Ranking by a score on the corpus, the smallest first.
+
+    Attributes:
+        score: A score or its name.
+        column: Column of the score, by default the first.
+        limit: Number of sentences that are scored, by default all.
+    """
 
     score: Any = "importance"
     column: str | None = None
-    limit: int | None = None  # so many sentences are enough
+    limit: int | None = None
 
     @property
     def name(self) -> str:
-        """The score's."""
+        """Name of the score."""
         return str(self.score if isinstance(self.score, str) else self.score.name)
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """Scores are of the whole model."""
+        """Rank heads by their scores in the intact model."""
         from headroles.scores import Relevance, score
 
         chosen = Relevance("cp", by="logit") if self.score == "relevance" else self.score  # the layers are compared
@@ -76,18 +82,18 @@ class ByScore(Ranking):
 
 @dataclass(frozen=True)
 class ByEffect(Ranking):
-    """By what closing the head alone does to the loss, or another metric: the least missed first."""
+    """Ranking by the effect of ablating each head alone on a metric, the least harmful first."""
 
     metric: Any = "loss"
     limit: int | None = None
 
     @property
     def name(self) -> str:
-        """Of the default."""
+        """Name used in result columns."""
         return "effect"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """One sweep over the corpus."""
+        """Rank heads by their ablation effects."""
         from headroles.ablation.effects import ablate
         from headroles.ablation.metrics import metric
 
@@ -98,72 +104,71 @@ class ByEffect(Ranking):
 
 @dataclass(frozen=True, eq=False)
 class FromColumn(Ranking):
-    """By a column of a table there is already, the smallest first."""
+    """Ranking by a column of a table, the smallest value first."""
 
     values: pd.Series[Any]
 
     @property
     def name(self) -> str:
-        """The column's."""
+        """Name of the column."""
         return str(self.values.name)
 
     def __repr__(self) -> str:
         return f"Told({self.name},{_digest(self.values.to_frame())})"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """The table must have all the heads that may go."""
+        """Rank heads by the column, which must have all of them."""
         return _rising(self.values, setting)
 
 
 @dataclass(frozen=True, eq=False)
 class ByRoles(Ranking):
-    """By roles: heads with none first, the farthest from the threshold of any (`role.SPECIAL`) the first.
-
-    `table` are scores there are already, of any corpus; by default they are made on the one that is pruned on.
-    """
+    """Ranking by roles, from the head farthest below all thresholds; `table` has scores, by default computed here."""
 
     table: pd.DataFrame | None = None
 
     @property
     def name(self) -> str:
-        """Roles."""
+        """Name used in result columns."""
         return "roles"
 
     def __repr__(self) -> str:
         return f"Roles({'' if self.table is None else _digest(self.table)})"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """Ties, and heads that no role can be told of, by chance."""
+        """Rank heads by role margins; break ties and place heads without role information at random."""
         from headroles.scores import score
 
-        table = (
-            score(setting.model, setting.tokenizer, setting.corpus, n_resamples=0) if self.table is None else self.table
-        )
+        if self.table is not None:
+            return _rising(role_rules.margins(self.table), setting)
+        table = score(setting.model, setting.tokenizer, setting.corpus, n_resamples=0)
         return _rising(role_rules.margins(table), setting)
 
 
 @dataclass(frozen=True)
 class Random(Ranking):
-    """By chance; `spread` takes in turn a head of each kind, or of each layer (Budhraja et al. 2020)."""
+    """Random ranking; `spread` alternates between kinds, or between layers (Budhraja et al. 2020)."""
 
     spread: Literal["kind", "layer"] | None = None
 
     @property
     def name(self) -> str:
-        """Says what it is spread over."""
+        """Name used in result columns."""
         return "random" if self.spread is None else f"random per {self.spread}"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """The seed decides."""
+        """Draw a ranking by the seed."""
         drawn = _shuffled(setting)
         return drawn if self.spread is None else _in_turn(drawn, lambda head: head[: 1 + (self.spread == "layer")])
 
 
 @dataclass(frozen=True)
 class ByPosition(Ranking):
-    """By layer: from the bottom, the top, the middle or the ends (Budhraja et al. 2020), the kinds in turn.
+    """Ranking by layer (Budhraja et al. 2020); kinds alternate, and heads of a layer are in random order.
 
-    `alternating` takes every other layer of that sequence first. Within a layer by chance.
+    Attributes:
+        where: The layers that come first: the "bottom", "middle", "top" or both "ends".
+        alternating: Whether every other layer of that sequence comes first.
     """
 
     where: Literal["bottom", "middle", "top", "ends"] = "bottom"
@@ -171,41 +176,41 @@ class ByPosition(Ranking):
 
     @property
     def name(self) -> str:
-        """The place."""
+        """Name used in result columns."""
         return f"{self.where} alternating" if self.alternating else self.where
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """Layers one after the other."""
+        """Rank heads layer by layer."""
         ranks: dict[tuple[str, int], int] = {}
         for kind in {head[0] for head in setting.among}:
-            layers = sorted({layer for one, layer, _ in setting.among if one == kind})
-            line = sorted(layers, key=partial(_AT[self.where], (layers[0] + layers[-1]) / 2))
+            layers = sorted({layer for other, layer, _ in setting.among if other == kind})
+            ranked = sorted(layers, key=partial(_AT[self.where], (layers[0] + layers[-1]) / 2))
             if self.alternating:
-                line.sort(key=lambda layer, first=line[0]: (layer - first) % 2)  # type: ignore[misc]
-            ranks |= {(kind, layer): place for place, layer in enumerate(line)}
+                ranked.sort(key=lambda layer, first=ranked[0]: (layer - first) % 2)  # type: ignore[misc]
+            ranks |= {(kind, layer): place for place, layer in enumerate(ranked)}
         drawn = _in_turn(_shuffled(setting), lambda head: head[:1])
         return sorted(drawn, key=lambda head: ranks[head[0], head[1]])
 
 
 @dataclass(frozen=True)
 class Reverse(Ranking):
-    """Another order from its end: what it would keep longest goes first."""
+    """Reversed ranking: the head that the other ranking keeps longest is pruned first."""
 
     of: Ranking
 
     @property
     def name(self) -> str:
-        """A minus before the other's."""
+        """Name of the other ranking after a minus."""
         return f"-{self.of.name}"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
-        """The same heads."""
+        """Rank heads in the opposite order."""
         return self.of.order(setting)[::-1]
 
 
 NAMED: dict[str, Ranking] = {
-    one.name: one
-    for one in (
+    ranking.name: ranking
+    for ranking in (
         *(ByScore(score) for score in ("importance", "relevance", "confidence")),
         *(ByEffect(), ByRoles(), Random(), Random("kind"), Random("layer")),
         *(
@@ -218,22 +223,34 @@ NAMED: dict[str, Ranking] = {
 
 
 def ranking(given: str | Ranking) -> Ranking:
-    """The order of a name; a minus before it is its reverse. Raises ValueError for a name there is none of."""
+    """Return the ranking of a name.
+
+    Args:
+        given: Name of a ranking (`NAMED`), reversed by a minus before it; or a ranking, which is returned as it is.
+
+    Returns:
+        The ranking.
+
+    Raises:
+        ValueError: If there is no ranking of this name.
+    """
     if isinstance(given, Ranking):
         return given
     if given.startswith("-") and not given.startswith("--"):
         return Reverse(ranking(given[1:]))
     if given not in NAMED:
-        known = f"{', '.join(NAMED)}, with a minus before it its reverse; gates: l0, exactly"
-        raise ValueError(f"unknown order {given!r}; known: {known}")
+        known = f"{', '.join(NAMED)}, reversed by a minus before it; gates: l0, exactly"
+        raise ValueError(f"unknown ranking {given!r}; known: {known}")
     return NAMED[given]
 
 
 def _rising(values: pd.Series[Any], setting: RankingContext) -> list[Head]:
-    """The heads that may go by value, ties and unknown values by chance."""
+    """Rank heads by rising value; break ties and place heads without a value at random."""
     drawn = _shuffled(setting)
     if lacking := [head for head in drawn if head not in values.index]:
-        raise ValueError(f"{values.name!r} is of other heads: it lacks {lacking[0]} of {len(drawn)}")
+        raise ValueError(
+            f"column {values.name!r} lacks head {lacking[0]}; expected values of all {len(drawn)} heads to rank"
+        )
     known = values.loc[drawn].sort_values(kind="stable", na_position="first")
     return [(kind, layer, head) for kind, layer, head in known.index]
 
@@ -246,19 +263,30 @@ def _shuffled(setting: RankingContext) -> list[Head]:
     return random.Random(setting.seed).sample(list(setting.among), len(setting.among))
 
 
-def _in_turn(heads: list[Head], group: Any) -> list[Head]:
-    """The heads in their order, but one of each group after the other."""
-    seen: dict[Any, int] = {}
+def _in_turn(heads: list[Head], group: Callable[[Head], tuple[Any, ...]]) -> list[Head]:
+    """Alternate between groups of heads, in their order within each."""
+    counts: dict[Any, int] = {}
     turns = []
     for head in heads:
-        seen[group(head)] = seen.get(group(head), -1) + 1
-        turns.append((seen[group(head)], head))
+        counts[group(head)] = counts.get(group(head), -1) + 1
+        turns.append((counts[group(head)], head))
     return [head for _, head in sorted(turns, key=lambda turn: turn[0])]
 
 
 def among(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
-    """The heads of a model that may go: all, or those of some kinds. Raises ValueError for a kind it lacks."""
-    heads = [(kind, layer, head) for kind, layer, head in families.head_index(model)]
+    """Return the heads of a model that may be pruned.
+
+    Args:
+        model: A Hugging Face model.
+        kinds: Kinds of heads; None: all.
+
+    Returns:
+        The heads, (kind, layer, head) each.
+
+    Raises:
+        ValueError: If the model has no heads of a kind.
+    """
+    heads = [(kind, layer, head) for kind, layer, head in head_index(model)]
     present = dict.fromkeys(kind for kind, _, _ in heads)
     if lacking := sorted(set(kinds or ()) - set(present)):
         raise ValueError(f"{type(model).__name__} has no heads of kind {lacking[0]!r}; it has {', '.join(present)}")

@@ -1,4 +1,4 @@
-"""Pruning: which heads survive, by an order or by gates that are learnt, with fine-tuning before or after it."""
+"""Pruning: select heads by a ranking or by learned gates, with fine-tuning before or after."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
-from headroles.models import heads as families
 from headroles.models import loading
+from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.pruning.gate_watcher import GateWatcher, write_history
 from headroles.pruning.l0 import L0, RATE, SHARE, SubsetSelection
-from headroles.pruning.learned_gates import NAME, frozen, train_gates
+from headroles.pruning.learned_gates import NAME, GateWatcher, frozen, train_gates, write_history
 from headroles.pruning.rankings import Ranking, RankingContext, among, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
@@ -49,30 +48,53 @@ def prune(
     seed: int = 0,
     tune: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Choose the heads that survive: `survival[...]`, 1 for a head that stays and 0 for one that goes.
+    """Select the heads that stay, by a ranking or by learned gates.
 
-    `strategy` is an order or its name ("importance", "-importance", "random", "top" ...; `pruning.order.NAMED`), "l0",
-    "exactly", or one of `L0` and `Exactly`, which train the model in place together with its gates. `keep` is a number
-    of heads, or below 1 a share of those of `kinds`, by default of all; L0 without it, and without a strength, keeps
-    half. `at_least` so many stay in every layer (of an order). With gates the column has `.open`, P(gate != 0), with an
-    order `.turn`, when the head goes, from 1.
+    Heads are removed only if the schedule ends in "tune"; otherwise by `remove_heads(model, table[column])`. There is a
+    warning if more than a tenth of the gates are undecided at the end.
 
-    `schedule`: "tune" before or after "prune" is training of the whole model, or of what is left once the heads that go
-    are cut out. `tune` are options of `train` for it, and for learning gates (`epochs=`, `rate=`, `batch=` ...).
-    `folder` keeps checkpoints, from which stopped training goes on, and the history of gates, `gates.parquet`. Heads
-    are cut out only where the schedule ends in "tune"; otherwise by `shrink(model, table[column])`. Raises ValueError
-    for a strategy, kind, schedule or number of heads that is not to be had, and where a training has too few steps for
-    any strength to close a gate at the rate that is asked for. Warns where more than a tenth of the gates are
-    undecided at the end.
+    Args:
+        model: A Hugging Face model; learned gates and fine-tuning train it in place.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which heads are ranked, and the model is trained.
+        strategy: A ranking or its name ("importance", "-importance", "random", "top" and so on; `rankings.NAMED`), "l0"
+            or "exactly", or an `L0` or `SubsetSelection`.
+        keep: Number of heads to keep, or below 1 a share of those of `kinds`. L0 without it, and without a strength,
+            keeps half.
+        kinds: Kinds of the heads that are pruned, by default all.
+        at_least: Heads that stay in every layer (rankings only).
+        schedule: "prune", with "tune" before or after it: fine-tuning of the whole model, or of the model without the
+            pruned heads.
+        folder: Where checkpoints, from which interrupted training continues, and the history of gates,
+            `gates.parquet`, are kept; by default nowhere.
+        seed: Seed of rankings and training.
+        tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
+
+    Returns:
+        A table with a row per head.
+
+        - survival[STRATEGY HEADS KINDS]: 1 for a head that stays, 0 for a pruned one.
+        - .open: P(gate != 0), with learned gates.
+        - .turn: when the head is pruned, from 1, with a ranking.
+
+    Raises:
+        ValueError: If the strategy, schedule, a kind or the number of heads is unknown or impossible, or the training
+            has too few steps for any strength to bring a gate to zero at the given rate.
+
+    Example:
+        >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
+        >>> hr.remove_heads(model, table.iloc[:, 0])
     """
     chosen, options = strategy_of(strategy), dict(tune or {})
     if schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
     if at_least and not isinstance(chosen, Ranking):
-        raise ValueError(f"at_least={at_least} is for orders; gates are learnt without it")
+        raise ValueError(f"at_least={at_least} is for rankings; got the strategy {chosen.name}, which learns gates")
     may_go = among(model, kinds)
     if keep is None and isinstance(chosen, Ranking):
-        raise ValueError(f"how many heads stay? {chosen.name!r} is an order: give keep=0.5, or keep={len(may_go) // 2}")
+        raise ValueError(
+            f"ranking {chosen.name!r} needs a number of heads to keep: keep=0.5, or keep={len(may_go) // 2}"
+        )
     if keep is None and isinstance(chosen, L0) and chosen.strength is None:
         keep = SHARE
     count = None if keep is None else counted(keep, len(may_go))
@@ -82,14 +104,12 @@ def prune(
         if schedule.startswith("tune"):
             train(model, tokenizer, corpus, place / "tuned-before", **{"seed": seed, **options})
         if isinstance(chosen, Ranking):
-            columns = _by_order(RankingContext(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
+            columns = _by_ranking(RankingContext(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
         else:
             columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, {"seed": seed, **options})
         words = [chosen.name, *([] if count is None else [str(count)]), *(kinds or ())]
         label = f"survival[{' '.join(words)}]"
-        table = frame.table(
-            {label + part: values for part, values in columns.items()}, families.head_index(model), signature
-        )
+        table = frame.table({label + part: values for part, values in columns.items()}, head_index(model), signature)
         if schedule.endswith("-tune"):
             remove_heads(model, table[label])
             train(model, tokenizer, corpus, place / "tuned-after", **{"seed": seed, **options})
@@ -97,32 +117,52 @@ def prune(
 
 
 def closed_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list[Head]:
-    """The heads that go when `count` of an order are to stay, none of which leaves a layer with fewer than `at_least`.
+    """Return the heads of a ranking that are pruned if `count` stay.
 
-    Raises ValueError where so many cannot go.
+    Args:
+        ordered: The ranking, the head to be pruned first at its start.
+        count: Number of heads that stay.
+        at_least: Heads that stay in every layer.
+
+    Returns:
+        The pruned heads.
+
+    Raises:
+        ValueError: If `at_least` leaves more than `count` heads.
     """
     left: dict[tuple[Kind, int], int] = {}
     for kind, layer, _ in ordered:
         left[kind, layer] = left.get((kind, layer), 0) + 1
-    gone: list[Head] = []
+    pruned: list[Head] = []
     for head in ordered:
-        if len(gone) < len(ordered) - count and left[head[0], head[1]] > at_least:
+        if len(pruned) < len(ordered) - count and left[head[0], head[1]] > at_least:
             left[head[0], head[1]] -= 1
-            gone.append(head)
-    if len(gone) < len(ordered) - count:
+            pruned.append(head)
+    if len(pruned) < len(ordered) - count:
         raise ValueError(f"{count} of {len(ordered)} heads cannot stay with at least {at_least} in each layer")
-    return gone
+    return pruned
 
 
 def strategy_of(given: str | Strategy) -> Strategy:
-    """The strategy of a name. Raises ValueError for a name there is none of."""
+    """Return the strategy of a name (an unknown one raises ValueError)."""
     if isinstance(given, str) and given in ("l0", "exactly"):
         return L0() if given == "l0" else SubsetSelection()
     return ranking(given) if isinstance(given, str | Ranking) else given
 
 
 def counted(keep: float, size: int) -> int:
-    """How many of so many heads stay: a number, or below 1 a share. Raises ValueError for what is neither."""
+    """Return the number of heads that stay.
+
+    Args:
+        keep: A number of heads, or below 1 a share.
+        size: The number of heads there are.
+
+    Returns:
+        A number from 1 to `size`.
+
+    Raises:
+        ValueError: If `keep` is neither, or the share rounds to no head.
+    """
     is_share, is_number = 0 < keep < 1, keep in range(1, size + 1)
     if not (is_share or is_number) or isinstance(keep, bool):
         raise ValueError(f"keep is a share above 0 and below 1, or a number of heads from 1 to {size}; got {keep}")
@@ -133,13 +173,12 @@ def counted(keep: float, size: int) -> int:
     return count
 
 
-def _by_order(setting: RankingContext, chosen: Ranking, count: int, at_least: int) -> dict[str, pd.Series[Any]]:
+def _by_ranking(setting: RankingContext, chosen: Ranking, count: int, at_least: int) -> dict[str, pd.Series[Any]]:
     ordered = chosen.order(setting)
-    gone = closed_first(ordered, count, at_least)
-    index = families.head_index(setting.model)
+    index = head_index(setting.model)
     turns = pd.Series({head: turn for turn, head in enumerate(ordered, 1)}, dtype=float)
     survival = pd.Series(1.0, index=index)
-    survival[survival.index.isin(gone)] = 0.0
+    survival[survival.index.isin(closed_first(ordered, count, at_least))] = 0.0
     return {"": survival, ".turn": pd.Series([turns.get(head) for head in index], index=index, dtype=float)}
 
 
@@ -153,8 +192,8 @@ def _by_gates(
     place: Path,
     options: dict[str, Any],
 ) -> dict[str, pd.Series[Any]]:
-    """Train the model and its gates, and read off where they have settled."""
-    index = families.head_index(model)
+    """Train the model and its gates, and return their final values."""
+    index = head_index(model)
     gates = chosen.gates(model, learnt, count)
     if count == len(learnt):
         return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
@@ -175,26 +214,26 @@ def _by_gates(
 
 
 def _warn(settled: list[float], opened: pd.Series[Any], chances: list[float], count: int | None, steps: int) -> None:
-    """Say what is not as it was asked for."""
+    """Warn about undecided gates, about no remaining head, and about a missed target."""
     expected, size = sum(chances), len(chances)
     if (open_ := undecided(opened)) > MOST_UNDECIDED * size:
         log.warning(
-            "%d of %d gates are undecided after %d steps (open with a probability between %g and %g), so which heads "
-            "stay is partly chance; more epochs or pairs decide them, or a larger rate of gates where one was given",
+            "%d of %d gates are undecided after %d steps (P(gate != 0) between %g and %g), so the choice of heads is "
+            "partly random; more epochs or pairs decide them, or a larger rate of gates where one was given",
             *(open_, size, steps, round(1 - DECIDED, 3), DECIDED),
         )
     if not any(settled) and count != 0:
-        log.warning("every gate is closed: lower the strength, or ask for a number of heads")
+        log.warning("no head is left: lower the strength, or give a number of heads to keep")
     if count is not None and abs(expected - count) > 0.1 * size:
         log.warning(
-            "%d heads were asked for, and %.0f of %d gates are expected to be open: the likeliest stay; more steps or "
-            "a larger rate of gates decide them",
+            "the target is %d heads, and %.0f of %d gates are expected to be nonzero: the likeliest stay; more steps "
+            "or a larger rate of gates decide them",
             *(count, expected, size),
         )
 
 
 def undecided(opened: pd.Series[Any]) -> int:
-    """How many gates are neither open nor closed with a probability of at least 0.9."""
+    """Count the gates of which P(gate != 0) is strictly between 0.1 and 0.9."""
     return int(((opened > 1 - DECIDED) & (opened < DECIDED)).sum())
 
 

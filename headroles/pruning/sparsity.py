@@ -1,4 +1,4 @@
-"""Sizes: a model pruned to several numbers of heads, what each is worth, and which heads with which roles are left."""
+"""Sparsity sweep: prune copies of a model to several numbers of heads, and measure them and their roles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
-from headroles.models import heads as families
+from headroles.models.heads import head_index
 from headroles.pruning.cached_evaluation import Trials, interval, recipe, signed, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking, among
@@ -45,43 +45,64 @@ def sparsity_sweep(
     n_resamples: int = 1000,
     max_tokens: int = 4096,
 ) -> pd.DataFrame:
-    """Prune copies of `model` to each number of heads in `keep` (Voita et al. 2019, Figs. 7 to 10); kept in the study.
+    """Prune copies of a model to several numbers of heads (Voita et al. 2019, Figs. 7 to 10).
 
-    Returns, and keeps as `sizes-STRATEGY[-KINDS]`, a row per size: `heads` left of `of`, of each kind, and the metric
-    on `held_out`: `value`, and `change` against the control, the whole model after the same training, each with `.low`
-    and `.high`. The first row is the control. `survival-...` has a column for each size, `gates-...` is the history of
-    gates; with a corpus `scored` the roles of the heads left are told on it, `functions-...`, and for each size
-    `roles-...-HEADS`, words being rare by `reference` as for `score`. An order is followed by training of what is left.
-    Finished sizes are not run again. `budget` bounds a batch of what is measured, in tokens.
+    Heads removed by a ranking are followed by training of the remaining model. Finished sizes are not run again.
+
+    Args:
+        study: Where the tables are kept: `sizes-STRATEGY[-KINDS]`, the returned one; `survival-...`, a column per size;
+            with learned gates `gates-...`, their history; and with `scored` `roles-...-HEADS` and `functions-...`.
+        model: A Hugging Face model, which is not changed.
+        tokenizer: Its tokenizer.
+        corpus: The corpus on which heads are selected and copies are trained.
+        held_out: The corpus on which the metric is measured.
+        strategy: A strategy of `prune` or its name.
+        keep: Numbers of heads to keep, or below 1 shares.
+        kinds: Kinds of the heads that are pruned, by default all.
+        metric: Name of a metric or objective, or a metric.
+        scored: Corpus on which the roles of the remaining heads are assigned; None: no roles.
+        reference: Corpus of the word frequencies behind rarity, as for `score`.
+        seed: Seed of selection and training.
+        tune: Options of `train`.
+        n_resamples: Bootstrap resamples of the examples.
+        max_tokens: Tokens in one forward pass when the metric and scores are measured.
+
+    Returns:
+        A table with a row per size; the first row is the control, the whole model after the same training.
+
+        - heads, of: remaining and all heads; and the remaining heads of each kind.
+        - value, low, high: the metric and its 95 % interval.
+        - change, change.low, change.high: difference from the control.
+        - undecided: number of gates with P(gate != 0) between 0.1 and 0.9.
     """
     chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
-    measured, may_go = the_metric(metric), among(model, kinds)
+    measured, size = the_metric(metric), len(among(model, kinds))
     work = recipe(model, corpus, kinds, options, strategy=chosen)
     study.remove(study.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))
     trials = Trials(study, tokenizer, held_out, measured, work, max_tokens=max_tokens)
-    counts = {counted(one, len(may_go)) for one in keep}
-    statistics, tables, told = [], [], []
-    for count in (len(may_go), *sorted(counts - {len(may_go)}, reverse=True)):
-        made = _Made(model, tokenizer, corpus, chosen, kinds, count, len(may_go), trials, options, seed)
-        statistics.append(trials.run((count,), made.model))
-        tables.append(made.survival(study))
+    counts = {counted(number, size) for number in keep}
+    statistics, tables, families = [], [], []
+    for count in (size, *sorted(counts - {size}, reverse=True)):
+        pruned = _Pruned(model, tokenizer, corpus, chosen, kinds, count, size, trials, options, seed)
+        statistics.append(trials.run((count,), pruned.model))
+        tables.append(pruned.survival(study))
         if scored is not None:
-            told.append(functions(made.roles(study, scored, reference)).assign(heads=count))
+            families.append(functions(pruned.roles(study, scored, reference)).assign(heads=count))
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
     frame.save_table(table, study.path(f"survival-{name}"))
-    if told:
-        parts = pd.concat(told, ignore_index=True)
+    if families:
+        parts = pd.concat(families, ignore_index=True)
         frame.save_table(
             signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}")
         )
-    found = _table(measured, statistics, tables, n_resamples)
-    frame.save_table(signed(found, work, trials.signature), study.path(f"sizes-{name}"))
-    return found
+    sizes = signed(_table(measured, statistics, tables, n_resamples), work, trials.signature)
+    frame.save_table(sizes, study.path(f"sizes-{name}"))
+    return sizes
 
 
-class _Made:
-    """One size: its model, its survivors, their roles, each made when it is first asked for."""
+class _Pruned:
+    """Model of one size with its survival and role tables, each computed when it is first needed."""
 
     def __init__(
         self,
@@ -99,31 +120,38 @@ class _Made:
         self.whole, self.tokenizer, self.corpus, self.chosen = model, tokenizer, corpus, chosen
         self.kinds, self.count, self.of, self.options, self.seed = kinds, count, of, options, seed
         self.trials, self.place = trials, trials.place(count, "training")
-        self.made: PreTrainedModel | None = None
+        self.trained: PreTrainedModel | None = None
 
     def model(self) -> PreTrainedModel:
-        """The pruned model, trained; the control is trained alike and whole. Its training is kept, and taken up."""
-        if self.made is None:
-            one = deepcopy(self.whole)
+        """Return the pruned and trained model, or the trained control; interrupted training continues."""
+        if self.trained is None:
+            model, is_ranking = deepcopy(self.whole), isinstance(self.chosen, Ranking)
             if self.count == self.of:
-                with frozen(one, "nothing" if isinstance(self.chosen, Ranking) else self.chosen.freeze):
-                    train(one, self.tokenizer, self.corpus, self.place, **self.options)
+                with frozen(model, "nothing" if isinstance(self.chosen, Ranking) else self.chosen.freeze):
+                    train(model, self.tokenizer, self.corpus, self.place, **self.options)
             else:
-                schedule: Any = "prune-tune" if isinstance(self.chosen, Ranking) else "prune"
-                asked = {"keep": self.count, "kinds": self.kinds, "seed": self.seed, "schedule": schedule}
                 table = prune(
-                    one, self.tokenizer, self.corpus, self.chosen, folder=self.place, tune=self.options, **asked
+                    model,
+                    self.tokenizer,
+                    self.corpus,
+                    self.chosen,
+                    keep=self.count,
+                    kinds=self.kinds,
+                    schedule="prune-tune" if is_ranking else "prune",
+                    folder=self.place,
+                    seed=self.seed,
+                    tune=self.options,
                 )
                 frame.save_table(table, self.place / "survival.parquet")
-                if schedule == "prune":
-                    remove_heads(one, table.iloc[:, 0])
-            self.made = one
-        return self.made
+                if not is_ranking:
+                    remove_heads(model, table.iloc[:, 0])
+            self.trained = model
+        return self.trained
 
     def survival(self, study: Study) -> pd.DataFrame:
-        """Which heads are left: a column and what is beside it. The history of gates is put into the study."""
+        """Return the survival table, and save the history of gates in the study."""
         if self.count == self.of:
-            return frame.table({"survival[all]": 1.0}, families.head_index(self.whole), "control")
+            return frame.table({"survival[all]": 1.0}, head_index(self.whole), "control")
         file = self.place / "survival.parquet"
         if not file.is_file():
             self.model()
@@ -133,27 +161,27 @@ class _Made:
         return frame.load_table(file)
 
     def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
-        """The roles of the heads left, put into the study as `roles-STRATEGY[-KINDS]-HEADS`."""
+        """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
         counted = {} if reference is None else {"reference": reference.hash}
         work = frame.sign(place=self.place.name, scored=scored.hash, **counted, headroles=version("headroles"))
-        options: dict[str, Any] = {"n_resamples": 200, "max_tokens": self.trials.max_tokens, "reference": reference}
-        kept = Study(self.trials.folder)
 
         def compute() -> pd.DataFrame:
-            return role_rules.roles(score(self.model(), self.tokenizer, scored, **options))
+            model, size = self.model(), self.trials.max_tokens
+            table = score(model, self.tokenizer, scored, n_resamples=200, max_tokens=size, reference=reference)
+            return role_rules.roles(table)
 
-        told = kept.keep(f"roles-{self.place.name}", work, compute)
-        frame.save_table(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
-        return told
+        table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
+        frame.save_table(table, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
+        return table
 
 
 def functions(told: pd.DataFrame) -> pd.DataFrame:
-    """How many heads of each kind have which family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    found: dict[Any, set[str]] = {head: set() for head in told.index}
+    """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
+    families: dict[Any, set[str]] = {head: set() for head in told.index}
     rows: Any = role_rules.held(told)
     for row in rows.itertuples():
-        found[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
-    named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in found.items()]
+        families[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
+    named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in families.items()]
     counts = pd.Series(named).value_counts(sort=False)
     return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
 
@@ -161,13 +189,13 @@ def functions(told: pd.DataFrame) -> pd.DataFrame:
 def _table(metric: Metric, statistics: Sequence[Any], tables: Sequence[pd.DataFrame], n_resamples: int) -> pd.DataFrame:
     draws = values(metric, statistics, n_resamples=n_resamples)
     rows = []
-    for own, table in zip(draws, tables, strict=True):
+    for draw, table in zip(draws, tables, strict=True):
         survival = table.iloc[:, 0]
         row: dict[str, Any] = {"heads": int(survival.sum()), "of": len(survival)}
         left = survival.groupby(level="kind").sum()
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
-        row |= dict(zip(("value", "low", "high"), interval(own), strict=True))
-        row |= dict(zip(("change", "change.low", "change.high"), interval(own - draws[0]), strict=True))
+        row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))
+        row |= dict(zip(("change", "change.low", "change.high"), interval(draw - draws[0]), strict=True))
         opened = table.iloc[:, 1] if table.shape[1] > 1 and str(table.columns[1]).endswith(".open") else None
         rows.append(row | {"undecided": 0 if opened is None else undecided(opened)})
     return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Compensation: how far the weights of each head that is left moved in fine-tuning, and whether all moved alike."""
+"""Weight change: the distance that the weights of each remaining head moved in fine-tuning, and its uniformity."""
 
 from __future__ import annotations
 
@@ -22,25 +22,37 @@ PARTS = ("q", "k", "v", "o")
 
 
 def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFrame:
-    """How far each head of `after` moved from what it was in `before` (Budhraja et al. 2020): a row per head.
+    """Measure the weight change of each head between two models (Budhraja et al. 2020).
 
-    `after` may lack heads; heads of the same number are compared. Columns, for queries, keys, values, the output
-    projection and all of them: `distance[q]`, the Frobenius norm of the change, `moved[q]`, that over the norm of the
-    weights before, and `cosine[q]` of the weights before and after. Heads that share a key-value head share its k and
-    v. The paper does not say which distance it uses. Raises ValueError for a head that `before` lacks.
+    Heads that share a key-value head share its k and v. The paper does not define its distance.
+
+    Args:
+        before: The model before fine-tuning.
+        after: The model after it, which may lack pruned heads; heads of the same number are compared.
+
+    Returns:
+        A table with a row per head of `after`, with columns for queries, keys, values, the output projection and all of
+        them, [q], [k], [v], [o] and [all].
+
+        - distance[q]: Frobenius norm of the change.
+        - moved[q]: that norm over the norm of the weights before.
+        - cosine[q]: cosine of the weights before and after.
+
+    Raises:
+        ValueError: If `before` lacks a head of `after`, or their heads have different sizes.
     """
     old, new = _slices(before), _slices(after)
     index = families.head_index(after)
     if lacking := [head for head in index if head not in old]:
-        raise ValueError(f"the model before lacks head {lacking[0]} of the model after; give them in the other order")
+        raise ValueError(f"the model before lacks head {lacking[0]} of the model after; try the other order")
     columns: dict[str, list[float]] = {}
     for part in (*dict.fromkeys(name for head in index for name in new[head]), "all"):
         pairs = [(_part(old[head], part), _part(new[head], part)) for head in index]
-        if any(one.shape != two.shape for one, two in pairs):
-            raise ValueError(f"{part!r} of a head has other sizes in the two models: they are not of one family")
-        columns[f"distance[{part}]"] = [float((two - one).norm()) for one, two in pairs]
-        columns[f"moved[{part}]"] = [float((two - one).norm() / one.norm()) for one, two in pairs]
-        columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(one, two, dim=0)) for one, two in pairs]
+        if any(start.shape != end.shape for start, end in pairs):
+            raise ValueError(f"part {part!r} of a head has different sizes in the models: expected one architecture")
+        columns[f"distance[{part}]"] = [float((end - start).norm()) for start, end in pairs]
+        columns[f"moved[{part}]"] = [float((end - start).norm() / start.norm()) for start, end in pairs]
+        columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(start, end, dim=0)) for start, end in pairs]
     signature = frame.sign(
         model=loading.name(before), before=loading.revision(before), after=loading.revision(after), distance="frobenius"
     )
@@ -48,35 +60,45 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:
-    """Do all heads move alike? Tables of `compensation` after fine-tuning with several seeds: a row per question.
+    """Measure how uniformly the weights of heads change over fine-tunings with several seeds.
 
-    "heads": over all heads; "heads of a layer": each head's movement over the mean of its layer. `cv` is the standard
-    deviation over heads of the mean movement, over its mean; `w` is Kendall's concordance of the seeds' orders of heads
-    (0: chance, 1: the same order each time) and `p` that of Friedman's test that every head is as likely to have any
-    rank. Raises ValueError for fewer than three tables, or tables of other heads.
+    Args:
+        tables: Tables of `weight_change` of the same heads, one per seed.
+        column: The column that is compared.
+
+    Returns:
+        A table with the rows "heads" (all heads) and "heads of a layer" (each change relative to its layer's mean).
+
+        - cv: standard deviation over heads of the mean change, over its mean.
+        - largest over mean: the largest mean change over the mean.
+        - w: Kendall's concordance of the seeds' rankings of heads (0: random, 1: always the same).
+        - p: p-value of Friedman's test that every head is equally likely to have any rank.
+
+    Raises:
+        ValueError: If there are fewer than three tables, or tables of different heads.
     """
-    if len(tables) < 3 or any(not one.index.equals(tables[0].index) for one in tables):
+    if len(tables) < 3 or any(not table.index.equals(tables[0].index) for table in tables):
         raise ValueError(f"expected tables of the same heads after at least 3 fine-tunings; got {len(tables)}")
-    moved = pd.concat([one[column].rename(seed) for seed, one in enumerate(tables)], axis=1)  # [head, seed]
+    moved = pd.concat([table[column].rename(seed) for seed, table in enumerate(tables)], axis=1)  # [head, seed]
     inside = moved / moved.groupby(level=["kind", "layer"]).transform("mean")
-    rows = {"heads": moved, "heads of a layer": inside}
-    found = pd.DataFrame({name: _alike(values.to_numpy()) for name, values in rows.items()}).T.rename_axis("of")
-    found.attrs["signatures"] = dict.fromkeys(found.columns, frame.provenance(tables[0], column))
-    return found
+    parts = {"heads": moved, "heads of a layer": inside}
+    rows = pd.DataFrame({name: _uniformity(values.to_numpy()) for name, values in parts.items()}).T.rename_axis("of")
+    rows.attrs["signatures"] = dict.fromkeys(rows.columns, frame.provenance(tables[0], column))
+    return rows
 
 
 def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """`uniformity` of distances and of relative movement, of all weights and of each part."""
+    """Return `uniformity` of absolute and relative changes, of all weights and of each part."""
     columns = [name for name in map(str, tables[0]) if name.startswith(("distance[", "moved["))]
     parts = [uniformity(tables, name) for name in columns]
     for name, part in zip(columns, parts, strict=True):
         part.index = pd.Index([f"{name} of {of}" for of in part.index], name="of")
-    found = pd.concat(parts)
-    found.attrs["signatures"] = dict.fromkeys(found.columns, frame.provenance(tables[0], columns[0]))
-    return found
+    table = pd.concat(parts)
+    table.attrs["signatures"] = dict.fromkeys(table.columns, frame.provenance(tables[0], columns[0]))
+    return table
 
 
-def _alike(values: Any) -> dict[str, float]:
+def _uniformity(values: Any) -> dict[str, float]:
     test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
     count, seeds = values.shape
     mean = values.mean(1)
@@ -89,7 +111,7 @@ def _alike(values: Any) -> dict[str, float]:
 
 
 def _slices(model: PreTrainedModel) -> dict[Any, dict[str, Tensor]]:
-    """The weights of each head: (kind, layer, number) -> part -> flat float64."""
+    """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
     dummy_inputs.check(model)
     rows = layouts(model)
     found: dict[Any, dict[str, Tensor]] = {}
@@ -103,7 +125,7 @@ def _slices(model: PreTrainedModel) -> dict[Any, dict[str, Tensor]]:
 
 
 def _inputs(site: Site, layout: Layout, place: int) -> dict[str, Tensor]:
-    """Queries, keys and values of a head: the maps by their first letter, the thirds of a fused map in this order."""
+    """Return queries, keys and values of a head: maps by their first letter, thirds of a fused map in this order."""
     found: dict[str, list[Tensor]] = {}
     for name, runs in layout.items():
         weight = _weight(site.module.get_submodule(name))
@@ -112,7 +134,7 @@ def _inputs(site: Site, layout: Layout, place: int) -> dict[str, Tensor]:
         for i, start in enumerate(own):
             part = PARTS[i] if fused else name[0] if name[0] in PARTS else name
             found.setdefault(part, []).append(weight[start : start + site.size].flatten())
-    return {part: torch.cat(each) for part, each in found.items()}
+    return {part: torch.cat(weights) for part, weights in found.items()}
 
 
 def _part(slices: dict[str, Tensor], part: str) -> Tensor:
@@ -120,6 +142,6 @@ def _part(slices: dict[str, Tensor], part: str) -> Tensor:
 
 
 def _weight(module: Any) -> Tensor:
-    """[out, in], as float64."""
+    """Return weights [out, in] as float64."""
     weight: Tensor = module.weight.detach().double().cpu()
     return weight.T if type(module).__name__ == "Conv1D" else weight

@@ -75,6 +75,7 @@ def _partial(table: pd.DataFrame, results: pd.DataFrame) -> list[str]:
 
 
 def _short(why: str) -> str:
-    """A reason for one cell, without its preamble and its end."""
-    text = re.sub(r"^heads cannot be cut out of \w+, gates close them: ", "", why).replace("|", "/")
+    """Return a reason in one cell: without its preamble and without what follows from it."""
+    start = r"^heads cannot be (cut out of \w+, gates close them|removed from \w+; mask them instead): "
+    text = re.sub(start, "", why).replace("|", "/")
     return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " ..."

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer with learning rates per parameter, and a log that does not depend on interruptions."""
+"""Hugging Face Trainer with learning rates per parameter, and a log that does not depend on interruptions."""
 
 from __future__ import annotations
 
@@ -16,73 +16,83 @@ _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the 
 
 @dataclass(frozen=True)
 class Spread:
-    """A peak learning rate by the number of steps, with which all steps together move a parameter equally far.
+    """Peak learning rate that depends on the number of steps: `path` over their number, at most `largest`.
 
-    It is `path` over the number of steps, at most `largest`.
+    All steps together move a parameter equally far in trainings of any length.
     """
 
     path: float
     largest: float
 
     def __call__(self, steps: int) -> float:
-        """The rate for so many steps."""
+        """Return the rate for a number of steps."""
         return min(self.path / steps, self.largest)
 
 
 class Trainer(transformers.Trainer):
-    """A Trainer whose parameters with names that begin as in `rates` have other rates; its log has a row per epoch."""
+    """Trainer with other learning rates, `rates`, for parameters by name prefix; its log has a row per epoch."""
 
-    def __init__(self, *given: Any, rates: Mapping[str, float | Spread], **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, rates: Mapping[str, float | Spread], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.rates = rates
         self.summed: Any = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
         self.add_callback(_Unlogged(self))
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """With groups of their own for parameters with rates of their own."""
+        """Create an optimizer with a parameter group for each of `rates`.
+
+        Args:
+            model: The model, by default the Trainer's.
+
+        Returns:
+            The optimizer.
+
+        Raises:
+            ValueError: If no parameter has a name that begins like a key of `rates`.
+        """
         named = [*(model or self.model).named_parameters()]  # type: ignore[union-attr]
         free = [(name, value) for name, value in named if value.requires_grad]
-        own = {key: [value for name, value in free if name.startswith(key)] for key in self.rates}
+        groups = {key: [value for name, value in free if name.startswith(key)] for key in self.rates}
         if lacking := [key for key in self.rates if not any(name.startswith(key) for name, _ in named)]:
-            raise ValueError(f"no parameter begins with {lacking[0]!r}, which has a rate of its own")
-        for value in (value for values in own.values() for value in values):
+            raise ValueError(f"rates has the key {lacking[0]!r}, with which no parameter name begins")
+        for value in (value for values in groups.values() for value in values):
             value.requires_grad = False
         optimizer = super().create_optimizer(*([] if model is None else [model]))
-        for values in own.values():
+        for values in groups.values():
             for value in values:
                 value.requires_grad = True
             optimizer.add_param_group({"params": values, "lr": 0.0, "weight_decay": 0.0})
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Rates may follow from the number of steps, which is known here."""
+        """Set the rates, which may depend on the number of steps, and create the scheduler."""
         groups: list[Any] = (optimizer or self.optimizer).param_groups  # type: ignore[union-attr]
         for group, rate in zip(groups[len(groups) - len(self.rates) :], self.rates.values(), strict=True):
             group["lr"] = rate(num_training_steps) if isinstance(rate, Spread) else rate
         return super().create_scheduler(num_training_steps, optimizer)
 
-    def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
-        """The Trainer's own sum of losses is lost with the process."""
-        loss = super().training_step(*given, **named)
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Run a training step and sum the loss; the Trainer's own sum is lost with the process."""
+        loss = super().training_step(*args, **kwargs)
         self.summed += loss.detach().double()
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The mean loss of all steps since the last row, also of those before a resumption."""
+        """Log the mean loss of all steps since the last row, also of those before a resumption."""
         if "loss" in logs:
             logs["loss"] = self.total() / (self.state.global_step - self.since)
             self.summed, self.since = 0.0, self.state.global_step
         super().log(logs, start_time)
 
     def total(self) -> float:
-        """The loss summed since the last row, the mean over processes."""
+        """Return the loss summed since the last row, the mean over processes."""
         summed = torch.as_tensor(self.summed, dtype=torch.float64, device=self.args.device)
         return float(self.accelerator.gather(summed).mean())
 
-    def _save_checkpoint(self, *given: Any, **named: Any) -> None:
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         try:
-            super()._save_checkpoint(*given, **named)
+            super()._save_checkpoint(*args, **kwargs)
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save
             place = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -91,7 +101,7 @@ class Trainer(transformers.Trainer):
 
 
 class _Unlogged(transformers.TrainerCallback):
-    """Keeps in checkpoints within an epoch what the Trainer forgets: the loss since the last row, the epoch's order."""
+    """Callback that keeps in checkpoints within an epoch the loss since the last row and the order of examples."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer

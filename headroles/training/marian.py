@@ -1,4 +1,4 @@
-"""A translator from nothing: a tokenizer of pieces learnt from text, and an untrained Marian of any size."""
+"""Translation models from scratch: a byte-pair tokenizer of given texts, and an untrained Marian of any size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 END, UNKNOWN, PADDING = "</s>", "<unk>", "<pad>"
-LONGEST = 128  # tokens that such a model has positions for
+LONGEST = 128  # positions of the model, in tokens
 
 
 def pieced(
@@ -20,44 +20,65 @@ def pieced(
     names: tuple[str, str, str] = (END, UNKNOWN, PADDING),
     special: Sequence[str] | None = None,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of at most `size` pieces by byte-pair encoding of `texts` (of both languages), with offsets.
+    """Train a byte-pair tokenizer with character offsets.
 
-    `apart` are characters that never join others in a piece, as for a regular expression; by default all punctuation,
-    and then what Unicode writes in several ways is written in one. `names` are those of the tokens of the end, of what
-    is unknown, and of padding; `special` are the tokens that come first, by default these.
+    Args:
+        texts: Texts of both languages.
+        size: Largest number of pieces.
+        apart: Regular expression of characters that are pieces of their own; by default all punctuation, and then texts
+            are normalised by NFKC.
+        names: Names of the end, unknown and padding tokens.
+        special: Tokens that come first in the vocabulary, by default those of `names`.
+
+    Returns:
+        The tokenizer.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     end, unknown, padding = names
     first = [*(special or names)]
-    made = Tokenizer(models.BPE(unk_token=unknown))
+    pieces = Tokenizer(models.BPE(unk_token=unknown))
     if apart is None:
-        made.normalizer = normalizers.NFKC()
+        pieces.normalizer = normalizers.NFKC()
     cut = pre_tokenizers.Punctuation("isolated") if apart is None else pre_tokenizers.Split(Regex(apart), "isolated")
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), cut])
-    made.decoder = decoders.Metaspace()
+    pieces.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), cut])
+    pieces.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=first, show_progress=False)
-    made.train_from_iterator(texts, trainer)
-    made.post_processor = processors.TemplateProcessing(single=f"$A {end}", special_tokens=[(end, first.index(end))])
+    pieces.train_from_iterator(texts, trainer)
+    pieces.post_processor = processors.TemplateProcessing(single=f"$A {end}", special_tokens=[(end, first.index(end))])
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=end, unk_token=unknown, pad_token=padding, model_max_length=LONGEST
+        tokenizer_object=pieces, eos_token=end, unk_token=unknown, pad_token=padding, model_max_length=LONGEST
     )
 
 
 def marian(
     tokenizer: PreTrainedTokenizerBase, *, width: int, layers: int, heads: int, inner: int, seed: int = 0, **config: Any
 ) -> MarianMTModel:
-    """An untrained Marian for the tokens of `tokenizer`, as many layers and heads in the encoder as in the decoder.
+    """Return an untrained Marian with equal encoder and decoder.
 
-    `inner` is the width of feed-forward layers; `config` are other options of `transformers.MarianConfig`. Raises
-    ValueError where the heads do not divide the width.
+    Args:
+        tokenizer: The tokenizer of both languages.
+        width: Width of the model.
+        layers: Layers of the encoder, and of the decoder.
+        heads: Heads of each attention layer.
+        inner: Width of the feed-forward layers.
+        seed: Seed of the weights.
+        **config: Further options of `transformers.MarianConfig`.
+
+    Returns:
+        The model in eval mode.
+
+    Raises:
+        ValueError: If the number of heads does not divide the width.
     """
     if width % heads:
         raise ValueError(f"{heads} heads do not share a width of {width} equally; give a multiple of {heads}")
-    own = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
-    sizes: dict[str, Any] = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in own.items()}
-    # transformers' init_std of 0.02, for a norm after each sum wants branches that begin small: 6+6 layers of d 128
-    # that are drawn with width**-0.5 learn far more slowly
+    sides = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
+    sizes: dict[str, Any] = {
+        f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()
+    }
+    # transformers' init_std of 0.02: with a norm after each sum, 6+6 layers of d 128 learn far more slowly from weights
+    # drawn with a standard deviation of width**-0.5
     usual: dict[str, Any] = {"scale_embedding": True, "max_position_embeddings": LONGEST}
     usual |= {"eos_token_id": tokenizer.eos_token_id, "forced_eos_token_id": None}
     usual |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
@@ -65,5 +86,5 @@ def marian(
         torch.manual_seed(seed)
         model: Any = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=width, **sizes, **usual | config))
     model.generation_config.max_length = LONGEST
-    made: MarianMTModel = model.eval()
-    return made
+    evaluated: MarianMTModel = model.eval()
+    return evaluated

@@ -1,4 +1,4 @@
-"""A toy translator: a small Marian trained on the toy grammar's sentence pairs by a seeded recipe, and kept."""
+"""Toy translator: a small Marian trained by a seeded recipe on sentence pairs of the toy grammar, and cached."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Size = Literal["small", "tiny", "bare"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a toy translator follows from."""
+    """Settings of the training of a toy translator."""
 
     layers: int  # of the encoder, and of the decoder
     width: int
     heads: int
     steps: int
-    pairs: int  # sentences made to learn from
+    pairs: int  # generated training sentences
     longest: int  # words of the longest English sentence among them
     vocabulary: int = 1500
     batch: int = 32
@@ -50,9 +50,16 @@ RECIPES: dict[Size, Recipe] = {
 def translator(
     folder: str | Path | None = None, *, size: Size = "small", seed: int = 0
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The toy translator and its tokenizer: trained once by the Hugging Face Trainer, then read from `folder`.
+    """Load the toy translator, which is trained first if its folder does not exist.
 
-    `folder` is by default in the user's cache, one for each recipe. A run that is interrupted leaves nothing there.
+    Args:
+        folder: Where the model is kept; by default a folder for each recipe in the user's cache. An interrupted
+            training leaves nothing there.
+        size: "small", "tiny" or "bare".
+        seed: Seed of the training.
+
+    Returns:
+        The model and its tokenizer.
     """
     from headroles.models.loading import load
 
@@ -64,23 +71,23 @@ def translator(
 
 
 def accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> float:
-    """The share of target tokens, end token included, that `model` gets right when forced on those before."""
+    """Compute the teacher-forced accuracy of target tokens, end token included."""
     rows, right, tokens = _tokenised(corpus, tokenizer), 0, 0
     collate = transformers.DataCollatorForSeq2Seq(tokenizer, model=model)
     with torch.inference_mode():
         for start in range(0, len(rows), 64):
             batch = collate(rows[start : start + 64])
             counted = batch["labels"] != -100
-            found = model(**batch).logits.argmax(-1)
-            right += int((found == batch["labels"])[counted].sum())
+            predicted = model(**batch).logits.argmax(-1)
+            right += int((predicted == batch["labels"])[counted].sum())
             tokens += int(counted.sum())
     return right / tokens
 
 
 def pairs(recipe: Recipe) -> Corpus:
-    """The sentence pairs a recipe learns from; those of `toy.corpus` with its default seed are others."""
-    made = synthetic.synthetic_corpus(recipe.pairs, seed=recipe.seed + 1, translated=True)
-    return Corpus("toy pairs", tuple(one for one in made if len(one.heads) <= recipe.longest))
+    """Generate the training pairs of a recipe, which differ from `synthetic_corpus` with its default seed."""
+    corpus = synthetic.synthetic_corpus(recipe.pairs, seed=recipe.seed + 1, translated=True)
+    return Corpus("toy pairs", tuple(sentence for sentence in corpus if len(sentence.heads) <= recipe.longest))
 
 
 def _train(recipe: Recipe, place: Path) -> None:
@@ -131,20 +138,29 @@ def _trainer(
 
 
 def _untrained(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> MarianMTModel:
-    sizes: dict[str, Any] = {"width": recipe.width, "layers": recipe.layers, "heads": recipe.heads, "inner": 256}
     # with the usual init_std of 0.02 and without scaled embeddings so small a model does not learn
-    return marian(tokenizer, **sizes, seed=recipe.seed, dropout=0.0, init_std=0.1, activation_function="swish")
+    return marian(
+        tokenizer,
+        width=recipe.width,
+        layers=recipe.layers,
+        heads=recipe.heads,
+        inner=256,
+        seed=recipe.seed,
+        dropout=0.0,
+        init_std=0.1,
+        activation_function="swish",
+    )
 
 
 def _tokenizer(corpus: Corpus, recipe: Recipe) -> PreTrainedTokenizerFast:
-    """Byte-pair encoding over both languages, full stops and commas apart; gives character offsets."""
-    lines = [text for one in corpus[:5000] for text in (one.text, one.target.text if one.target else "")]
+    """Train a tokenizer on both languages, with full stops and commas as separate pieces."""
+    lines = [text for pair in corpus[:5000] for text in (pair.text, pair.target.text if pair.target else "")]
     return pieced(lines, recipe.vocabulary, apart="[.,]")
 
 
 def _tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-    sources = tokenizer([one.text for one in corpus])["input_ids"]
-    targets = tokenizer([one.target.text if one.target else "" for one in corpus])["input_ids"]
+    sources = tokenizer([pair.text for pair in corpus])["input_ids"]
+    targets = tokenizer([pair.target.text if pair.target else "" for pair in corpus])["input_ids"]
     return [{"input_ids": source, "labels": target} for source, target in zip(sources, targets, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Training: a translation model or a classifier through the Hugging Face Trainer, a checkpoint and a row each epoch."""
+"""Training of translation models and classifiers with the Hugging Face Trainer, resumable after each epoch."""
 
 from __future__ import annotations
 
@@ -50,44 +50,65 @@ def train(
     note: str = "",
     **arguments: Any,
 ) -> pd.DataFrame:
-    """Train `model` on `corpus`, in place, and save it with its tokenizer in `folder`: a row per epoch.
+    """Train a model in place and save it with its tokenizer.
 
-    A classifier learns the labels, an encoder-decoder the translations. Columns: `epoch`, `step`, `loss` (the mean over
-    the epoch, dropout on), and each of the `metrics` (those of `ablate`) on `held_out` with `.low` and `.high`.
-    `rate` is the peak learning rate, `batch` the number of examples of a step on each process; `rates` are other rates,
-    of the parameters whose names begin so; `callbacks` and `arguments` are those of the Trainer and of
-    `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` ...), `note` is what else the
-    training follows from. The folder keeps a checkpoint of each epoch; training that was stopped goes on after the
-    last. A folder of finished training is not trained again: its weights are taken. Raises ValueError for a model that
-    is neither, for a corpus without labels or translations, for a metric that is not to be had, for a rate or a loss
-    that is not finite, and for a folder of other training; OSError where nothing can be written.
+    A classifier learns the labels of the corpus, an encoder-decoder the translations. The folder keeps a checkpoint of
+    each epoch, after the last of which interrupted training continues. If the folder has finished training, its weights
+    are loaded.
+
+    Args:
+        model: A classifier or an encoder-decoder.
+        tokenizer: Its tokenizer.
+        corpus: The corpus, with labels or translations.
+        folder: Where checkpoints, the model, its tokenizer and the history are kept.
+        held_out: Corpus on which the metrics are measured after each epoch.
+        metrics: Names of metrics or objectives, or metrics.
+        epochs: Number of epochs.
+        batch: Examples of a step on each process.
+        rate: Peak learning rate.
+        seed: Seed of the order of examples and of dropout.
+        rates: Prefix of parameter names -> another peak learning rate.
+        callbacks: Callbacks of the Trainer.
+        note: Anything else that the training depends on, part of its provenance.
+        **arguments: Further `transformers.TrainingArguments` (`warmup_steps=`, `bf16=`, `save_total_limit=` and so on).
+
+    Returns:
+        A table with a row per epoch: `epoch`, `step`, `loss` (mean over the epoch, with dropout), and each metric on
+        `held_out` with `.low` and `.high`, its 95 % interval.
+
+    Raises:
+        ValueError: If `rate` or the loss is not finite, the model is neither classifier nor encoder-decoder, the corpus
+            lacks labels or translations, a metric cannot be measured, or the folder has other training.
+
+    Example:
+        >>> history = hr.train(model, tokenizer, corpus, "trained", held_out=dev, epochs=3)
     """
     if not 0 <= rate < math.inf:
         raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
     place = Path(folder)
-    measured = [the_metric(one) for one in metrics] if held_out is not None else []
-    names = [f"held_out {one.name}{end}" for one in measured for end in _ENDS]
-    asked = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": {**arguments, **(rates or {})}}
-    asked |= {"note": note} if note else {}
-    recipe = _recipe(model, tokenizer, corpus, held_out, measured, asked)
+    measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
+    names = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
+    settings = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": {**arguments, **(rates or {})}}
+    settings |= {"note": note} if note else {}
+    recipe = _provenance(model, tokenizer, corpus, held_out, measured, settings)
     _check_free(place, recipe)
     if (place / HISTORY).is_file():
         _take(model, place)
         model.eval()
         return frame.load_table(place / HISTORY)
     rows = _rows(model, tokenizer, corpus)
-    if held_out is not None:  # what cannot be measured is said now, not after an epoch
+    if held_out is not None:  # fails now rather than after an epoch
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
     options = {"num_train_epochs": epochs, "per_device_train_batch_size": batch, "learning_rate": rate, "seed": seed}
     watcher = _watcher(tokenizer, held_out, measured, seed)
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = _trainer(model, tokenizer, rows, place, options | arguments, rates or {})
-    for each in (watcher, *callbacks, _Begun(place, recipe)):
-        trainer.add_callback(each)
+    for callback in (watcher, *callbacks, _Begun(place, recipe)):
+        trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=_last(place))
     model.eval()
     if cached is not None:
-        model.config.use_cache = cached  # the Trainer switches it off for good
+        model.config.use_cache = cached  # the Trainer switches it off permanently
     table = _table(trainer.state.log_history, names, recipe)
     if trainer.is_world_process_zero():
         loading.save(model, tokenizer, place, overwrite=True)
@@ -99,28 +120,32 @@ def train(
 def load_classifier(
     name: str | Path, corpus: Corpus, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A hub id or a local folder as a classifier of the labels of `corpus`, its tokenizer; a new head is drawn by 0.
+    """Load a model as a classifier of the labels of a corpus; a new classification head is drawn with seed 0.
 
-    Raises ValueError for a corpus without labels, and for labels that are not classes.
+    Args:
+        name: Hub id or local folder.
+        corpus: The corpus; one without labels, or with labels that are not classes, raises ValueError.
+        **options: Further options of `load`.
+
+    Returns:
+        The model and its tokenizer.
     """
     labels = classes(corpus)
-    names: dict[str, Any] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: i for i, label in enumerate(labels)},
-    }
+    numbers = {label: number for number, label in enumerate(labels)}
+    names: dict[str, Any] = {"id2label": dict(enumerate(labels)), "label2id": numbers}
     return loading.load(name, cls="AutoModelForSequenceClassification", **names, **options)
 
 
-def _recipe(
+def _provenance(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     held_out: Corpus | None,
     metrics: Sequence[Metric],
-    asked: dict[str, Any],
+    settings: dict[str, Any],
 ) -> str:
-    """What a training follows from."""
-    options = ",".join(f"{name}={value}" for name, value in sorted(asked["options"].items()))
+    """Return the provenance of a training."""
+    options = ",".join(f"{name}={value}" for name, value in sorted(settings["options"].items()))
     return frame.sign(
         model=loading.name(model),
         weights=loading.revision(model),
@@ -129,36 +154,36 @@ def _recipe(
         text=corpus.hash,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, metrics)),
-        **(asked | {"options": options}),
+        **(settings | {"options": options}),
         headroles=version("headroles"),
     )
 
 
 def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
-    """What the Trainer's collator takes: the tokens of each example and its label, or those of its translation."""
+    """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
     classifies = outputs.has_classes(model)
     if classifies:
         check_labels(corpus)
     elif not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
         raise ValueError(
-            f"{type(model).__name__} is neither a classifier nor an encoder-decoder that writes; "
-            f"headroles.classifier(name, corpus) loads it with a new head for the labels of a corpus"
+            f"{type(model).__name__} is neither a classifier nor an encoder-decoder that generates text; "
+            f"try headroles.load_classifier(name, corpus), which adds a classification head for the labels of a corpus"
         )
     encoded = tokenised(corpus, tokenizer, model)
     sources: list[dict[str, Any]] = [
-        {"input_ids": one.ids} | ({"token_type_ids": one.types} if one.types else {}) for one in encoded.source
+        {"input_ids": words.ids} | ({"token_type_ids": words.types} if words.types else {}) for words in encoded.source
     ]
     if classifies:
-        labels: Sequence[Any] = outputs.numbered(model, [one.sentence.label for one in encoded.source])
+        labels: Sequence[Any] = outputs.numbered(model, [words.sentence.label for words in encoded.source])
     elif encoded.target is None:
         raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
     else:
-        labels = [one.ids for one in encoded.target]
+        labels = [words.ids for words in encoded.target]
     return [row | {"labels": label} for row, label in zip(sources, labels, strict=True)]
 
 
 def _check_free(place: Path, recipe: str) -> None:
-    """Raises ValueError if the folder holds other training."""
+    """Raise ValueError if the folder holds other training."""
     note = place / RECIPE
     if note.is_file() and note.read_text() != recipe:
         raise ValueError(f"{place} holds training of another model, corpus or options; give another folder")
@@ -167,13 +192,13 @@ def _check_free(place: Path, recipe: str) -> None:
 
 
 def _last(place: Path) -> str | None:
-    """The last whole checkpoint in the folder: one that was being written when the run was killed is not."""
-    found = [path for path in place.glob("checkpoint-*") if _is_whole(path)]
-    return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None
+    """Return the last complete checkpoint in the folder: one that was being written at a kill is incomplete."""
+    complete = [path for path in place.glob("checkpoint-*") if _is_complete(path)]
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
 
 
-def _is_whole(checkpoint: Path) -> bool:
-    """Whether the file that is written last can be read."""
+def _is_complete(checkpoint: Path) -> bool:
+    """Return whether the file that is written last can be read."""
     try:
         return "log_history" in json.loads((checkpoint / "trainer_state.json").read_text())
     except (OSError, ValueError):
@@ -190,7 +215,7 @@ def _trainer(
 ) -> transformers.Trainer:
     quiet: dict[str, Any] = {"logging_strategy": "epoch", "report_to": "none", "disable_tqdm": not sys.stderr.isatty()}
     usual: dict[str, Any] = {"save_strategy": "epoch", "train_sampling_strategy": "group_by_length"}
-    usual |= {"logging_nan_inf_filter": False}  # it would say 0 for NaN
+    usual |= {"logging_nan_inf_filter": False}  # it would log 0 for NaN
     usual |= {"dataloader_pin_memory": torch.cuda.is_available()}
     if _distributed.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
         usual |= {"use_cpu": True, "ddp_backend": "gloo"}
@@ -209,7 +234,7 @@ def _trainer(
 
 
 def _take(model: PreTrainedModel, place: Path) -> None:
-    """Take the weights of finished training, and those of modules that have joined the model, such as gates."""
+    """Load the weights of finished training, also of modules added to the model, such as gates."""
     state = resized(type(model)).from_pretrained(place).state_dict()
     for file in place.glob("*.safetensors"):
         state |= {name: value for name, value in load_file(file).items() if name not in state}
@@ -217,7 +242,7 @@ def _take(model: PreTrainedModel, place: Path) -> None:
 
 
 class _Begun(transformers.TrainerCallback):
-    """Notes what a folder is of once training begins: what is refused before leaves the folder free."""
+    """Callback that writes the provenance of a folder once training begins; an earlier error leaves it unused."""
 
     def __init__(self, place: Path, recipe: str) -> None:
         self.place, self.recipe = place, recipe
@@ -230,7 +255,7 @@ class _Begun(transformers.TrainerCallback):
 def _watcher(
     tokenizer: PreTrainedTokenizerBase, held_out: Corpus | None, metrics: Sequence[Metric], seed: int
 ) -> transformers.TrainerCallback:
-    """What measures the model at the end of each epoch, into the log that checkpoints keep."""
+    """Return a callback that measures the model after each epoch, into the log that checkpoints keep."""
 
     class Watcher(transformers.TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -242,8 +267,8 @@ def _watcher(
                 )
             if "loss" not in entry or held_out is None:
                 return
-            found = evaluate(kwargs["model"], tokenizer, held_out, metrics, seed=seed)
-            for name, row in found.iterrows():
+            table = evaluate(kwargs["model"], tokenizer, held_out, metrics, seed=seed)
+            for name, row in table.iterrows():
                 entry |= {f"held_out {name}{end}": float(row[key]) for end, key in _ENDS.items()}
 
     return Watcher()

@@ -44,12 +44,13 @@ from helpers.messages import whole
 from helpers.objectives import classifier, labelled
 from helpers.traces import NAMES, _traces
 
-from headroles.ablation.effects import UNITS, ablate
+from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay, layers
 from headroles.ablation.metrics import BLEU, ChrF, Loss, Perplexity
 from headroles.ablation.resample import partners
 from headroles.ablation.significance import effects
-from headroles.ablation.sweep import FILLS, sweep
+from headroles.ablation.sweep import sweep
+from headroles.ablation.units import REPLACEMENTS, UNITS, on_disk
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.models import batching, masking
 from headroles.models import heads as families
@@ -162,7 +163,7 @@ def ablated(name, **options):
     return ablate(*given(name), **{"n_resamples": 0, "max_tokens": ALL} | options)
 
 
-@pytest.mark.parametrize("replacement", FILLS)
+@pytest.mark.parametrize("replacement", REPLACEMENTS)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
@@ -174,7 +175,7 @@ def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
     close(table[name], expected, size=intact, operations=roundings)
     assert list(table.index) == list(families.head_index(model))
     fields = frame.provenance(table, name).split("|")
-    said = {f"intact:{intact:.6g}", f"plan:{unit}", f"fill:{replacement}", "examples:6"}
+    said = {f"intact:{intact:.6g}", f"plan:{on_disk(unit)}", f"fill:{on_disk(replacement)}", "examples:6"}
     assert said <= set(fields)
 
 
@@ -182,17 +183,17 @@ def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
 @pytest.mark.parametrize("beams", [1, 2])
 def test_another_example_does_not_depend_on_the_batch_where_the_model_writes(beams):
     """Nor does it with beams, where the next row was another beam of the same sentence."""
-    asked = {"replacement": "other", "metric": ChrF(beams=beams), "unit": "kind"}
+    asked = {"replacement": "resample", "metric": ChrF(beams=beams), "unit": "kind"}
     expected = ablated("marian", **asked)
     found = ablated("marian", **asked, heads_per_batch=2, max_tokens=40)
-    name = column("kind", "chrf", "other")
+    name = column("kind", "chrf", "resample")
     np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-6)
     assert expected[name].abs().gt(0.1).any()
 
 
 def test_another_example_is_drawn_by_the_seed():
-    name = column("single", replacement="other")
-    first, same, second = (ablated("gpt2", replacement="other", seed=seed) for seed in (0, 0, 1))
+    name = column("head", replacement="resample")
+    first, same, second = (ablated("gpt2", replacement="resample", seed=seed) for seed in (0, 0, 1))
     assert first[name].equals(same[name])
     assert not np.allclose(first[name], second[name])
     assert "partners:1" in frame.provenance(second, name).split("|")
@@ -213,19 +214,19 @@ def test_partners_are_others_of_like_length_and_each_is_one_once(seed):
 
 def test_a_single_example_has_no_other():
     message = (
-        "fill 'other' takes the output for another example of the corpus: got 1 examples; expected 2 or more; try "
-        "another fill"
+        "replacement 'resample' takes the output for another example of the corpus: got 1 examples; expected 2 or "
+        "more; try another replacement"
     )
     model, tokenizer, _ = given("gpt2")
     with pytest.raises(ValueError, match=whole(message)):
-        ablate(model, tokenizer, corpus(1), replacement="other")
+        ablate(model, tokenizer, corpus(1), replacement="resample")
 
 
 def test_plans_and_fills_differ():
     found = [
         ablated("marian", unit=unit, replacement=replacement)[column(unit, replacement=replacement)]
         for unit in UNITS
-        for replacement in FILLS[:4]
+        for replacement in REPLACEMENTS[:4]
     ]
     assert all(not np.allclose(one, other) for i, one in enumerate(found) for other in found[:i])
 
@@ -233,14 +234,14 @@ def test_plans_and_fills_differ():
 @pytest.mark.parametrize("name", MODELS)
 def test_agreement_is_with_the_intact_model(name):
     table = ablated(name, metric="agreement", max_tokens=100)
-    expected = [mean(name, closed, metric="agreement") - 1 for closed in closing(name, "single")]
+    expected = [mean(name, closed, metric="agreement") - 1 for closed in closing(name, "head")]
     close(table["ablation[agreement]"], expected, size=1)
     assert min(expected) < 0
 
 
 def test_a_perplexity_is_of_the_whole_corpus():
     table = ablated("gpt2", metric="perplexity")
-    expected = [np.exp(mean("gpt2", each)) - np.exp(mean("gpt2", frozenset())) for each in closing("gpt2", "single")]
+    expected = [np.exp(mean("gpt2", each)) - np.exp(mean("gpt2", frozenset())) for each in closing("gpt2", "head")]
     close(table["ablation[perplexity]"], expected, size=np.exp(mean("gpt2", frozenset())), operations=256)
 
 
@@ -253,20 +254,20 @@ def test_the_mean_of_a_model_that_reads_a_cache_otherwise_is_of_what_it_does_her
     pd.testing.assert_frame_equal(found, ablate(model, tokenizer, corpus(4), **options), rtol=0, atol=bound(5))
 
 
-@pytest.mark.parametrize("replacement", FILLS)
+@pytest.mark.parametrize("replacement", REPLACEMENTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_neither_how_many_go_together_nor_batches_matter(name, replacement):
     expected = ablated(name, replacement=replacement)
     for heads_per_batch, max_tokens in ((1, ALL), (3, ALL), (1, 40), (8, 320)):
         found = ablated(name, replacement=replacement, heads_per_batch=heads_per_batch, max_tokens=max_tokens)
         pd.testing.assert_frame_equal(found, expected, rtol=0, atol=1e-3)  # p are the least exact
-        effects = column("single", replacement=replacement)
+        effects = column("head", replacement=replacement)
         close(found[effects], expected[effects], size=mean(name, frozenset()), operations=32)
 
 
 def test_a_head_alone_in_its_layer_has_no_rest():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
-    table = ablate(model, tokens_of("gpt2"), corpus(4), unit="rest", n_resamples=20)
+    table = ablate(model, tokens_of("gpt2"), corpus(4), unit="all_but_one", n_resamples=20)
     assert (table[["ablation[loss rest]", "ablation[loss rest].low", "ablation[loss rest].high"]] == 0).all(axis=None)
     assert (table["ablation[loss rest].p"] == 1).all()
 
@@ -286,7 +287,7 @@ class Counting(Loss):
         return counted
 
 
-@pytest.mark.parametrize(("unit", "variants"), [("single", 24), ("rest", 24), ("layer", 6), ("kind", 3)])
+@pytest.mark.parametrize(("unit", "variants"), [("head", 24), ("all_but_one", 24), ("layer", 6), ("kind", 3)])
 def test_what_several_heads_share_is_measured_once(unit, variants):
     metric = Counting()
     pd.testing.assert_frame_equal(ablated("marian", metric=metric, unit=unit), ablated("marian", unit=unit))
@@ -336,7 +337,7 @@ def test_intervals_and_resamples_are_of_the_weights_that_scores_have(name):
     weights = counting(range(6), 200, 3)[1:].numpy()
     drawn = frame.resamples(table).draws["ablation[loss]"]
     ends = table[["ablation[loss].low", "ablation[loss].high"]].to_numpy()
-    for row, closed in enumerate(closing(name, "single")):
+    for row, closed in enumerate(closing(name, "head")):
         one, other = (looped(name, each) for each in (closed, frozenset()))
         draws = weights @ one[0] / (weights @ one[1]) - weights @ other[0] / (weights @ other[1])
         close(ends[row], np.quantile(draws, [0.025, 0.975]), size=other[0] / other[1])
@@ -598,8 +599,8 @@ def test_no_more_is_written_than_the_model_has_positions():
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 UNKNOWN = {
-    "unit": "unknown plan 'all'; known: single, rest, layer, kind",
-    "replacement": "unknown fill 'all'; known: zero, mean, other, uniform, rescale",
+    "unit": "unknown unit 'all'; known: head, all_but_one, layer, kind",
+    "replacement": "unknown replacement 'all'; known: zero, mean, resample, uniform, rescale",
     "metric": "unknown metric 'all'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
     "top, reference, class, similarity",
 }

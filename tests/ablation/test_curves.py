@@ -188,7 +188,7 @@ ONE, TWO = ("enc-self", 0, 0), ("enc-self", 0, 1)
 )
 def test_orders_that_cannot_be_closed(order, steps, size):
     message = (
-        f"order 'mine' of {size} heads cannot be closed in {steps} steps; give each head once, and at least one step"
+        f"order 'mine' of {size} heads cannot be masked in {steps} steps; give each head once, and at least one step"
     )
     with pytest.raises(ValueError, match=whole(message)):
         ablation_curve(zoo.tiny("bert"), tokens_of("bert"), corpus(3), {"mine": order}, steps=steps)

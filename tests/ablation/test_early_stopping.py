@@ -28,6 +28,7 @@ from headroles.ablation.example_stats import ExampleStats, written
 from headroles.ablation.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perplexity
 from headroles.ablation.significance import best, effects
 from headroles.ablation.sweep import sweep
+from headroles.ablation.units import on_disk
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
@@ -357,7 +358,7 @@ def test_sentences_too_long_are_counted_wherever_they_fall():
     assert "too_long:1" in found.signature.split("|")
 
 
-@pytest.mark.parametrize("replacement", ["uniform", "rescale", "mean", "other"])
+@pytest.mark.parametrize("replacement", ["uniform", "rescale", "mean", "resample"])
 def test_fills_are_those_of_the_whole_corpus(replacement):
     """So is the mean that a head puts out."""
     found = by_number(early(replacement=replacement))
@@ -394,10 +395,10 @@ def answered(size):
 
 
 CASES = {
-    "loss": lambda: (zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(LONG), "single"),
-    "perplexity": lambda: (zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(LONG), "rest"),
+    "loss": lambda: (zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(LONG), "head"),
+    "perplexity": lambda: (zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(LONG), "all_but_one"),
     "bleu": lambda: (terse(), tokens_of("marian"), corpus(LONG), "layer"),
-    "f1": lambda: (classifier(), tokens_of("bert"), answered(LONG), "single"),
+    "f1": lambda: (classifier(), tokens_of("bert"), answered(LONG), "head"),
 }
 
 
@@ -547,7 +548,7 @@ def test_the_best_say_how_they_were_chosen():
 def test_two_halves_need_two_examples():
     found = alone(examples=2)
     assert len(best(found, INDEX, halves=True, n_resamples=10)) == 3
-    with pytest.raises(ValueError, match=whole("two halves need at least two examples")):
+    with pytest.raises(ValueError, match=whole("too few examples for two halves: got 1; expected 2 or more")):
         best(found.take(np.array([0])), INDEX, halves=True)
 
 
@@ -636,12 +637,12 @@ def test_a_study_keeps_the_statistics_of_each_example(tmp_path):
 
 
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("unit", ["single", "rest", "layer", "kind"])
+@pytest.mark.parametrize("unit", ["head", "all_but_one", "layer", "kind"])
 def test_other_statistics_of_a_study_need_no_model(unit, early, tmp_path):
     study, options = Study(tmp_path), {"unit": unit, "early": early}
     kept(study, **options)
     before = tables(tmp_path)
-    end = f"loss-{unit}-zero{'-early' if early else ''}.parquet"
+    end = f"loss-{on_disk(unit)}-zero{'-early' if early else ''}.parquet"
     options |= {"n_resamples": 50} if early else {"n_resamples": 50, "seed": 1}  # a seed also says what is run early
     told = kept(study, broken(zoo.tiny("gpt2")), **options)
     expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), **options)
@@ -651,12 +652,12 @@ def test_other_statistics_of_a_study_need_no_model(unit, early, tmp_path):
     assert tables(tmp_path)[f"ablation-{end}"] != before[f"ablation-{end}"]
 
 
-def test_a_study_keeps_the_best_heads_of_the_plan_rest(tmp_path):
+def test_a_study_keeps_the_best_heads_of_all_but_one(tmp_path):
     study, model = Study(tmp_path), zoo.tiny("marian")
-    kept(study, name="marian", unit="rest", metric="agreement", seed=3)
+    kept(study, name="marian", unit="all_but_one", metric="agreement", seed=3)
     names = {f"{name}-agreement-rest-zero" for name in ("ablation", "examples")}
     assert set(study.names()) == names | {"best-agreement-zero", "best-agreement-zero-halves"}
-    variants = closing("marian", "rest")
+    variants = closing("marian", "all_but_one")
     found = sweep(model, tokens_of("marian"), corpus(6), variants, METRICS["agreement"])
     for name, halves in (("best-agreement-zero", False), ("best-agreement-zero-halves", True)):
         expected = best(found, families.head_index(model), halves=halves, n_resamples=20, seed=3)
@@ -664,25 +665,25 @@ def test_a_study_keeps_the_best_heads_of_the_plan_rest(tmp_path):
         assert study.load(name).attrs["signatures"] == expected.attrs["signatures"]
 
 
-@pytest.mark.parametrize("options", [{"unit": "single"}, {"unit": "layer"}, {"unit": "rest", "early": True}])
-def test_other_plans_have_no_best_heads(options, tmp_path):
+@pytest.mark.parametrize("options", [{"unit": "head"}, {"unit": "layer"}, {"unit": "all_but_one", "early": True}])
+def test_other_units_have_no_best_heads(options, tmp_path):
     kept(Study(tmp_path), **options)
     assert not list(tmp_path.glob("best-*"))
 
 
 def test_one_sentence_has_no_halves(tmp_path):
-    kept(Study(tmp_path), text=corpus(1), unit="rest")
+    kept(Study(tmp_path), text=corpus(1), unit="all_but_one")
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
 
 
 def test_one_sentence_that_is_not_too_long_has_no_halves(tmp_path):
-    kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), Sentence("a " * 60))), unit="rest")
+    kept(Study(tmp_path), text=Corpus("letters", (*corpus(1), Sentence("a " * 60))), unit="all_but_one")
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-loss-zero.parquet"]
 
 
 def test_a_head_alone_in_its_layer_is_the_best_of_it(tmp_path):
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**zoo.GPT2 | {"n_head": 1})).eval()
-    kept(Study(tmp_path), model, unit="rest")
+    kept(Study(tmp_path), model, unit="all_but_one")
     table = Study(tmp_path).load("best-loss-zero")
     assert table["head"].tolist() == [0, 0]
     assert table["effect"].tolist() == [0, 0]

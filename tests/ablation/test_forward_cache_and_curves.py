@@ -902,7 +902,7 @@ def test_a_study_of_two_fills_can_still_be_ordered_by_its_scores(place, scored, 
 
 def test_the_plan_rest_prints_the_best_head_of_each_layer(place, tmp_path):
     common = ["--study", tmp_path, "--resamples", 20, "--device", "cpu"]
-    done = run("ablate", place / "bert", place / "news.en", "--unit", "rest", *common)
+    done = run("ablate", place / "bert", place / "news.en", "--unit", "all_but_one", *common)
     assert (done.code, done.err) == (0, "")
     titles = "the best head to keep alone", "the best head to keep alone, chosen on one half, measured on the other"
     for name, title in zip(("best-loss-zero", "best-loss-zero-halves"), titles, strict=True):

@@ -156,7 +156,7 @@ def batches_in(folder):
 SOME = ["--limit", "40", "--resamples", "50"]
 ABLATE = ["ablate", *SOME, "--max-tokens", "640"]
 COMMANDS = [
-    ["ablate", "--metric", "bleu", "--unit", "rest", *ABLATE[1:]],
+    ["ablate", "--metric", "bleu", "--unit", "all_but_one", *ABLATE[1:]],
     ["ablate", "--early", "--resamples", "50"],
     ["ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME],
 ]

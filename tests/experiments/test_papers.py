@@ -818,7 +818,10 @@ def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_we
     untrained = Bench([toys / "classifier" / "untrained"])
     untrained.shared = Bench([toys / "classifier"])
     table = artefacts("budhraja2020")[name](untrained).table
-    assert getattr(budhraja2020, f"{name}_claim")(table.assign(epochs=3.0, steps=100)).answer in ("no", "cannot be said")
+    assert getattr(budhraja2020, f"{name}_claim")(table.assign(epochs=3.0, steps=100)).answer in (
+        "no",
+        "cannot be said",
+    )
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Loss
 from headroles.ablation.resample import partners
+from headroles.ablation.units import on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import batching, heads, masking
 from headroles.models.batching import Batch, TokenView
@@ -109,7 +110,7 @@ def looped(name, closed, replacement="zero", metric="loss"):
     model = given(name)[0]
     (batch,) = groups(name)
     explain = objective(metric, model).explain(model, lambda: groups(name))
-    made = {"mean": lambda: means(name), "rescale": lambda: "zero", "other": lambda: partner_outputs(name)}
+    made = {"mean": lambda: means(name), "rescale": lambda: "zero", "resample": lambda: partner_outputs(name)}
     instead = made.get(replacement, lambda: replacement)()
     row = masking.head_mask(model, closed)
     if replacement == "rescale":
@@ -131,22 +132,22 @@ def mean(name, *closed, **options):
     return sums.sum() / counts.sum()
 
 
-CLOSES = {  # plan: whether it closes a head for another
-    "single": lambda head, other: head == other,
-    "rest": lambda head, other: head[:2] == other[:2] and head != other,
+MASKS = {  # unit: whether it masks a head for another
+    "head": lambda head, other: head == other,
+    "all_but_one": lambda head, other: head[:2] == other[:2] and head != other,
     "layer": lambda head, other: head[:2] == other[:2],
     "kind": lambda head, other: head[0] == other[0],
 }
 
 
 def closing(name, unit):
-    """What a plan closes for each head of a model, in the order of the rows."""
+    """The heads that a unit masks for each head of a model, in the order of the rows."""
     index = list(heads.head_index(given(name)[0]))
-    return [frozenset(other for other in index if CLOSES[unit](head, other)) for head in index]
+    return [frozenset(other for other in index if MASKS[unit](head, other)) for head in index]
 
 
 def column(unit, metric="loss", replacement="zero"):
-    how = [word for word, usual in ((unit, "single"), (replacement, "zero")) if word != usual]
+    how = [on_disk(word) for word, usual in ((unit, "head"), (replacement, "zero")) if word != usual]
     return f"ablation[{' '.join([metric, *how])}]"
 
 

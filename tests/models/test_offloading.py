@@ -59,7 +59,7 @@ def test_ablation_is_the_same_with_weights_on_a_disk(whole, offloaded):
 
 
 def test_removing_heads_of_offloaded_weights_raises(offloaded):
-    message = f"the device_map of {type(offloaded).__name__} keeps weights away from it; load it whole to cut heads out"
+    message = f"the device_map of {type(offloaded).__name__} keeps weights away from it; load it whole to remove heads"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.remove_heads(offloaded, [])
 

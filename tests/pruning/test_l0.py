@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.masking import head_mask, mask_heads
-from headroles.pruning.l0 import L0, RATE, SubsetSelection, relaxed_top
-from headroles.pruning.learned_gates import NAME, HardConcrete, frozen, train_gates
+from headroles.pruning.l0 import L0, RATE, HardConcrete, SubsetSelection, relaxed_top
+from headroles.pruning.learned_gates import NAME, frozen, train_gates
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
 from headroles.training.trainer import train
@@ -31,11 +31,8 @@ from headroles.training.trainer import train
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
 ALPHAS = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0], dtype=torch.float64)
 STRATEGIES = {"a strength": (L0(0.1), None), "a target": (L0(), 3), "exactly": (SubsetSelection(), 3)}
-HORIZON = "set gates.horizon: in how many forwards of training the heads are to be chosen"
-NO_LOSS = (
-    "gates are learnt from the loss that the model returns, and it returned none: give it labels, and leave label "
-    "smoothing out"
-)
+HORIZON = "gates.horizon is not set: give the number of training forwards of the schedule"
+NO_LOSS = "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
 
 
 # --- models, what they read, and the Trainer as it comes --------------------------------------------------------------
@@ -371,8 +368,8 @@ def test_gates_that_are_undecided_are_said_with_numbers(caplog):
     _, table = pruned(L0(0.1, rate=1.0), tune=SHORT)
     open_ = undecided(table.iloc[:, 1])
     assert open_ > 1
-    message = f"{open_} of 8 gates are undecided after 4 steps (open with a probability between 0.1 and 0.9)"
-    assert caplog.messages[0].partition(", so which")[0] == message
+    message = f"{open_} of 8 gates are undecided after 4 steps (P(gate != 0) between 0.1 and 0.9)"
+    assert caplog.messages[0].partition(", so the choice")[0] == message
 
 
 # --- with the stock Trainer -------------------------------------------------------------------------------------------
@@ -616,8 +613,8 @@ def test_a_gate_is_decided_where_it_is_open_or_closed_with_a_probability_of_nine
 
 
 TOO_SHORT = (
-    "4 steps at a rate of 0.05 cannot close a gate, whatever the strength: log alpha begins at 2 and comes down by at "
-    "most 0.12; train for more steps, or leave the rate of gates out, or give a larger one"
+    "4 steps at a rate of 0.05 cannot bring a gate to zero, whatever the strength: log alpha begins at 2 and falls by "
+    "at most 0.12; try more steps, or a larger rate of gates (or none: the default follows from the number of steps)"
 )
 REFUSED = [
     (L0(100.0, rate=0.05), None, TOO_SHORT),
@@ -631,7 +628,7 @@ REFUSED = [
     ("exactly", 0.05, "keep=0.05 of 8 heads is none; give a larger share, or a number of heads from 1 on"),
     (L0(0.1), 3, "L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5"),
     (L0(-0.1), None, "the strength of L0 must not be negative; got -0.1"),
-    (SubsetSelection(), None, "Exactly needs a number of heads to keep: keep=0.5, or keep=12"),
+    (SubsetSelection(), None, "SubsetSelection needs a number of heads to keep: keep=0.5, or keep=12"),
     (L0(0.1, freeze="encoder"), None, "unknown part 'encoder' to freeze; known: nothing, decoder, all"),
     (L0(0.1, freeze="decoder"), None, "BertForSequenceClassification has no decoder beside an encoder to freeze"),
 ]

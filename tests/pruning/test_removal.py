@@ -25,11 +25,10 @@ from headroles.pruning.layout import layouts
 from headroles.pruning.removal import remove_heads
 
 REFUSED = {  # what is said to who asks for head 1 of the first layer to go
-    "fsmt": "heads cannot be cut out of FSMTForConditionalGeneration, gates close them: its own code fails on "
+    "fsmt": "heads cannot be removed from FSMTForConditionalGeneration; mask them instead: its own code fails on "
     "fewer heads (shape '[7, 1, 32]' is invalid for input of size 168)",  # of 7 tokens of 3 heads of 8 numbers
-    "olmo2": "heads cannot be cut out of Olmo2ForCausalLM, gates close them: no head can be cut out of "
-    "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over several heads, for one); close "
-    "heads with gates instead",
+    "olmo2": "heads cannot be removed from Olmo2ForCausalLM; mask them instead: heads cannot be removed from "
+    "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over several heads, for one)",
 }
 WITHOUT_SITES = [name for name in zoo.ZOO if name not in NAMES]  # none at all, or none that is seen
 CUT = [name for name in NAMES if name not in REFUSED]
@@ -313,7 +312,7 @@ def test_what_would_put_out_something_else_is_undone(name, already, monkeypatch)
         remove_heads(model, mixed(model))
     plain, before, sites = outputs(model, given), snapshot(model), [one.numbers for one in hr.attention_sites(model)]
     refuse(monkeypatch, ValueError)
-    message = f"heads cannot be cut out of {type(model).__name__}, gates close them: on purpose"
+    message = f"heads cannot be removed from {type(model).__name__}; mask them instead: on purpose"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         remove_heads(model, numbered(model, 2))
     assert unchanged(model, before)
@@ -335,7 +334,7 @@ def test_whatever_a_forward_raises_the_model_is_left_alone(error, why, monkeypat
     model = zoo.tiny("bert")
     before = snapshot(model)
     refuse(monkeypatch, error)
-    message = f"heads cannot be cut out of BertForMaskedLM, gates close them: {why}"
+    message = f"heads cannot be removed from BertForMaskedLM; mask them instead: {why}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         remove_heads(model, [("enc-self", 0, 1)])
     assert unchanged(model, before)
@@ -345,8 +344,8 @@ def test_layers_that_are_one_module_lose_the_same_heads():
     model = zoo.tiny("albert")
     before = snapshot(model)
     message = (
-        "albert.encoder.albert_layer_groups.0.albert_layers.0.attention is one module for 2 layers: the same heads "
-        "must go from all of them; got layer 0: [1, 3], layer 1: [1]"
+        "albert.encoder.albert_layer_groups.0.albert_layers.0.attention is one module for 2 layers: remove the "
+        "same heads from all; got layer 0: [1, 3], layer 1: [1]"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         remove_heads(model, [("enc-self", 0, 3), ("enc-self", 0, 1), ("enc-self", 1, 1)])
@@ -412,7 +411,8 @@ def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, s
     assert apart(outputs(model, given), expected) <= 1e-5
     assert [(one.numbers, one.kv_heads) for one in hr.attention_sites(model)] == [first[1:], second[1:]]
     many = (
-        f"{silenced} closed heads stay, silenced: they share key-value heads with open ones, or their layer needs one"
+        f"{silenced} pruned heads kept as zeroed heads: they share key-value heads with remaining ones, or their layer "
+        "needs one"
     )
     assert caplog.messages == ([many] if silenced else [])
 
@@ -420,7 +420,7 @@ def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, s
 @pytest.mark.parametrize("name", FALCONS)
 def test_where_keys_and_values_cannot_be_given_to_each_head_nothing_changes(name):
     model, before = zoo.tiny(name), snapshot(whole(name))
-    with pytest.raises(ValueError, match=r"^heads cannot be cut out of FalconForCausalLM, gates close them: "):
+    with pytest.raises(ValueError, match=r"^heads cannot be removed from FalconForCausalLM; mask them instead: "):
         remove_heads(model, [("dec-self", 0, 1)], groups="expand")
     assert families.head_index(model).equals(families.head_index(whole(name)))
     assert torch.equal(outputs(model, zoo.inputs(model)), outputs(whole(name), zoo.inputs(model)))
@@ -613,8 +613,8 @@ def test_rows_of_heads_that_are_left_are_told_by_their_places():
 
 def test_a_norm_over_several_heads_has_no_rows_of_one():
     message = (
-        "no head can be cut out of model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over "
-        "several heads, for one); close heads with gates instead"
+        "heads cannot be removed from model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over "
+        "several heads, for one)"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         layouts(zoo.tiny("olmo2"))

@@ -164,7 +164,7 @@ def test_the_table_says_who_stays_and_when_who_goes():
 WRONG = {
     "order": (
         {"strategy": "nonsense", "keep": 2},
-        f"unknown order 'nonsense'; known: {', '.join(NAMED)}, with a minus before it its reverse; gates: l0, exactly",
+        f"unknown ranking 'nonsense'; known: {', '.join(NAMED)}, reversed by a minus before it; gates: l0, exactly",
     ),
     "schedule": (
         {"schedule": "tune", "keep": 2},
@@ -177,7 +177,7 @@ WRONG = {
     "number": ({"keep": 9}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 9"),
     "fraction": ({"keep": 2.5}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got 2.5"),
     "negative": ({"keep": -1}, "keep is a share above 0 and below 1, or a number of heads from 1 to 8; got -1"),
-    "nothing": ({}, "how many heads stay? 'importance' is an order: give keep=0.5, or keep=4"),
+    "nothing": ({}, "ranking 'importance' needs a number of heads to keep: keep=0.5, or keep=4"),
 }
 
 
@@ -189,7 +189,10 @@ def test_what_cannot_be_pruned_is_said(options, message):
 
 def test_values_of_other_heads_are_no_order():
     values = pd.Series([1.0], index=frame.index({("enc-self", 0): 1}), name="mine")
-    with pytest.raises(ValueError, match=r"^'mine' is of other heads: it lacks \('enc-self', \d, \d\) of 8$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^column 'mine' lacks head \('enc-self', \d, \d\); expected values of all 8 heads to rank$",
+    ):
         FromColumn(values).order(setting())
 
 
@@ -304,7 +307,7 @@ def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
 
 def test_two_strategies_of_one_name_are_refused(tmp_path):
     two = [hr.L0(), hr.L0(rate=0.5)]
-    with pytest.raises(ValueError, match=whole("two strategies are called 'l0', and rows are told apart by the name")):
+    with pytest.raises(ValueError, match=whole("duplicate strategy 'l0': got l0, l0; expected different names")):
         compare_pruning(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), strategies=two)
 
 
@@ -350,7 +353,7 @@ def test_what_is_left_is_compared_with_the_heads_of_the_same_numbers():
     table = weight_change(before, after)
     assert len(table) == 6
     assert (table.filter(like="distance[") == 0).all(axis=None)
-    message = "the model before lacks head ('enc-self', 0, 0) of the model after; give them in the other order"
+    message = "the model before lacks head ('enc-self', 0, 0) of the model after; try the other order"
     with pytest.raises(ValueError, match=whole(message)):
         weight_change(after, before)
 
@@ -400,7 +403,7 @@ def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
     saved = rest["flops"].min() - cut["flops"].iloc[0]  # a head of 8 of 32: four maps, scores and sums of 6 x 6
     assert saved == 4 * (4 * 2 * 6 * 32 * 8 + 2 * 2 * 6 * 6 * 8)
     assert (table[["speed", "speedup", "speedup.low", "speedup.high"]] > 0).all(axis=None)
-    with pytest.raises(ValueError, match=whole("4 heads are to be closed, and the order has 2; give one of all heads")):
+    with pytest.raises(ValueError, match=whole("the ranking is too short: got 2 heads; expected at least 4")):
         hr.efficiency(model, line[:2], shares=(0.5,), batches=(1,))
 
 
@@ -557,7 +560,7 @@ def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
     assert heads_of(f"{path}:survival[b]").tolist() == gone["survival[b]"]
     one = frame.save_table(frame.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
     assert heads_of(str(one)).tolist() == gone["survival[a]"]
-    with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has other values than 1 .*, such as 0.5; "):
+    with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has the value 0.5; expected 1 "):
         hr.remove_heads(deepcopy(learnt()), frame.load_table(path)["survival[a].open"])
 
 
@@ -568,7 +571,7 @@ def test_a_strength_that_closes_everything_is_said(caplog):
     model = deepcopy(learnt())
     table = prune(model, tokenizer(), films(48), hr.L0(strength=100.0, rate=1.0), tune=TUNE | {"epochs": 3})
     assert table["survival[100]"].sum() == 0
-    assert caplog.messages == ["every gate is closed: lower the strength, or ask for a number of heads"]
+    assert caplog.messages == ["no head is left: lower the strength, or give a number of heads to keep"]
     hr.remove_heads(model, table["survival[100]"])
     assert list(families.head_index(model)) == []
     output = model(**tokenizer()("the film", return_tensors="pt"))
@@ -579,7 +582,7 @@ def test_a_number_of_heads_that_is_not_reached_is_said(caplog):
     table = prune(deepcopy(learnt()), tokenizer(), films(48), hr.L0(rate=1e-4), keep=2, tune=TUNE)
     assert table["survival[l0 2]"].sum() == 2
     message = (
-        "2 heads were asked for, and 8 of 8 gates are expected to be open: the likeliest stay; more steps or a larger"
+        "the target is 2 heads, and 8 of 8 gates are expected to be nonzero: the likeliest stay; more steps or a larger"
     )
     assert caplog.messages == [f"{message} rate of gates decide them"]
 

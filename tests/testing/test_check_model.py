@@ -69,9 +69,8 @@ def test_check_model_refused_has_the_reason():
     found = results("olmo2")
     assert found["holds"].to_dict() == dict.fromkeys(CHECKS, "yes") | {"cut": "refused"}
     assert found["why"]["cut"] == (
-        "heads cannot be cut out of Olmo2ForCausalLM, gates close them: no head can be cut out of "
-        "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over several heads, for one); close "
-        "heads with gates instead"
+        "heads cannot be removed from Olmo2ForCausalLM; mask them instead: heads cannot be removed from "
+        "model.layers.0.self_attn: row 0 of its q_proj belongs to 4 heads (a norm over several heads, for one)"
     )
 
 
@@ -322,7 +321,7 @@ def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
         readme.read_text()
         == f"before\n{architecture_table.START}\n{architecture_table.written(found)}\n{architecture_table.END}\nafter\n"
     )
-    assert "| olmo2 | yes | yes | yes | yes | refused | no head can be cut out of " in readme.read_text()
+    assert "| olmo2 | yes | yes | yes | yes | refused | heads cannot be removed from " in readme.read_text()
     told = run("architectures", "--only", "vit,unicorn", "--output", tmp_path / "other")
     assert told.code == 2
     assert told.err.startswith("headroles: unknown architecture: got unicorn; expected one of: afmoe, ")

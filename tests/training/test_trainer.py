@@ -344,8 +344,8 @@ def labelled(*labels):
 # --- what cannot be trained -----------------------------------------------------------------------------------------
 
 NEITHER = (
-    " is neither a classifier nor an encoder-decoder that writes; headroles.classifier(name, corpus) loads it "
-    "with a new head for the labels of a corpus"
+    " is neither a classifier nor an encoder-decoder that generates text; try headroles.load_classifier(name, corpus), "
+    "which adds a classification head for the labels of a corpus"
 )
 LABEL = " is not a class of BertForSequenceClassification; known: neg, pos, 0, 1"
 UNTRAINABLE = [

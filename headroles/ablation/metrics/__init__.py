@@ -1,4 +1,4 @@
-"""Metrics: what a model's work is worth on a corpus, from a few numbers per example that add."""
+"""Metrics: the quality of a model on a corpus, computed from additive statistics of its examples."""
 
 from headroles.ablation.metrics.base import Agreement, Loss, Mean, Metric, Of, Perplexity, Read
 from headroles.ablation.metrics.classification import F1, Accuracy, Matthews
@@ -6,17 +6,28 @@ from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.scores import objectives
 
 METRICS: dict[str, Metric] = {
-    one.name: one for one in (Loss(), Perplexity(), Agreement(), Accuracy(), F1(), Matthews(), BLEU(), ChrF())
+    metric.name: metric for metric in (Loss(), Perplexity(), Agreement(), Accuracy(), F1(), Matthews(), BLEU(), ChrF())
 }
 
 
 def list_metrics() -> dict[str, Metric]:
-    """Return the metrics that a name can stand for, beside the names of objectives."""
+    """Return the named metrics, to which the names of objectives come."""
     return dict(METRICS)
 
 
 def metric(given: str | Metric | objectives.Objective) -> Metric:
-    """The metric of a name, or of an objective. Raises ValueError, with the known ones, for another."""
+    """Return the metric of a name or of an objective.
+
+    Args:
+        given: Name of a metric (`list_metrics`) or of an objective, whose mean is then the metric; a metric, which is
+            returned as it is; or an objective.
+
+    Returns:
+        The metric.
+
+    Raises:
+        ValueError: If no metric and no objective has this name.
+    """
     if isinstance(given, Metric):
         return given
     if isinstance(given, objectives.Objective):

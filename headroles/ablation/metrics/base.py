@@ -1,4 +1,4 @@
-"""What a metric is: a number of a corpus from sums over its examples; the mean of any objective is one."""
+"""Metric base class: a corpus-level value computed from additive per-example statistics."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ from headroles.scores import objectives
 from headroles.scores.labels import check_labels
 
 Array = npt.NDArray[np.float64]
-Read = Callable[[Any, Batch], Array]  # a model's output and the batch it is of -> [example, statistic]
+Read = Callable[[Any, Batch], Array]  # a model's output, its batch -> [example, statistic]
 
 
 class Metric(ABC):
-    """A number of a corpus, computed from sums over its examples, so that any resample of them has it too."""
+    """Corpus-level value of sums over examples, which makes bootstrap resampling a matrix product.
+
+    Attributes:
+        name: Name in columns and on the command line.
+        better: 1 if larger values are better, -1 if smaller ones are.
+        generates: Whether the metric reads generated text rather than a forward pass.
+    """
 
     name: ClassVar[str]
-    better: ClassVar[int] = 1  # 1 where more is better, -1 where less is
-    generates: ClassVar[bool] = False  # whether it reads what the model writes rather than its forward pass
+    better: ClassVar[int] = 1
+    generates: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -35,44 +41,57 @@ class Metric(ABC):
     def reader(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups
     ) -> Read:
-        """What reads the statistics of each example. Raises ValueError where model or corpus do not have them."""
+        """Return the function that reads the statistics of each example.
+
+        Args:
+            model: The model that is measured.
+            tokenizer: Its tokenizer.
+            corpus: The corpus on which it is measured.
+            groups: Return all batches of the corpus.
+
+        Returns:
+            A function of a model's output and its batch: [example, statistic].
+
+        Raises:
+            ValueError: If model or corpus lack what the metric needs.
+        """
 
     @abstractmethod
     def value(self, sums: Array) -> Array:
-        """The metric from sums of statistics: [...] from [..., statistic]."""
+        """Compute the metric from sums of statistics: [...] from [..., statistic]."""
 
     def names(self, count: int) -> list[str]:
-        """What the statistics are called in tables."""
+        """Return the names of the statistics in tables."""
         return [f"statistic {number}" for number in range(count)]
 
 
 class Mean(Metric):
-    """The mean of an objective over steps: two statistics, its sum and the number of steps."""
+    """Mean of an objective over steps: two statistics, its sum and the number of steps."""
 
     objective: objectives.Name | objectives.Objective
 
     def reader(
         self, model: PreTrainedModel, _tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups, /
     ) -> Read:
-        """The objective of a forward pass."""
+        """Return the function that reads the objective of a forward pass."""
         chosen = objectives.objective(self.objective, model)
         explain = chosen.explain(model, groups)
         if objectives.reads_labels(chosen, model):
             check_labels(corpus)
 
         def read(output: Any, batch: Batch) -> Array:
-            explained = explain(output, batch)
-            values = torch.where(explained.counted, explained.values, 0.0).double().sum(-1)
-            return torch.stack([values, explained.counted.sum(-1).double()], dim=-1).cpu().numpy()
+            target = explain(output, batch)
+            values = torch.where(target.counted, target.values, 0.0).double().sum(-1)
+            return torch.stack([values, target.counted.sum(-1).double()], dim=-1).cpu().numpy()
 
         return read
 
     def value(self, sums: Array) -> Array:
-        """The sum over the number of steps."""
+        """Divide the sum by the number of steps."""
         return np.asarray(sums[..., 0] / sums[..., 1])
 
     def names(self, count: int) -> list[str]:  # noqa: ARG002
-        """The sum and the number of steps."""
+        """Return the names of the sum and of the number of steps."""
         return ["sum", "steps"]
 
 
@@ -85,19 +104,19 @@ class Loss(Mean):
 
 
 class Perplexity(Mean):
-    """Two statistics as `Loss`; the exponential of the loss."""
+    """Exponential of the loss."""
 
     name = "perplexity"
     better = -1
     objective = "loss"
 
     def value(self, sums: Array) -> Array:
-        """The exponential of the mean."""
+        """Compute the exponential of the mean."""
         return np.exp(super().value(sums))
 
 
 class Agreement(Mean):
-    """Share of the intact model's choices that are still the first; of an encoder, the cosine with its states."""
+    """Share of the intact model's choices that stay the first; of an encoder, the cosine with its intact states."""
 
     name = "agreement"
     objective = "agreement"
@@ -105,11 +124,11 @@ class Agreement(Mean):
 
 @dataclass(frozen=True)
 class Of(Mean):
-    """The mean of any objective."""
+    """Mean of any objective."""
 
     objective: objectives.Objective
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The objective's."""
+        """Name of the objective."""
         return self.objective.name

@@ -1,4 +1,4 @@
-"""Metrics of what a translation model writes: BLEU and chrF, by sacrebleu."""
+"""Metrics of generated translations: BLEU and chrF, by sacrebleu."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headroles.scores import objectives
 
 @dataclass(frozen=True)
 class Written(Metric):
-    """A metric of sacrebleu on what a translation model writes, greedily or with `beams`."""
+    """Metric of sacrebleu on the output of a translation model, greedy (`beams` of 1) or by beam search."""
 
     beams: int = 1
     generates: ClassVar[bool] = True
@@ -27,7 +27,19 @@ class Written(Metric):
     def reader(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, _groups: objectives.Groups, /
     ) -> Read:
-        """sacrebleu's statistics of each written sentence against the corpus's target."""
+        """Return the function that compares each generated sentence with its reference.
+
+        Args:
+            model: An encoder-decoder with a vocabulary.
+            tokenizer: Its tokenizer.
+            corpus: A corpus with a translation of each sentence.
+
+        Returns:
+            A function of generated tokens and their batch, which computes sacrebleu's statistics: [example, statistic].
+
+        Raises:
+            ValueError: If the model generates no translations, or the corpus lacks some.
+        """
         if not model.config.is_encoder_decoder:
             raise ValueError(f"metric {self.name!r} needs a translation model; {type(model).__name__} writes none")
         references = [None if sentence.target is None else sentence.target.text for sentence in corpus]
@@ -37,13 +49,13 @@ class Written(Metric):
         def read(written: Any, batch: Batch) -> Array:
             texts = tokenizer.batch_decode(written, skip_special_tokens=True)
             wanted = [references[number] for number in batch.numbers]
-            found: Sequence[Any] = self._scorer._extract_corpus_statistics(texts, [wanted])
-            return np.asarray(found, dtype=float)
+            statistics: Sequence[Any] = self._scorer._extract_corpus_statistics(texts, [wanted])
+            return np.asarray(statistics, dtype=float)
 
         return read
 
     def value(self, sums: Array) -> Array:
-        """sacrebleu's score of each sum of statistics."""
+        """Compute sacrebleu's score of each sum of statistics."""
         flat = sums.reshape(-1, sums.shape[-1])
         scores = [self._scorer._compute_score_from_stats(row.round().astype(int).tolist()).score for row in flat]
         return np.asarray(scores, dtype=float).reshape(sums.shape[:-1])

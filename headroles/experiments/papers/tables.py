@@ -80,12 +80,12 @@ NEEDS = {
     ),
     "best": Need(
         "effects of keeping one head of a layer",
-        "headroles ablate MODEL CORPUS --unit rest",
+        "headroles ablate MODEL CORPUS --unit all_but_one",
         rf"best-{_METRIC}-zero",
     ),
     "halves": Need(
         "effects of keeping a head that was chosen on other examples",
-        "headroles ablate MODEL CORPUS --unit rest",
+        "headroles ablate MODEL CORPUS --unit all_but_one",
         rf"best-{_METRIC}-zero-halves",
     ),
     "curves": Need(

@@ -121,16 +121,16 @@ class Workshop:
 
     def _single(self) -> list[Path]:
         return [
-            self._closed(name, corpus, "single").path(f"ablation-{self.metric}-single-zero")
+            self._closed(name, corpus, "head").path(f"ablation-{self.metric}-single-zero")
             for name, corpus in (("ablation", self.material.test), ("ablation-other", self.material.other))
             if corpus is not None
         ]
 
     def _best(self) -> list[Path]:
-        return [self._closed("ablation", self.material.test, "rest").path(f"best-{self.metric}-zero")]
+        return [self._closed("ablation", self.material.test, "all_but_one").path(f"best-{self.metric}-zero")]
 
     def _halves(self) -> list[Path]:
-        return [self._closed("ablation", self.material.test, "rest").path(f"best-{self.metric}-zero-halves")]
+        return [self._closed("ablation", self.material.test, "all_but_one").path(f"best-{self.metric}-zero-halves")]
 
     def _closed(self, name: str, corpus: Corpus, unit: Any) -> Study:
         options: Any = {"metric": self.metric, "unit": unit, "n_resamples": self.n_resamples}

@@ -1,0 +1,37 @@
+"""Units and replacements: which heads an ablation masks together, and what replaces their output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from headroles.ablation.example_stats import HeadSet
+    from headroles.models.masking import Head
+
+Unit = Literal["head", "all_but_one", "layer", "kind"]
+Replacement = Literal["zero", "mean", "resample", "uniform", "rescale"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+REPLACEMENTS: tuple[Replacement, ...] = get_args(Replacement)
+_ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # older words, for tables that exist
+
+
+def on_disk(choice: Unit | Replacement) -> str:
+    """Return the word for a unit or replacement in table names, column names, provenance and cache keys."""
+    return _ON_DISK.get(choice, choice)
+
+
+def check_choices(unit: Unit = "head", replacement: Replacement = "zero") -> None:
+    """Raise ValueError for an unknown unit or replacement."""
+    if unit not in UNITS:
+        raise ValueError(f"unknown unit {unit!r}; known: {', '.join(UNITS)}")
+    if replacement not in REPLACEMENTS:
+        raise ValueError(f"unknown replacement {replacement!r}; known: {', '.join(REPLACEMENTS)}")
+
+
+def masked_heads(head: Head, heads: Sequence[Head], unit: Unit) -> HeadSet:
+    """Return the heads that are masked to measure `head`: itself, the others of its layer, its layer, or its kind."""
+    if unit == "head":
+        return frozenset([head])
+    same = (other for other in heads if other[0] == head[0] and (unit == "kind" or other[1] == head[1]))
+    return frozenset(other for other in same if unit != "all_but_one" or other != head)
