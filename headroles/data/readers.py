@@ -18,7 +18,7 @@ from headroles.data.conllu import block, columns, trees
 from headroles.data.corpus import RELATIONS, Corpus, Sentence
 from headroles.data.hf_datasets import LABELS, TEXTS, gather, named
 from headroles.data.lines import lines
-from headroles.tables.frame import replacing
+from headroles.tables.files import replacing
 
 Form = Literal["conllu", "text", "parallel", "labelled"]
 Column = str | int

@@ -25,6 +25,7 @@ from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, closed_first, counted, prune, strategy_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -87,10 +88,10 @@ def compare_pruning(
         ]
     )
     study.remove(gone)
-    frame.save_table(signed(each, work.recipe, work.trials.signature), study.path("contest-seeds"))
-    frame.save_table(_survivors(work, runs), study.path("contest-heads"))
+    save_table(signed(each, work.recipe, work.trials.signature), study.path("contest-seeds"))
+    save_table(_survivors(work, runs), study.path("contest-heads"))
     found = _summary(each, draws)
-    frame.save_table(
+    save_table(
         signed(found, work.recipe, work.trials.signature, f"resamples:{n_resamples}"), study.path("contest")
     )
     return found

@@ -14,6 +14,7 @@ from headroles import _distributed
 from headroles.models.masking import Head
 from headroles.pruning.learned_gates import Gates
 from headroles.tables import frame
+from headroles.tables.io import save_table
 
 SHOWN = 60  # how often gates are written down in one training
 
@@ -71,4 +72,4 @@ def write_history(place: Path, watcher: GateWatcher, history: pd.DataFrame, lear
     ]
     table = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
     table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
-    frame.save_table(table, place / "gates.parquet")
+    save_table(table, place / "gates.parquet")

@@ -23,6 +23,7 @@ from headroles.pruning.selection import Strategy, counted, prune, strategy_of, u
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -69,14 +70,14 @@ def sparsity_sweep(
         if scored is not None:
             told.append(functions(made.roles(study, scored, reference)).assign(heads=count))
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    frame.save_table(table, study.path(f"survival-{name}"))
+    save_table(table, study.path(f"survival-{name}"))
     if told:
         parts = pd.concat(told, ignore_index=True)
-        frame.save_table(
+        save_table(
             signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}")
         )
     found = _table(measured, statistics, tables, n_resamples)
-    frame.save_table(signed(found, work, trials.signature), study.path(f"sizes-{name}"))
+    save_table(signed(found, work, trials.signature), study.path(f"sizes-{name}"))
     return found
 
 
@@ -114,7 +115,7 @@ class _Made:
                 table = prune(
                     one, self.tokenizer, self.corpus, self.chosen, folder=self.place, tune=self.options, **asked
                 )
-                frame.save_table(table, self.place / "survival.parquet")
+                save_table(table, self.place / "survival.parquet")
                 if schedule == "prune":
                     remove_heads(one, table.iloc[:, 0])
             self.made = one
@@ -129,8 +130,8 @@ class _Made:
             self.model()
         if (history := self.place / "gates.parquet").is_file():
             name = "-".join(["gates", self.chosen.name, *(self.kinds or ()), str(self.count)])
-            frame.save_table(frame.load_table(history), study.path(name))
-        return frame.load_table(file)
+            save_table(load_table(history), study.path(name))
+        return load_table(file)
 
     def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """The roles of the heads left, put into the study as `roles-STRATEGY[-KINDS]-HEADS`."""
@@ -143,7 +144,7 @@ class _Made:
             return role_rules.roles(score(self.model(), self.tokenizer, scored, **options))
 
         told = kept.keep(f"roles-{self.place.name}", work, compute)
-        frame.save_table(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
+        save_table(told, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
         return told
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from headroles.tables import frame
 from headroles.tables.files import check_writable
+from headroles.tables.frame import join
+from headroles.tables.io import load_table, save_table
+from headroles.tables.io import notes as read_notes
 from headroles.tables.signatures import fields
 
 ONE_MODEL = re.compile(  # tables that are all of one model; others are of what became of it, or of none
@@ -55,7 +57,7 @@ class Study:
             log.warning("%s was made by other options: computed anew", self.path(name))
         table = compute()
         table.attrs["recipe"] = recipe
-        frame.save_table(table, self.path(name))
+        save_table(table, self.path(name))
         self.remove(gone)
         return table
 
@@ -97,7 +99,7 @@ class Study:
             raise FileNotFoundError(
                 f"no table {name!r} in {self.folder}; there are: {', '.join(self.names()) or 'none'}"
             )
-        return frame.load_table(self.path(name))
+        return load_table(self.path(name))
 
     def scores(self) -> pd.DataFrame:
         """All tables of the study with a row per head and numbers, joined: scores, effects of ablation, survival.
@@ -109,7 +111,7 @@ class Study:
         ]
         if not found:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
-        return frame.join(*found)
+        return join(*found)
 
     def has(self, name: str) -> bool:
         """Whether the folder holds the table `name`."""
@@ -127,7 +129,7 @@ class Study:
         """What each table of ours in the folder was made from: its recipe, or its first signature."""
         found = {}
         for name in self.names():
-            if (notes := frame.notes(self.path(name))) is not None:
+            if (notes := read_notes(self.path(name))) is not None:
                 texts = [notes.get("recipe") or "", *(notes.get("signatures") or {}).values()]
                 found[name] = next((text for text in texts if any(_model(text))), texts[0])
         return found
@@ -137,7 +139,7 @@ class Study:
     ) -> dict[str, str]:
         """The tables that have to go. Raises FileExistsError, with what is there, unless that was asked for."""
         if not self.overwrite:
-            signed = (frame.notes(self.path(others[0])) or {}).get("signatures") or {}
+            signed = (read_notes(self.path(others[0])) or {}).get("signatures") or {}
             named = dict(fields(next(iter(signed.values()), ""))).get(what, f"one {what}")
             raise FileExistsError(
                 f"study {self.folder} holds another {what}: got {_listed(got)}; expected {_listed(expected)}, "

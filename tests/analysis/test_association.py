@@ -21,6 +21,7 @@ from headroles.analysis.logistic import firth
 from headroles.analysis.role_rules import roles
 from headroles.experiments.relate_study import relate_study
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 
 NOBODY, EVERYBODY = "no head has the role", "every head has the role: there is none to compare with"
@@ -389,17 +390,17 @@ def studies(tmp_path):
     where, random = index(layers=3, kinds=("enc-self", "cross")), np.random.default_rng(0)
     n = len(where)
     scores = frame.table({"rarity": random.random(n), "importance": random.random(n)}, where, "weights:a1")
-    frame.save_table(scores, tmp_path / "one" / "heads.parquet")
-    frame.save_table(roles(scores, ROLES), tmp_path / "one" / "roles.parquet")
+    save_table(scores, tmp_path / "one" / "heads.parquet")
+    save_table(roles(scores, ROLES), tmp_path / "one" / "roles.parquet")
     alive = (random.random(n) < 0.5).astype(float)
     columns = {"survival[l0 24]": alive, "survival[l0 24].open": alive, "survival[l0 10 cross]": alive}
-    frame.save_table(frame.table(columns, where, "weights:a1"), tmp_path / "two" / "survival-l0.parquet")
-    frame.save_table(
+    save_table(frame.table(columns, where, "weights:a1"), tmp_path / "two" / "survival-l0.parquet")
+    save_table(
         frame.table({"importance": random.random(n)}, where, "weights:a1"), tmp_path / "two" / "heads.parquet"
     )
     left = frame.rows(scores[alive == 1])
     kept = frame.table({"rarity": random.random(len(left))}, left, "weights:a1")
-    frame.save_table(roles(kept, ROLES), tmp_path / "two" / f"roles-l0-{len(left)}.parquet")
+    save_table(roles(kept, ROLES), tmp_path / "two" / f"roles-l0-{len(left)}.parquet")
     return tmp_path
 
 
@@ -408,7 +409,7 @@ def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
     found = relate_study(study, studies / "one", [studies / "two"])
     assert study.names() == ["drift-l0", "odds", "predictors", "relate"]
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]", "survival[l0 10 cross]"]
-    alone = hr.relate(frame.load_table(studies / "one/roles.parquet"), frame.load_table(studies / "one/heads.parquet"))
+    alone = hr.relate(load_table(studies / "one/roles.parquet"), load_table(studies / "one/heads.parquet"))
     numbers = ["auc", "difference", "p"]  # the importance of the first study, not of the second
     pd.testing.assert_frame_equal(found.loc[[0], numbers], alone[numbers])
     assert set(study.load("predictors")["score"]) == {"importance", "rarity"}
@@ -428,9 +429,9 @@ def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
 
 
 def test_seeds_are_one_outcome(studies):
-    alive = frame.load_table(studies / "two/survival-l0.parquet")["survival[l0 24]"]
+    alive = load_table(studies / "two/survival-l0.parquet")["survival[l0 24]"]
     columns = {"survival[x 24 seed 0]": alive, "survival[x 24 seed 1]": 1 - alive, "survival[y 24 seed 0]": alive}
-    frame.save_table(frame.table(columns, frame.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
+    save_table(frame.table(columns, frame.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
     study = Study(studies / "both")
     found = relate_study(study, studies / "one", [studies / "seeds.parquet"]).set_index("outcome")
     assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
@@ -497,7 +498,7 @@ def test_the_command_says_what_was_found_and_what_cannot_be(studies):
     assert "of 3 relations have p < 0.05 within layers after Holm" in found.out
     assert "rare: survival[l0 24]" in found.out
     nobody = frame.table({"rarity": [0.0] * 48}, index(layers=3, kinds=("enc-self", "cross")), "weights:a1")
-    frame.save_table(roles(nobody, ROLES), studies / "roles.parquet")
+    save_table(roles(nobody, ROLES), studies / "roles.parquet")
     found = run("relate", studies / "roles.parquet", studies / "two/survival-l0.parquet", "--study", studies / "none")
     assert "rare: no head has the role (2 outcomes)" in found.out
     assert "nan" not in found.out

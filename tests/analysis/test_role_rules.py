@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from headroles.analysis import role_rules
 from headroles.analysis.role_rules import ROLES, Role, roles
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 SYNTAX = "syntax[nsubj dep>head]"
@@ -231,7 +232,7 @@ def test_where_no_head_has_a_role_none_is_listed():
 
 def test_a_role_table_is_saved_and_loaded(tmp_path):
     told = roles(table({"rarity": [0.6, nan], "position[-1]": [0.9, 1]}, {"rarity": [[1], [nan]]}))
-    loaded = frame.load_table(frame.save_table(told, tmp_path / "roles.parquet"))
+    loaded = load_table(save_table(told, tmp_path / "roles.parquet"))
     pd.testing.assert_frame_equal(loaded, told)
     pd.testing.assert_frame_equal(role_rules.held(loaded), role_rules.held(told))
 
@@ -255,14 +256,17 @@ def test_from_scores_to_figures_no_torch_is_needed(tmp_path):
 import json, sys
 import matplotlib; matplotlib.use("Agg")
 import numpy as np  # noqa: E402
-from headroles import heads, plots, role, study
+from headroles import plots
+from headroles.analysis import role_rules as role
+from headroles.tables import frame as heads, study
+from headroles.tables.io import save_table
 index = heads.index({("enc-self", 0): 3, ("enc-self", 1): 3})
 values = np.linspace(0, 1, 6)
 made = heads.table({"rarity": values}, index, "s", draws={"rarity": np.ones((6, 4), np.float32)})
 folder = study.Study(sys.argv[1])
 kept = folder.keep("heads", "recipe", lambda: heads.join(made, heads.table({"b": values}, index, "t")))
 told = role.roles(folder.load("heads"))
-heads.save_table(told, folder.path("roles"))
+save_table(told, folder.path("roles"))
 plots.heatmap(kept["rarity"])
 plots.roles(told)
 print(json.dumps([sorted(sys.modules), folder.names(), len(role.held(told))]))

@@ -39,6 +39,7 @@ from headroles.models.batching import encode
 from headroles.models.tokenization import NO_WORD, pieces, word_of
 from headroles.pruning.l0 import L0, SubsetSelection
 from headroles.tables import frame
+from headroles.tables.io import load_table
 
 ONE = Sentence("the a .")
 LONG = Sentence("the " * planted.POSITIONS)  # [CLS] and [SEP] are two more
@@ -254,7 +255,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
     before = _contents(study)
     unknown = "unknown role 'magic'; known: alignment, duplicate, induction, positional, rare, sink, syntactic"
     with pytest.raises(ValueError, match=whole(unknown)):
-        hr.roles(frame.load_table(study / "heads.parquet"), thresholds={"magic": 0.5})
+        hr.roles(load_table(study / "heads.parquet"), thresholds={"magic": 0.5})
     assert run("roles", study, "--threshold", "magic=0.5") == line(unknown)
     for text in ("positional", "positional=", "positional=high", "positional=nan", ""):
         message = f"threshold {text!r} is not of the form role=number, such as positional=0.8"
@@ -263,7 +264,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
 
 
 def test_a_kind_that_the_model_does_not_have(study):
-    table = frame.load_table(study / "heads.parquet")
+    table = load_table(study / "heads.parquet")
     with pytest.raises(ValueError, match=whole("kind='magic', but the table holds enc-self; choose one of these")):
         hr.plots.heatmap(table["confidence"], kind="magic")
 
@@ -559,7 +560,7 @@ def test_nul_bytes_and_emoji_in_files(tmp_path, folder):
     assert [one.text for one in hr.read(path)] == ["the \0 a .", "😀 the a .", "\0"]
     done = run("score", folder, path, "--study", tmp_path / "study", "--resamples", 3)
     assert (done.code, done.err) == (0, "")
-    assert frame.load_table(tmp_path / "study" / "heads.parquet")["confidence"].between(0, 1).all()
+    assert load_table(tmp_path / "study" / "heads.parquet")["confidence"].between(0, 1).all()
 
 
 @pytest.mark.shared
@@ -627,7 +628,7 @@ def test_a_table_that_is_none(study):
     pq.write_table(pa.table({"a": [1]}), path)
     foreign = f"{path} is not a table of headroles: it carries no signatures"
     with pytest.raises(ValueError, match=whole(foreign)):
-        frame.load_table(path)
+        load_table(path)
     assert run("roles", study) == run("plot", study) == line(foreign)
     path.write_bytes(b"junk")
     reason = _first(pa.ArrowInvalid, lambda: pq.read_table(pa.BufferReader(path.read_bytes())))

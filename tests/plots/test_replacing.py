@@ -15,6 +15,7 @@ from headroles.experiments import score_study
 from headroles.experiments.papers.running import reproduce
 from headroles.experiments.papers.tables import Bench
 from headroles.tables import frame
+from headroles.tables.io import save_table
 
 INDEX = frame.index({("enc-self", 0): 4})
 
@@ -44,7 +45,7 @@ def test_a_picture_of_attention_is_replaced_by_one_of_the_same_model(suffix, who
 @pytest.fixture
 def study(tmp_path):
     made = hr.Study(tmp_path / "study")
-    frame.save_table(
+    save_table(
         frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="abc")), made.path("heads")
     )
     return made
@@ -54,7 +55,7 @@ def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
     page = tmp_path / "report.html"
     assert run("report", study.folder, "--output", page).code == run("report", study.folder, "--output", page).code == 0
     other = frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="def"))
-    frame.save_table(other, study.path("heads"))
+    save_table(other, study.path("heads"))
     refused(run("report", study.folder, "--output", page), page, "of another model")
     assert run("report", study.folder, "--output", page, "--overwrite").code == 0
     page.write_text("<p>mine")

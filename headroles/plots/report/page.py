@@ -16,8 +16,8 @@ from headroles.plots.report import contents
 from headroles.plots.report import contents as exhibits
 from headroles.plots.report.labels import FINDS, LOOKS, MATTERS
 from headroles.plots.report.sources import Studies, Table, gathered, heads_of
-from headroles.tables.files import check_ours, mark_of
-from headroles.tables.frame import KINDS, replacing
+from headroles.tables.files import check_ours, mark_of, replacing
+from headroles.tables.frame import KINDS
 
 log = logging.getLogger(__name__)
 SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # one after the other
