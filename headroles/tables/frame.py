@@ -1,4 +1,4 @@
-"""The head index, and signed tables over it: one row per head, one column per measurement (no torch)."""
+"""Head tables: one row per head, one column per measurement, with provenance and bootstrap draws (no torch)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LEVELS = ["kind", "layer", "head"]
 class Resamples(dict[str, Any]):
     """Bootstrap resamples of a table's columns: `draws[column]` is [heads, resamples], rows as in `index`.
 
-    It rides in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON, so this is an empty
-    dict to both: never copied, and no obstacle to `DataFrame.to_parquet` (which drops it; `save` keeps it).
+    They are kept in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON. To both this is an
+    empty dict: it is never copied, and does not prevent `DataFrame.to_parquet`, which drops it (`save_table` keeps it).
     """
 
     def __init__(self, index: pd.MultiIndex, draws: Mapping[str, npt.NDArray[np.float32]]) -> None:
@@ -30,7 +30,7 @@ class Resamples(dict[str, Any]):
         self.index, self.draws = index, dict(draws)
 
     def of(self, column: str, index: pd.MultiIndex) -> npt.NDArray[np.float32]:
-        """The resampled values of `column` for the heads of `index`: [heads, resamples]."""
+        """Return the resampled values of `column` for the heads of `index`: [heads, resamples]."""
         return self.draws[column][self.index.get_indexer(index)]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Resamples:
@@ -47,8 +47,15 @@ class Resamples(dict[str, Any]):
 
 
 def index(sizes: Mapping[tuple[Kind, int], int | Sequence[int]]) -> pd.MultiIndex:
-    """The head index of a model: how many heads each (kind, layer) has, or their numbers, in the order of the rows."""
-    numbered = {key: range(given) if isinstance(given, int) else given for key, given in sizes.items()}
+    """Build the head index of a model.
+
+    Args:
+        sizes: The number of heads of each (kind, layer), or the numbers of these heads, in the order of the rows.
+
+    Returns:
+        Index with the levels kind, layer, head.
+    """
+    numbered = {key: range(size) if isinstance(size, int) else size for key, size in sizes.items()}
     return _index([(kind, layer, head) for (kind, layer), numbers in numbered.items() for head in numbers])
 
 
@@ -59,97 +66,134 @@ def table(
     *,
     draws: Mapping[str, npt.NDArray[np.float32]] | None = None,
 ) -> pd.DataFrame:
-    """A signed table: `columns` over `index`, one signature for all columns or one for each."""
+    """Build a head table with provenance.
+
+    Args:
+        columns: Column name -> values, one per row of `index`.
+        index: The heads, as made by `index`.
+        signatures: One provenance string for all columns, or one for each.
+        draws: Bootstrap resamples of columns: column name -> [heads, resamples].
+
+    Returns:
+        The columns over the index; provenance and resamples are in `attrs`.
+    """
     frame = pd.DataFrame(dict(columns), index=index)
-    each = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
-    frame.attrs["signatures"] = dict(each)
+    texts = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
+    frame.attrs["signatures"] = dict(texts)
     if draws:
         frame.attrs["resamples"] = Resamples(index, draws)
     return frame
 
 
 def provenance(table: pd.DataFrame, column: str) -> str:
-    """The signature of one column of a table."""
-    found: dict[str, str] = table.attrs.get("signatures", {})
-    if column not in found:
-        raise KeyError(f"column {column!r} has no signature; signed columns: {listed(found)}")
-    return found[column]
+    """Return the provenance of one column of a table.
+
+    Args:
+        table: A table made by this package: of `hr.score`, `hr.ablate`, `hr.prune` ...
+        column: The column's name.
+
+    Returns:
+        The column's signature: `key:value` fields joined by bars, such as `model:...|corpus:...|score:...`.
+
+    Raises:
+        KeyError: If the column has no signature.
+    """
+    texts: dict[str, str] = table.attrs.get("signatures", {})
+    if column not in texts:
+        raise KeyError(f"column {column!r} has no signature; signed columns: {listed(texts)}")
+    return texts[column]
 
 
 def sources(table: pd.DataFrame, columns: Sequence[str]) -> str:
-    """What columns were measured of, in short: the distinct models, weights and corpora of their signatures."""
-    signed: dict[str, str] = table.attrs.get("signatures", {})
-    kept = ("model", "weights", "corpus", "text", "trained_on")
+    """Return the distinct models, weights and corpora in the provenance of some columns, in one line."""
+    texts: dict[str, str] = table.attrs.get("signatures", {})
+    names = ("model", "weights", "corpus", "text", "trained_on")
     parts = [
-        "|".join(sign(**{key: value}) for key, value in fields(signed.get(column, "")) if key in kept)
+        "|".join(sign(**{key: value}) for key, value in fields(texts.get(column, "")) if key in names)
         for column in columns
     ]
     return " + ".join(dict.fromkeys(part or "unsigned" for part in parts))
 
 
 def resamples(table: pd.DataFrame) -> Resamples | None:
-    """The bootstrap resamples that ride with a table, or None where it has none."""
-    found = table.attrs.get("resamples")
-    return found if isinstance(found, Resamples) else None
+    """Return the bootstrap resamples of a table, or None if it has none."""
+    draws = table.attrs.get("resamples")
+    return draws if isinstance(draws, Resamples) else None
 
 
 def rows(table: pd.DataFrame) -> pd.MultiIndex:
-    """The heads of a table's rows."""
+    """Return the head index of a table's rows."""
     return _index(list(table.index))
 
 
 def join(*tables: pd.DataFrame) -> pd.DataFrame:
-    """Join tables of the same heads side by side; signatures and resamples are kept (pandas' own join drops them)."""
+    """Join tables of the same heads side by side.
+
+    Provenance and resamples are kept; the joins of pandas drop them.
+
+    Args:
+        *tables: One or more tables with the same heads, in any order of rows, and different columns.
+
+    Returns:
+        All columns, rows in the order of the first table.
+
+    Raises:
+        ValueError: If no table is given, the tables have different heads, or two have a column of the same name.
+    """
     if not tables:
         raise ValueError("nothing to join: give at least one table")
     first = tables[0]
-    for other in tables[1:]:
-        if not first.index.sort_values().equals(other.index.sort_values()):
-            raise ValueError(
-                f"the tables are of different heads: {len(first)} and {len(other)} rows, "
-                f"{len(first.index.intersection(other.index))} in common; join tables of one model"
-            )
-    names = [column for one in tables for column in one.columns]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"these columns are in more than one table: {listed(twice)}; rename or drop one of each")
-    frame = pd.concat([one.loc[first.index].set_axis(one.columns, axis=1) for one in map(bare, tables)], axis=1)
-    frame.attrs["signatures"] = {name: text for one in tables for name, text in one.attrs.get("signatures", {}).items()}
-    index = rows(first)
-    draws = {
-        name: found.of(name, index) for one in tables if (found := resamples(one)) is not None for name in found.draws
-    }
+    for table in tables[1:]:
+        check_same_heads(first, table, "the tables")
+    names = [column for table in tables for column in table.columns]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"these columns are in more than one table: {listed(duplicates)}; rename or drop one of each")
+    frame = pd.concat([part.loc[first.index].set_axis(part.columns, axis=1) for part in map(bare, tables)], axis=1)
+    frame.attrs["signatures"] = {k: text for part in tables for k, text in part.attrs.get("signatures", {}).items()}
+    index, parts = rows(first), [draws for table in tables if (draws := resamples(table)) is not None]
+    draws = {name: part.of(name, index) for part in parts for name in part.draws}
     if draws:
         frame.attrs["resamples"] = Resamples(index, draws)
     return frame
 
 
+def check_same_heads(first: pd.DataFrame, second: pd.DataFrame, names: str) -> None:
+    """Raise ValueError unless two tables, called `names` in the message, have the same heads."""
+    if len(first) != len(second) or not first.index.sort_values().equals(second.index.sort_values()):
+        raise ValueError(
+            f"{names} are of different heads: got {len(first)} and {len(second)} rows, "
+            f"{len(first.index.intersection(second.index))} in common; expected tables of one model"
+        )
+
+
 def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Some columns of a table, with their signatures and resamples."""
+    """Select columns of a table, with their provenance and resamples."""
     frame = bare(table)[list(columns)]
-    frame.attrs["signatures"] = {
-        name: text for name, text in table.attrs.get("signatures", {}).items() if name in frame
-    }
-    if (found := resamples(table)) is not None and (draws := {n: found.draws[n] for n in found.draws if n in frame}):
-        frame.attrs["resamples"] = Resamples(found.index, draws)
+    frame.attrs["signatures"] = {k: text for k, text in table.attrs.get("signatures", {}).items() if k in frame}
+    drawn = resamples(table)
+    if drawn is not None and (draws := {name: drawn.draws[name] for name in drawn.draws if name in frame}):
+        frame.attrs["resamples"] = Resamples(drawn.index, draws)
     return frame
 
 
 def _index(heads: list[tuple[Any, ...]]) -> pd.MultiIndex:
-    """An index that pandas knows to be sorted, kinds in our order: else it warns at every look-up of a head."""
+    """Index that pandas knows to be sorted, kinds in the order of KINDS; otherwise pandas warns at every look-up."""
     columns = list(zip(*heads, strict=True)) or [(), (), ()]
-    levels = [sorted(set(columns[0]), key=(*KINDS, *columns[0]).index), *(sorted(set(each)) for each in columns[1:])]
+    levels = [
+        sorted(set(columns[0]), key=(*KINDS, *columns[0]).index),
+        *(sorted(set(values)) for values in columns[1:]),
+    ]
     codes = [[level.index(value) for value in column] for level, column in zip(levels, columns, strict=True)]
     return pd.MultiIndex(levels=levels, codes=codes, names=LEVELS)
 
 
 def bare(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without attrs, which pandas would compare, copy or write."""
+    """Return the table without attrs, which pandas would compare, copy or write."""
     bare = table.copy(deep=False)
     bare.attrs = {}
     return bare
 
 
 def listed(names: Sequence[str] | Mapping[str, Any]) -> str:
-    """Names joined by commas, or "none"."""
+    """Return names joined by commas, or "none"."""
     return ", ".join(names) or "none"

@@ -15,41 +15,62 @@ import pyarrow.parquet as pq
 from headroles.tables.files import BLANK, MARK, is_sealed, replacing, seal
 from headroles.tables.frame import LEVELS, Resamples, bare, listed, resamples, rows
 
-_DRAWS = "resamples:"  # prefix of the columns of a file that hold a column's resampled values
-_DAMAGE = (pa.ArrowException, ValueError, LookupError, TypeError, AttributeError)  # what reading a damaged file raises
+_DRAWS = "resamples:"  # prefix of the columns of a file that hold resamples
+_DAMAGE = (pa.ArrowException, ValueError, LookupError, TypeError, AttributeError)  # raised by reading a damaged file
 
 
 def save_table(table: pd.DataFrame, path: str | Path) -> Path:
-    """Write a table as parquet, signatures and resamples included.
+    """Write a table as parquet, with its provenance and resamples.
 
-    The file is written beside its place and then moved there, so an interrupted run or a full disk leaves what was
-    there before. Raises OSError with the path and the reason.
+    The file is written under a temporary name and then moved, so an interrupted run or a full disk leaves the former
+    file unchanged.
+
+    Args:
+        table: A head table, or any table with provenance.
+        path: The file to write; missing folders are made.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If a column's name begins with the prefix that is reserved for resamples.
+
+    A file that cannot be written raises OSError with the path and the reason.
     """
     path = Path(path)
-    if taken := [name for name in map(str, table.columns) if name.startswith(_DRAWS)]:
-        raise ValueError(f"columns may not begin with {_DRAWS!r}, where resamples are kept: {listed(taken)}")
+    if reserved := [name for name in map(str, table.columns) if name.startswith(_DRAWS)]:
+        raise ValueError(f"columns may not begin with {_DRAWS!r}, where resamples are kept: {listed(reserved)}")
     arrow = pa.Table.from_pandas(bare(table))
-    if (found := resamples(table)) is not None:
+    if (drawn := resamples(table)) is not None:
         index = rows(table)
-        for name in found.draws:
-            values = found.of(name, index)
+        for name in drawn.draws:
+            values = drawn.of(name, index)
             cells = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
             arrow = arrow.append_column(_DRAWS + name, cells)
     notes = {name: table.attrs.get(name) for name in ("signatures", "recipe")} | {"sealed": True}
-    ours = {b"headroles": json.dumps(notes).encode(), b"digest": MARK + BLANK}
-    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **ours})
+    metadata = {b"headroles": json.dumps(notes).encode(), b"digest": MARK + BLANK}
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **metadata})
     with replacing(path) as draft:
-        # bytes of numbers split into streams take half the room
-        split = [f"{name}.list.element" for name in arrow.column_names if name.startswith(_DRAWS)]
-        pq.write_table(arrow, draft, compression="zstd", use_dictionary=not split, use_byte_stream_split=split)
+        # numbers split into byte streams take half the space
+        streams = [f"{name}.list.element" for name in arrow.column_names if name.startswith(_DRAWS)]
+        pq.write_table(arrow, draft, compression="zstd", use_dictionary=not streams, use_byte_stream_split=streams)
         draft.write_bytes(seal(draft.read_bytes()))
     return path
 
 
 def load_table(path: str | Path) -> pd.DataFrame:
-    """Read a table that `save` wrote, if its bytes are the same still: their digest is in the file.
+    """Read a table that `save_table` wrote, and verify the digest of its bytes.
 
-    Tables of earlier versions have none. Raises FileNotFoundError or ValueError with the path.
+    Args:
+        path: The file. Files of earlier versions have no digest and are read without verification.
+
+    Returns:
+        The table, with its provenance and resamples.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file was not written by headroles, or its bytes have changed.
+        OSError: If the file cannot be read.
     """
     path = Path(path)
     if not path.is_file():
@@ -65,7 +86,7 @@ def load_table(path: str | Path) -> pd.DataFrame:
 
 
 def notes(path: Path) -> dict[str, Any] | None:
-    """What `save` noted in a file, read without the table: signatures and recipe. None for a file that is not ours."""
+    """Read the provenance and cache key of a file without its table; None for a file of another origin."""
     try:
         text = (pq.read_schema(path).metadata or {}).get(b"headroles")
         return None if text is None else dict(json.loads(text))
@@ -76,10 +97,10 @@ def notes(path: Path) -> dict[str, Any] | None:
 def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:
     text = (arrow.schema.metadata or {}).get(b"headroles")
     if text is None:
-        raise ValueError("it carries no signatures")
+        raise ValueError("it has no provenance")
     notes = json.loads(text)
     if bool(notes.pop("sealed", False)) != sealed:
-        raise ValueError("the digest of its bytes cannot be read")
+        raise ValueError("its digest cannot be read")
     names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
     frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
     if list(frame.index.names) == LEVELS:

@@ -711,7 +711,7 @@ def test_what_was_made_from_something_else_is_made_anew(what, tmp_path, caplog):
         other["model"], tokens_of("marian"), other.get("text", corpus(6)), metric="chrf", unit="kind", n_resamples=20
     )
     pd.testing.assert_frame_equal(values_of(found), values_of(expected))
-    end = ("was made by other options: computed anew", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
+    end = ("was made with other options: computed again", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
     assert all(message.endswith(end) for message in caplog.messages)
     assert 1 <= len(caplog.messages) <= 2
 

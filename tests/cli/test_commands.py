@@ -184,7 +184,7 @@ def test_another_option_is_scored_anew(study, model, trees, caplog):
     before = _contents(study)
     again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
-    assert caplog.messages == [f"{study / 'heads.parquet'} was made by other options: computed anew"]
+    assert caplog.messages == [f"{study / 'heads.parquet'} was made with other options: computed again"]
     after = _contents(study)
     assert after["heads.parquet"] != before["heads.parquet"]
     assert after["offsets.parquet"] == before["offsets.parquet"]
@@ -343,7 +343,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
         time.sleep(0.3)
         process.send_signal(request.param)
         end = ended(process)
-    assert said.startswith(f"headroles: {study}: tables of another corpus are replaced, and removed: heads, ")
+    assert said.startswith(f"headroles: {study}: replacing and removing tables of another corpus: heads, ")
     return request.param, end, before
 
 

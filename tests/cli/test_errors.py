@@ -626,14 +626,14 @@ def test_a_table_that_is_none(study):
     path = study / "heads.parquet"
     other = _contents(study)["roles.parquet"]
     pq.write_table(pa.table({"a": [1]}), path)
-    foreign = f"{path} is not a table of headroles: it carries no signatures"
+    foreign = f"{path} is not a table of headroles: it has no provenance"
     with pytest.raises(ValueError, match=whole(foreign)):
         load_table(path)
     assert run("roles", study) == run("plot", study) == line(foreign)
     path.write_bytes(b"junk")
     reason = _first(pa.ArrowInvalid, lambda: pq.read_table(pa.BufferReader(path.read_bytes())))
     message = f"{path} is not a table of headroles: {reason}"
-    with pytest.raises(ValueError, match=whole(f"{message}; remove the file to have it made again")):
+    with pytest.raises(ValueError, match=whole(f"{message}; remove the file to compute it again")):
         score_study.measure(hr.Study(study), planted.model(), planted.tokenizer(), corpus(ONE))
     assert run("roles", study) == run("plot", study) == line(message)
     assert _contents(study) | {"roles.parquet": other, "heads.parquet": b"junk"} == _contents(study)

@@ -36,7 +36,7 @@ def test_a_flip_in_the_digest_or_its_mark_is_noticed(name, tmp_path):
 def test_the_message_names_the_file_and_what_is_wrong(tmp_path):
     path = save_table(table(), tmp_path / "a.parquet")
     path.write_bytes(flipped(path.read_bytes(), 80))
-    said = f"{path} is not a table of headroles: its bytes are not those that were written: their SHA-256 is another"
+    said = f"{path} is not a table of headroles: its bytes have changed since it was written: their SHA-256 differs"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         load_table(path)
 

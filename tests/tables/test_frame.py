@@ -270,7 +270,7 @@ def test_nothing_is_joined_to_nothing():
 
 def test_tables_of_other_heads_are_not_joined():
     other = frame.index({("enc-self", 0): 4})
-    message = "the tables are of different heads: 8 and 4 rows, 3 in common; join tables of one model"
+    message = "the tables are of different heads: got 8 and 4 rows, 3 in common; expected tables of one model"
     with pytest.raises(ValueError, match=whole(message)):
         frame.join(table("a"), table("b", index=other))
     with pytest.raises(ValueError, match=r"8 and 7 rows, 7 in common"):
@@ -305,7 +305,7 @@ def test_a_file_that_is_no_table(content, tmp_path):
 def test_a_parquet_file_of_another_program(tmp_path):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"a": [1]}).to_parquet(path)
-    with pytest.raises(ValueError, match=whole(f"{path} is not a table of headroles: it carries no signatures")):
+    with pytest.raises(ValueError, match=whole(f"{path} is not a table of headroles: it has no provenance")):
         load_table(path)
 
 

@@ -93,5 +93,5 @@ def test_a_card_says_with_which_heads_it_shares(tmp_path):
     assert told(page)["shared"][:3] == [f"shares its keys and values with head {other}" for other in (1, 0, 3)]
     index = frame.index({("dec-self", 0): 3})
     save_table(frame.table({"confidence": np.ones(3)}, index, SIGNED + "dec-self=3"), study.path("heads"))
-    page = hr.report(study, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = hr.report(study, tmp_path / "page.html", overwrite=True).read_text(encoding="utf-8")
     assert told(page)["shared"][0] == "shares its keys and values with heads 1 and 2"

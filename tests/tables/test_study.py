@@ -60,7 +60,7 @@ def test_a_table_is_computed_once(study, caplog):
     for one in (second, again):
         pd.testing.assert_frame_equal(one, first)
         assert one.attrs == first.attrs
-    assert caplog.messages == 2 * [f"heads: kept from {study.path('heads')}"]
+    assert caplog.messages == 2 * [f"heads: reused from {study.path('heads')}"]
 
 
 def test_another_recipe_is_computed_anew_and_said(study, caplog):
@@ -69,7 +69,7 @@ def test_another_recipe_is_computed_anew_and_said(study, caplog):
     assert study.keep("heads", "two", other)["a"].tolist() == [2.0] * 4
     assert other.times == 1
     assert study.load("heads").attrs == {"signatures": {"a": "value:2"}, "recipe": "two"}
-    message = f"{study.path('heads')} was made by other options: computed anew"
+    message = f"{study.path('heads')} was made with other options: computed again"
     assert caplog.messages == [message]
     assert caplog.records[0].levelno == logging.WARNING
 
