@@ -19,7 +19,9 @@ LEVELS = ["kind", "layer", "head"]
 
 
 class Resamples(dict[str, Any]):
-    """Bootstrap resamples of a table's columns: `draws[column]` is [heads, resamples], rows as in `index`.
+    """Bootstrap resamples of a table's columns.
+
+    `draws[column]` is [heads, resamples], rows as in `index`.
 
     They are kept in `table.attrs`. pandas copies attrs deeply at every step and writes them as JSON. To both this is an
     empty dict: it is never copied, and does not prevent `DataFrame.to_parquet`, which drops it (`save_table` keeps it).
@@ -150,7 +152,7 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"these columns are in more than one table: {listed(duplicates)}; rename or drop one of each")
     frame = pd.concat([part.loc[first.index].set_axis(part.columns, axis=1) for part in map(bare, tables)], axis=1)
     frame.attrs["signatures"] = {k: text for part in tables for k, text in part.attrs.get("signatures", {}).items()}
-    index, parts = rows(first), [draws for table in tables if (draws := resamples(table)) is not None]
+    index, parts = rows(first), [drawn for table in tables if (drawn := resamples(table)) is not None]
     draws = {name: part.of(name, index) for part in parts for name in part.draws}
     if draws:
         frame.attrs["resamples"] = Resamples(index, draws)

@@ -11,7 +11,9 @@ from headroles.tables.frame import LEVELS, fields
 
 
 def said(sites: Iterable[Any]) -> str:
-    """Describe how many query heads share each key-value head, for provenance: "dec-self=4".
+    """Describe how many query heads share a key-value head: "dec-self=4".
+
+    The text is a field of provenance.
 
     The numbers of the layers are joined by points where they differ.
 
@@ -51,7 +53,9 @@ def groups(table: pd.DataFrame | pd.Series[Any]) -> pd.Series[Any] | None:
 
 
 def ends(values: pd.Series[Any], kind: str) -> list[tuple[int, int]]:
-    """Return (layer, head) of each head of a kind that starts a key-value group; an empty list if none are shared.
+    """Return (layer, head) of each head that starts a key-value group.
+
+    The list is empty if no keys and values are shared.
 
     Args:
         values: A column of a head table.

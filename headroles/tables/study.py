@@ -46,7 +46,7 @@ class Study:
             raise NotADirectoryError(f"{self.folder} is a file; a study is a folder of tables")
 
     def keep(self, name: str, recipe: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """Return the stored table `name` if `recipe` made it; compute and save it otherwise.
+        """Return the stored table if `recipe` made it; compute and save it otherwise.
 
         A table made with other options is computed again, with a warning.
 
@@ -93,22 +93,22 @@ class Study:
         the stored table is of another corpus.
         """
         self.check_writable()
-        made = self._made_from()
-        same_model = [table for table in made if table == name or _of_one_model(table, name)]
-        if others := [table for table in same_model if _differ(_model(made[table]), _model(recipe))]:
-            outdated = made if ONE_MODEL.fullmatch(name) else {table: made[table] for table in others}
-            return self._refuse("model", _model(recipe), _model(made[others[0]]), others, outdated)
-        if name in made and name != "relate" and _differ(_corpus(made[name]), _corpus(recipe)):
-            old = set(filter(None, _corpus(made[name])))
-            derived = [table for table, text in made.items() if DERIVED.fullmatch(table) and old & _read(text)]
-            outdated = {table: made[table] for table in sorted({name, *derived})}
-            return self._refuse("corpus", _corpus(recipe), _corpus(made[name]), [name], outdated)
+        origins = self._made_from()
+        same_model = [table for table in origins if table == name or _of_one_model(table, name)]
+        if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
+            outdated = origins if ONE_MODEL.fullmatch(name) else {table: origins[table] for table in others}
+            return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
+        if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
+            old = set(filter(None, _corpus(origins[name])))
+            derived = [table for table, text in origins.items() if DERIVED.fullmatch(table) and old & _read(text)]
+            outdated = {table: origins[table] for table in sorted({name, *derived})}
+            return self._refuse("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
         return {}
 
     def remove(self, outdated: dict[str, str]) -> None:
         """Remove the tables that `claim` returned, unless they have been replaced since."""
-        made = self._made_from() if outdated else {}
-        for name in (name for name, text in outdated.items() if made.get(name) == text):
+        origins = self._made_from() if outdated else {}
+        for name in (name for name, text in outdated.items() if origins.get(name) == text):
             self.path(name).unlink(missing_ok=True)
 
     def check_writable(self) -> None:
@@ -134,7 +134,9 @@ class Study:
         return load_table(self.path(name))
 
     def scores(self) -> pd.DataFrame:
-        """Load and join all tables with a row per head and numbers: scores, effects of ablation, survival.
+        """Load and join all tables with a row per head and numbers.
+
+        They are scores, effects of ablation and survival.
 
         Returns:
             The joined table.
@@ -161,12 +163,12 @@ class Study:
 
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""
-        made = {}
+        origins = {}
         for name in self.names():
             if (notes := read_notes(self.path(name))) is not None:
                 texts = [notes.get("recipe") or "", *(notes.get("signatures") or {}).values()]
-                made[name] = next((text for text in texts if any(_model(text))), texts[0])
-        return made
+                origins[name] = next((text for text in texts if any(_model(text))), texts[0])
+        return origins
 
     def _refuse(
         self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]

@@ -98,7 +98,7 @@ def test_margins_are_those_of_the_nearest_role_that_does_something():
     assert found.tolist() == pytest.approx([-0.1, 0.4, nan], nan_ok=True)
     assert (found.name, found.index.equals(made.index)) == ("margin", True)
     assert role_rules.margins(made, ["positional"]).tolist() == pytest.approx([-0.2, 0.05, nan], nan_ok=True)
-    message = "none of the roles alignment, rare can be told from position[-1], sink[first]"
+    message = "none of the roles alignment, rare can be assigned: got columns position[-1], sink[first]"
     with pytest.raises(ValueError, match=whole(message)):
         role_rules.margins(made[["position[-1]", "sink[first]"]], ["rare", "alignment"])
 
@@ -243,10 +243,10 @@ def test_errors():
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})
     columns = ", ".join(role.column for role in ROLES)
-    message = f"no role can be told from the columns confidence, entropy; roles rest on: {columns}"
+    message = f"no role can be assigned: got columns confidence, entropy; expected some of {columns}"
     with pytest.raises(ValueError, match=whole(message)):
         roles(made[["confidence", "entropy"]])
-    message = f"role 'syntactic' compares '{SYNTAX}' with '{SYNTAX}.baseline', not in the table"
+    message = f"role 'syntactic' needs column '{SYNTAX}.baseline' beside '{SYNTAX}'; score the corpus again"
     with pytest.raises(ValueError, match=whole(message)):
         roles(table({SYNTAX: [0.5]}))
 
