@@ -748,7 +748,7 @@ def test_tables_of_different_heads_are_refused():
         ((one[:50], other[40:]), "50 and 56 rows, 10"),
         ((one, related(elsewhere)[0]), "96 and 96 rows, 64"),
     ):
-        with pytest.raises(ValueError, match=whole(f"the tables are of different heads: {sizes} in common")):
+        with pytest.raises(ValueError, match=f"^the tables are of different heads: got {sizes} in common; "):
             correlations(*pair)
 
 

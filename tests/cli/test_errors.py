@@ -265,7 +265,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
 
 def test_a_kind_that_the_model_does_not_have(study):
     table = load_table(study / "heads.parquet")
-    with pytest.raises(ValueError, match=whole("kind='magic', but the table holds enc-self; choose one of these")):
+    with pytest.raises(ValueError, match=whole("no single kind: got kind='magic'; expected one of enc-self")):
         hr.plots.heatmap(table["confidence"], kind="magic")
 
 
@@ -666,7 +666,7 @@ def test_a_parse_that_cannot_begin(tmp_path):
     trees = write(planted.corpus()[:2], tmp_path / "trees.conllu")
     already = (
         "sentence 1 of corpus 'trees' already has a tree on its source side; "
-        "to parse it anew, give a corpus of its text alone"
+        "to parse it again, give a corpus of its text alone"
     )
     assert run("parse", trees, "--models", tmp_path) == line(already)
 
@@ -722,9 +722,9 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: _swept(max_tokens=0), "expected a budget and a number of variants together of at least 1; got 0, 8"),
         (lambda: _swept(heads_per_batch=0), "expected a budget and a number of variants together of at least 1; got 4096, 0"),
         (lambda: hr.survival_odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
-         "roles and outcomes are of different heads: 3 and 2 rows"),
+         "roles and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
         (lambda: hr.predict_outcome(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
-         "scores and outcomes are of different heads: 3 and 2 rows"),
+         "scores and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
         (lambda: hr.scores.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
          "a class logit is of the 'top' class or of the sentence's 'label'; got 'best'"),
         (lambda: L0(strength=0.1, temperature=0).gates(planted.model(), [], None),
@@ -734,9 +734,9 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: hr.prune(planted.model(), planted.tokenizer(), TINY, L0(), keep=0.5, at_least=1),
          "at_least=1 is for orders; gates are learnt without it"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1,), ("nsubj",)),
-         "a tree needs one head and one relation per word; got 2 words, 1 heads, 1 relations in 'a b'"),
+         "malformed tree of 'a b': got 2 words, 1 heads, 1 relations; expected one head and one relation per word"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),
-         "a tree needs one head and one relation per word; got 2 words, 2 heads, 1 relations in 'a b'"),
+         "malformed tree of 'a b': got 2 words, 2 heads, 1 relations; expected one head and one relation per word"),
         (lambda: hr.plots.odds(hr.survival_odds(hr.roles(_survived([1, 0], rarity=[0.0, 0.0])), _survived([1, 0]))),
          "nothing to draw: no role is in the model"),
         (lambda: hr.plots.predictors(hr.predict_outcome(_survived([1, 0, 1], entropy=[1] * 3), _survived([1, 0, 1]))),

@@ -94,17 +94,18 @@ def test_of_a_metric_that_is_not_ours_red_says_less():
 
 
 def test_other_tables_are_refused():
-    message = "expected the table of one hr.ablate (ablation[...], .p, .holm); got [1, 2]"
+    message = "not a table of hr.ablate: got [1, 2]; expected one column ablation[...], with .p and .holm"
     with pytest.raises(ValueError, match=whole(message)):
         outcomes.effect_of([1, 2])
-    start = re.escape("expected the table of one hr.ablate (ablation[...], .p, .holm); got a DataFrame (")
+    start = re.escape("not a table of hr.ablate: got a DataFrame (")
     for wrong in (effects()[["ablation[loss]"]], frame.join(effects(), effects("ablation[bleu]"))):
         with pytest.raises(ValueError, match=f"^{start}"):
             plots.histogram(wrong)
     with pytest.raises(ValueError, match=whole("nothing to draw: 'ablation[loss]' has no value for any of 9 heads")):
         plots.histogram(effects() * np.nan)
     fewer = frame.table(effects().iloc[:5].to_dict("list"), frame.rows(effects().iloc[:5]), "made by hand")
-    with pytest.raises(ValueError, match=whole("the tables are of different heads: 9 and 5 rows, 5 in common")):
+    sizes, expected = "got 9 and 5 rows, 5 in common", "expected at least three heads, the same in both"
+    with pytest.raises(ValueError, match=whole(f"the tables are of different heads: {sizes}; {expected}")):
         plots.agreement(effects(), fewer)
 
 
