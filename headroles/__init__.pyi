@@ -59,9 +59,9 @@ from .scores.runner import attention_matrix as attention_matrix
 from .scores.runner import attribute as attribute
 from .scores.runner import score as score
 from .tables.frame import join as join
-from .tables.frame import load_table as load_table
 from .tables.frame import provenance as provenance
-from .tables.frame import save_table as save_table
+from .tables.io import load_table as load_table
+from .tables.io import save_table as save_table
 from .tables.kv_groups import groups as groups
 from .tables.study import Study as Study
 from .testing.runner import check_model as check_model

@@ -27,7 +27,7 @@ from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, loading, masking
 from headroles.models.batching import LONGEST, Batch, Encoded
 from headroles.tables import frame
-from headroles.tables.files import BLANK, MARK, is_sealed, seal
+from headroles.tables.files import BLANK, MARK, is_sealed, replacing, seal
 
 
 def sweep(
@@ -141,7 +141,7 @@ def _kept(folder: Path | None, name: str, run: Callable[[], Array]) -> Array:
     statistics = run()
     content = io.BytesIO()
     np.save(content, statistics, allow_pickle=False)
-    with frame.replacing(path) as draft:
+    with replacing(path) as draft:
         draft.write_bytes(seal(content.getvalue() + MARK + BLANK))
     return statistics
 

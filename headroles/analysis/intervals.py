@@ -1,4 +1,4 @@
-"""Intervals that hold in small samples: of shares, areas under curves, shifts, correlations, means over seeds."""
+"""Intervals valid in small samples: of shares, areas under curves, shifts, correlations, means (no torch)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Ends = tuple[float, float]
 NONE: Ends = (math.nan, math.nan)
 LEVEL = 0.05
 Z = float(stats.norm.isf(LEVEL / 2))
-PRIOR = 0.2  # so many hits weigh the belief that all tokens of a sentence behave alike
-FEW = 8  # fewer pairs than that say nothing of where their correlation ends
+PRIOR = 0.2  # weight, in hits, of the prior that all tokens of a sentence behave alike
+FEW = 8  # the least number of pairs for an interval of their correlation
 
 
 def wilson(share: Any, of: Any, z: Any = Z) -> tuple[Any, Any]:
-    """The interval of a share of counts (Wilson 1927): 95 % with the default `z`."""
+    """Compute the interval of a share of counts (Wilson 1927): 95 % with the default `z`."""
     middle = (share + z**2 / (2 * of)) / (1 + z**2 / of)
     half = z / (1 + z**2 / of) * np.sqrt(share * (1 - share) / of + z**2 / (4 * of**2))
     low, high = np.where(share == 0, 0.0, middle - half), np.where(share == 1, 1.0, middle + half)
@@ -28,42 +28,62 @@ def wilson(share: Any, of: Any, z: Any = Z) -> tuple[Any, Any]:
 
 
 def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
-    """The 95 % interval of shares of queries that come in sentences: two of [heads].
+    """Compute the 95 % interval of shares of queries that are clustered in sentences.
 
-    `values` are each share and its bootstrap resamples of sentences, [heads, 1 + resamples]; `total` the queries and
-    `clusters` the sentences, in effect: squared total over the sum of squares of a sentence's queries (Kish 1965). It
-    is Wilson's interval on the effective number of queries that the variance of the resamples says, with t for z
-    (Korn and Graubard 1998; Franco et al. 2019). Few hits say little of how alike the queries of a sentence are: their
-    design effect is drawn towards that of sentences whose queries are all alike.
+    It is Wilson's interval on the effective number of queries, estimated by the variance of the resamples, with t for z
+    (Korn and Graubard 1998; Franco et al. 2019). Few hits say little about the correlation within sentences: their
+    design effect is drawn towards that of fully correlated sentences.
+
+    Args:
+        values: Each share and its bootstrap resamples of sentences: [heads, 1 + resamples].
+        total: Number of queries: [heads].
+        clusters: Effective number of sentences, as computed by `clusters`: [heads].
+
+    Returns:
+        Lower and upper ends: two of [heads]; NaN for a single sentence.
     """
-    found, away = values[:, 0], (values[:, 1:] - values[:, :1]) ** 2
+    observed, squares = values[:, 0], (values[:, 1:] - values[:, :1]) ** 2
     with np.errstate(all="ignore"):
-        spread = np.nansum(away, axis=1) / np.isfinite(away).sum(1) * clusters / (clusters - 1)
-        of = np.minimum(np.where(spread > 0, found * (1 - found) / spread, clusters), total)
-        hits = of * np.minimum(found, 1 - found)
-        design, alike = total / of, np.maximum(total / clusters, total / of)
-        of = total * (hits + PRIOR) / (hits * design + PRIOR * alike)
-        low, high = wilson(found, of, stats.t.isf(LEVEL / 2, clusters - 1))
-    known = np.isfinite(found) & (clusters > 1.5)  # a single sentence has no spread
-    return np.where(known, low, np.nan), np.where(known, high, np.nan)
+        spread = np.nansum(squares, axis=1) / np.isfinite(squares).sum(1) * clusters / (clusters - 1)
+        size = np.minimum(np.where(spread > 0, observed * (1 - observed) / spread, clusters), total)
+        hits = size * np.minimum(observed, 1 - observed)
+        design, alike = total / size, np.maximum(total / clusters, total / size)
+        size = total * (hits + PRIOR) / (hits * design + PRIOR * alike)
+        low, high = wilson(observed, size, stats.t.isf(LEVEL / 2, clusters - 1))
+    enough = np.isfinite(observed) & (clusters > 1.5)  # a single sentence has no spread
+    return np.where(enough, low, np.nan), np.where(enough, high, np.nan)
 
 
 def clusters(totals: Array) -> Array:
-    """How many sentences there are in effect, from how many queries there are in all and in each resample: [..., 1+n].
+    """Estimate the effective number of sentences.
 
-    Poisson's counts have variance 1: that of the resamples is the sum of the squares of a sentence's queries.
+    It is the squared total over the sum of squared counts (Kish 1965).
+
+    Poisson counts have variance 1, so the variance of the resamples is the sum of the squared counts of the sentences.
+
+    Args:
+        totals: Number of queries, in all and in each resample: [..., 1 + resamples].
+
+    Returns:
+        The effective number: [...]; NaN without resamples.
     """
     whole = totals[..., :1]
-    if totals.shape[-1] < 2:  # without resamples nothing is known of it
+    if totals.shape[-1] < 2:
         return np.full(totals.shape[:-1], np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(whole[..., 0] ** 2 / ((totals[..., 1:] - whole) ** 2).mean(-1))
 
 
 def over_seeds(values: Array) -> Ends:
-    """The 95 % interval of a mean over seeds, from each seed's value on the examples and on resamples: [seed, 1 + n].
+    """Compute the 95 % interval of a mean over seeds.
 
-    Student's t for the seeds and the normal for the examples, their half widths added as squares; none for one seed.
+    Student's t for the seeds and the normal for the examples; their half widths are added as squares.
+
+    Args:
+        values: Each seed's value on the examples and on their resamples: [seeds, 1 + resamples].
+
+    Returns:
+        Lower and upper end; NaN for a single seed.
     """
     seeds = len(values)
     if seeds < 2 or values.shape[1] < 2:
@@ -73,61 +93,88 @@ def over_seeds(values: Array) -> Ends:
     return middle - half, middle + half
 
 
-def rank_correlation(found: float, pairs: int) -> Ends:
-    """The 95 % interval of Spearman's correlation (Bonett and Wright 2000); none for few pairs or a perfect one."""
-    if pairs < FEW or not abs(found) < 1 - 1e-12:
+def rank_correlation(observed: float, pairs: int) -> Ends:
+    """Compute the 95 % interval of Spearman's correlation (Bonett and Wright 2000); NaN for few pairs."""
+    if pairs < FEW or not abs(observed) < 1 - 1e-12:
         return NONE
-    half = Z * math.sqrt((1 + found**2 / 2) / (pairs - 3))
-    return math.tanh(math.atanh(found) - half), math.tanh(math.atanh(found) + half)
+    return _fisher(observed, Z * math.sqrt((1 + observed**2 / 2) / (pairs - 3)))
 
 
-def correlation(found: float, draws: Array, pairs: int) -> Ends:
-    """The 95 % interval of Pearson's correlation: t and the spread of resamples, both after Fisher's z."""
-    known = draws[np.abs(draws) < 1 - 1e-12]  # not NaN
-    if pairs < FEW or len(known) < 2 or not abs(found) < 1 - 1e-12:
+def correlation(observed: float, draws: Array, pairs: int) -> Ends:
+    """Compute the 95 % interval of Pearson's correlation: t and the spread of resamples, after Fisher's z."""
+    varied = draws[np.abs(draws) < 1 - 1e-12]  # not NaN
+    if pairs < FEW or len(varied) < 2 or not abs(observed) < 1 - 1e-12:
         return NONE
-    half = float(stats.t.isf(LEVEL / 2, pairs - 2)) * float(np.arctanh(known).std())
-    return math.tanh(math.atanh(found) - half), math.tanh(math.atanh(found) + half)
+    return _fisher(observed, float(stats.t.isf(LEVEL / 2, pairs - 2)) * float(np.arctanh(varied).std()))
+
+
+def _fisher(observed: float, half: float) -> Ends:
+    """Ends of an interval of a correlation, `half` its half width after Fisher's z."""
+    return math.tanh(math.atanh(observed) - half), math.tanh(math.atanh(observed) + half)
 
 
 def least_p(examples: int) -> float:
-    """The least p of a paired test on so many examples: what a test by their signs could reach; never 0."""
+    """Return the least p of a paired test on so many examples: that of their signs; never 0."""
     return max(2.0 ** (1 - max(examples, 1)), float(np.finfo(float).tiny))
 
 
-def p_value(dealt: Array, found: float) -> float:
-    """How often a number is as far from 0 when the role is dealt out anew, itself counted as one of the dealings."""
-    near = 1e-12 * max(float(np.abs(dealt).max(initial=0)), abs(found))
-    return float((1 + (np.abs(dealt) >= abs(found) - near).sum()) / (1 + len(dealt)))
+def p_value(permuted: Array, observed: float) -> float:
+    """Compute a two-sided permutation p-value.
 
+    The observed number counts as one of the permutations.
 
-def shift(found: float, dealt: Array, overlap: Array) -> Ends:
-    """By how much a role shifts an outcome: all shifts that a permutation test does not reject at 5 % (95 % interval).
+    Args:
+        permuted: The number under each permutation: [permutations].
+        observed: The observed number.
 
-    `found` is a difference of means, `dealt` the same when the role is dealt out anew, [dealings], `overlap` what of a
-    shift of 1 is left then. So 0 is outside exactly where `p_value` is below 0.05. None where there are too few ways
-    to deal the role out, or nothing varies but by the shift.
+    Returns:
+        p, at least 1 / (1 + permutations).
     """
-    enough = needed(len(dealt))
-    scale = 1e-12 * max(float(np.abs(dealt).max(initial=0)), abs(found))
-    parts = np.stack([found - dealt, found + dealt])
-    rest = np.stack([1 - overlap, 1 + overlap])
+    near = 1e-12 * max(float(np.abs(permuted).max(initial=0)), abs(observed))
+    return float((1 + (np.abs(permuted) >= abs(observed) - near).sum()) / (1 + len(permuted)))
+
+
+def shift(observed: float, permuted: Array, overlap: Array) -> Ends:
+    """Compute the 95 % interval of a shift by permutation.
+
+    It has all shifts that the test does not reject at 5 %.
+
+    0 is outside exactly where `p_value` is below 0.05.
+
+    Args:
+        observed: The observed difference of means.
+        permuted: The difference under each permutation of the role: [permutations].
+        overlap: The share of a shift of 1 that remains under each permutation.
+
+    Returns:
+        Lower and upper end; NaN for too few permutations, or if nothing varies but by the shift.
+    """
+    enough = needed(len(permuted))
+    scale = 1e-12 * max(float(np.abs(permuted).max(initial=0)), abs(observed))
+    differences = np.stack([observed - permuted, observed + permuted])
+    slack = np.stack([1 - overlap, 1 + overlap])
     with np.errstate(divide="ignore", invalid="ignore"):
-        crossed = np.where(np.abs(parts) <= scale, 0.0, parts) / rest
-    always = (rest < 1e-9).any(0)  # the same heads, or all the others, again
-    lows = np.sort(np.where(always, -np.inf, crossed.min(0)))
-    highs = np.sort(np.where(always, np.inf, crossed.max(0)))
+        crossings = np.where(np.abs(differences) <= scale, 0.0, differences) / slack
+    degenerate = (slack < 1e-9).any(0)  # the same heads, or exactly the other ones
+    lows = np.sort(np.where(degenerate, -np.inf, crossings.min(0)))
+    highs = np.sort(np.where(degenerate, np.inf, crossings.max(0)))
     low, high = (float(lows[enough - 1]), float(highs[-enough])) if enough else (-math.inf, math.inf)
     return (low, high) if math.isfinite(low) and high - low > scale else NONE
 
 
-def critical(dealt: Array, error: float) -> float:
-    """How many standard errors from its expectation a number is rejected at 5 % when the role is dealt out anew.
+def critical(permuted: Array, error: float) -> float:
+    """Compute the limit in standard errors at which permutation rejects at 5 %.
 
-    `dealt` are its distances when it is, `error` its standard error where the role does nothing. Of all limits that
-    reject the same dealings it is the one nearest to the normal distribution's.
+    Of all limits that reject the same permutations, it is the one nearest to that of the normal distribution.
+
+    Args:
+        permuted: Distances from the expectation under permutation: [permutations].
+        error: Standard error if the role has no effect.
+
+    Returns:
+        The limit; infinite for too few permutations.
     """
-    sizes, enough = np.sort(np.abs(dealt)), needed(len(dealt))
+    sizes, enough = np.sort(np.abs(permuted)), needed(len(permuted))
     last = float(sizes[-enough]) if enough else math.inf
     near = 1e-9 * float(sizes[-1]) if len(sizes) else 0.0
     beyond = sizes[sizes > last + near]
@@ -135,57 +182,75 @@ def critical(dealt: Array, error: float) -> float:
     return min(max(Z, (last + near) / error), upper)
 
 
-def auc(found: float, ours: int, rest: int, dealt: Array) -> Ends:
-    """The 95 % interval of the area under a ROC curve (Newcombe 2006, method 5), `dealt` when a role is dealt out anew.
+def auc(observed: float, held: int, rest: int, permuted: Array) -> Ends:
+    """Compute the 95 % interval of the area under a ROC curve.
 
-    0.5 is outside where dealing out rejects it: there the standard error is that of Mann and Whitney's test.
+    The method is the fifth of Newcombe (2006).
+
+    0.5 is outside exactly where permutation rejects it: there the standard error is that of Mann and Whitney's test.
+
+    Args:
+        observed: The observed area.
+        held: Number of heads with the role.
+        rest: Number of heads without.
+        permuted: The area under each permutation of the role: [permutations].
+
+    Returns:
+        Lower and upper end; NaN for too few permutations.
     """
-    more = (ours + rest) / 2 - 1
+    more = (held + rest) / 2 - 1
 
     def error(at: float) -> float:
-        return math.sqrt(at * (1 - at) * (1 + more * (1 - at) / (2 - at) + more * at / (1 + at)) / (ours * rest))
+        return math.sqrt(at * (1 - at) * (1 + more * (1 - at) / (2 - at) + more * at / (1 + at)) / (held * rest))
 
-    return _solved(found, error, critical(dealt - 0.5, error(0.5)), 0.0, 1.0)
+    return _solved(observed, error, critical(permuted - 0.5, error(0.5)), 0.0, 1.0)
 
 
-def chances(found: float, counts: Array, dealt: Array) -> Ends:
-    """The 95 % score interval of a difference of chances over strata, `dealt` when a role is dealt out anew.
+def chances(observed: float, counts: Array, permuted: Array) -> Ends:
+    """Compute the 95 % score interval of a difference of chances over strata.
 
-    `counts` are of each stratum how many have the role, how many there are, and the mean: [stratum, 3]. A stratum keeps
-    its mean whatever the difference is. 0 is outside where dealing out rejects it.
+    A stratum keeps its mean whatever the difference is. 0 is outside exactly where permutation rejects it.
+
+    Args:
+        observed: The observed difference.
+        counts: Heads with the role, heads, and mean outcome of each stratum: [strata, 3].
+        permuted: The difference under each permutation of the role: [permutations].
+
+    Returns:
+        Lower and upper end; NaN for too few permutations, or if the strata do not vary.
     """
-    ours, many, mean = counts.T
-    weight = ours / ours.sum()
+    held, sizes, mean = counts.T
+    weight = held / held.sum()
 
     def error(at: float) -> float:
-        one = np.clip(mean + at * (many - ours) / many, 0, 1)
-        other = np.clip(mean - at * ours / many, 0, 1)
-        variance = one * (1 - one) / ours + other * (1 - other) / (many - ours)
-        return math.sqrt(float((weight**2 * variance * many / (many - 1)).sum()))
+        with_role = np.clip(mean + at * (sizes - held) / sizes, 0, 1)
+        without = np.clip(mean - at * held / sizes, 0, 1)
+        variance = with_role * (1 - with_role) / held + without * (1 - without) / (sizes - held)
+        return math.sqrt(float((weight**2 * variance * sizes / (sizes - 1)).sum()))
 
-    return _solved(found, error, critical(dealt, error(0.0)), -1.0, 1.0) if error(0.0) else NONE
+    return _solved(observed, error, critical(permuted, error(0.0)), -1.0, 1.0) if error(0.0) else NONE
 
 
-def _solved(found: float, error: Callable[[float], float], limit: float, least: float, most: float) -> Ends:
-    """Where a number is `limit` standard errors away, each taken at the end itself."""
+def _solved(observed: float, error: Callable[[float], float], limit: float, least: float, most: float) -> Ends:
+    """The ends at which a number is `limit` standard errors away, each computed at the end itself."""
     if not math.isfinite(limit):
         return NONE
 
     def beyond(at: float) -> float:
-        return abs(found - at) - limit * error(at)
+        return abs(observed - at) - limit * error(at)
 
     ends = []
     for end in (least, most):
-        away = np.linspace(found, end, 201)[1:]
-        first = next((place for place, at in enumerate(away) if beyond(float(at)) > 0), None)
+        grid = np.linspace(observed, end, 201)[1:]
+        first = next((place for place, at in enumerate(grid) if beyond(float(at)) > 0), None)
         if first is None:
             ends.append(end)
             continue
-        inside = found if first == 0 else float(away[first - 1])
-        ends.append(float(optimize.brentq(beyond, inside, float(away[first]))) if beyond(inside) < 0 else inside)
+        inside = observed if first == 0 else float(grid[first - 1])
+        ends.append(float(optimize.brentq(beyond, inside, float(grid[first]))) if beyond(inside) < 0 else inside)
     return ends[0], ends[1]
 
 
-def needed(dealings: int) -> int:
-    """How many dealings must be as far from 0 for p of at least 0.05."""
-    return max(0, math.ceil(LEVEL * (1 + dealings) - 1 - 1e-9))
+def needed(permutations: int) -> int:
+    """Return how many permutations must be as far from 0 as the observed number for p of at least 0.05."""
+    return max(0, math.ceil(LEVEL * (1 + permutations) - 1 - 1e-9))

@@ -1,4 +1,4 @@
-"""Pooling: does a head's role predict its survival, with trained models as the unit, within layers (no torch)?"""
+"""Meta-analysis over trained models: do roles predict which heads survive, within layers? (no torch)"""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from headroles.analysis.intervals import p_value
 from headroles.analysis.multiple_testing import holm
-from headroles.analysis.resampling import Array, Whole, centred_ranks, strata
+from headroles.analysis.resampling import Array, Whole, centred_ranks, permuted_values, strata
 from headroles.tables import frame
 
 PREDICTORS = ("positional", "syntactic")
@@ -17,7 +18,7 @@ COVARIATES = ("confidence", "sink")
 
 
 def graded_roles(scores: pd.DataFrame) -> pd.DataFrame:
-    """Compute how positional and how syntactic each head is, with its confidence and sink weight.
+    """Compute graded roles: how positional and how syntactic each head is.
 
     Args:
         scores: Table of `hr.score` with `position`, `syntax`, `confidence` and `sink`.
@@ -47,7 +48,9 @@ def pooled_survival(
     n_permutations: int = 9999,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Compute whether `predictors` rank the heads that survive, over trained models: a random-effects meta-analysis.
+    """Test over several models whether `predictors` rank the surviving heads.
+
+    The test is a random-effects meta-analysis.
 
     Of each model the partial rank correlation within layers, given `covariates`, is taken over the layers in which the
     outcome varies; Fisher's z of all models is pooled with the between-model variance of DerSimonian and Laird and the
@@ -57,8 +60,8 @@ def pooled_survival(
         models: One table per trained model, one row per head: `predictors`, `covariates` and `outcomes`.
         outcomes: Columns of survival: the share of gate seeds in which the head survives.
         predictors: Columns of `graded_roles` to test.
-        covariates: Columns that are held fixed.
-        permutations: Permutations of the outcome's residuals within the layers of each model (Freedman and Lane).
+        covariates: Columns to adjust for.
+        n_permutations: Permutations of the outcome's residuals within the layers of each model (Freedman and Lane).
         seed: Seed of the permutations.
 
     Returns:
@@ -72,45 +75,43 @@ def pooled_survival(
     if len(models) < 2:
         raise ValueError(f"too few models to pool: got {len(models)}; expected at least 2, trained from other seeds")
     for name, table in models.items():
-        if lacking := [one for one in (*outcomes, *predictors, *covariates) if one not in table]:
+        if lacking := [column for column in (*outcomes, *predictors, *covariates) if column not in table]:
             raise ValueError(f"model {name!r} lacks column {lacking[0]!r}; it has {', '.join(map(str, table))}")
     rows = []
     for outcome in outcomes:
         for predictor in predictors:
-            each = [_residuals(table, predictor, outcome, covariates) for table in models.values()]
-            rows.append({"outcome": outcome, "predictor": predictor} | _pooled(each, n_permutations, seed))
+            residuals = [_residuals(table, predictor, outcome, covariates) for table in models.values()]
+            rows.append({"outcome": outcome, "predictor": predictor} | _pooled(residuals, n_permutations, seed))
     table = pd.DataFrame(rows)
     table["holm"] = holm(table["p"].to_numpy(float))
-    given = {
-        "models": ",".join(models),
-        "covariates": ",".join(covariates),
-        "permutations": n_permutations,
-        "seed": seed,
-    }
-    table.attrs["signatures"] = dict.fromkeys(table.columns, frame.sign(pooled="random effects", **given))
+    signature = frame.sign(
+        pooled="random effects",
+        models=",".join(models),
+        covariates=",".join(covariates),
+        permutations=n_permutations,
+        seed=seed,
+    )
+    table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
     return table
 
 
 def _residuals(
     table: pd.DataFrame, predictor: str, outcome: str, covariates: Sequence[str]
 ) -> tuple[Array, Array, Whole, int]:
-    """Centred ranks of predictor and outcome less what covariates explain, the layer of each head, degrees of freedom.
-
-    Heads of layers in which all or none survive, and heads with a missing value, are left out.
-    """
+    """Centred ranks of predictor and outcome, residuals of the covariates; layers; degrees of freedom."""
     kept = table[[predictor, outcome, *covariates]].dropna().sort_index()
     layers = strata(kept.index)
     varies = kept[outcome].groupby(layers).transform("nunique").to_numpy() > 1
     kept, layers = kept[varies], layers[varies]
     ranks = {name: centred_ranks(kept[name].to_numpy(float), layers) for name in kept}
-    given = np.stack([ranks[name] for name in covariates], 1) if covariates else np.empty((len(kept), 0))
-    x, y = (ranks[name] - given @ np.linalg.lstsq(given, ranks[name])[0] for name in (predictor, outcome))
+    adjusted = np.stack([ranks[name] for name in covariates], 1) if covariates else np.empty((len(kept), 0))
+    x, y = (ranks[name] - adjusted @ np.linalg.lstsq(adjusted, ranks[name])[0] for name in (predictor, outcome))
     return x, y, layers, len(kept) - len(np.unique(layers)) - len(covariates) - 2
 
 
-def _pooled(each: Sequence[tuple[Array, Array, Whole, int]], n_permutations: int, seed: int) -> dict[str, float]:
-    """The numbers of one row."""
-    usable = [(x, y, layers, freedom) for x, y, layers, freedom in each if freedom > 0 and x.any() and y.any()]
+def _pooled(residuals: Sequence[tuple[Array, Array, Whole, int]], n_permutations: int, seed: int) -> dict[str, float]:
+    """Numbers of one row; NaN for fewer than two usable models."""
+    usable = [(x, y, layers, freedom) for x, y, layers, freedom in residuals if freedom > 0 and x.any() and y.any()]
     if len(usable) < 2:
         missing = ("r", "r.low", "r.high", "p", "agree", "i2", "p.within")
         return {"models": len(usable), **dict.fromkeys(missing, np.nan)}
@@ -118,22 +119,21 @@ def _pooled(each: Sequence[tuple[Array, Array, Whole, int]], n_permutations: int
     variance = 1 / np.array([freedom for *_, freedom in usable])
     mean, low, high, p, share = random_effects(z, variance)
     random = np.random.default_rng(seed)
-    dealt = np.zeros(n_permutations)
+    permuted = np.zeros(n_permutations)
     for x, y, layers, _ in usable:
-        dealt += _z(x, _shuffled(y, layers, n_permutations, random)) / len(usable)
-    extreme = np.abs(dealt) >= abs(z.mean()) * (1 - 1e-12)
+        permuted += _z(x, permuted_values(y, layers, n_permutations, random)) / len(usable)
     return {
         "models": len(usable),
         **dict(zip(("r", "r.low", "r.high"), np.tanh([mean, low, high]).tolist(), strict=True)),
         "p": p,
         "agree": float((np.sign(z) == np.sign(mean)).mean()),
         "i2": share,
-        "p.within": float((1 + extreme.sum()) / (1 + n_permutations)),
+        "p.within": p_value(permuted, float(z.mean())),
     }
 
 
 def random_effects(effects: Array, variance: Array) -> tuple[float, float, float, float, float]:
-    """Mean, ends of its 95 % interval, p and I2 of effects (DerSimonian and Laird; Hartung and Knapp)."""
+    """Compute mean, ends of its 95 % interval, p and I2 of effects (DerSimonian and Laird; Hartung and Knapp)."""
     count, fixed = len(effects), 1 / variance
     q = float((fixed * (effects - (fixed * effects).sum() / fixed.sum()) ** 2).sum())
     between = max(0.0, (q - count + 1) / (fixed.sum() - (fixed**2).sum() / fixed.sum()))
@@ -150,12 +150,3 @@ def _z(x: Array, y: Array) -> Array:
     """Fisher's z of the correlation of x [heads] with each row of y [..., heads]."""
     r = y @ x / np.sqrt((x @ x) * (y**2).sum(-1))
     return np.asarray(np.arctanh(np.clip(r, -0.999, 0.999)))
-
-
-def _shuffled(y: Array, layers: Whole, n_permutations: int, random: np.random.Generator) -> Array:
-    """y permuted within layers: [permutation, heads]."""
-    made = np.empty((n_permutations, len(y)))
-    for layer in np.unique(layers):
-        here = np.flatnonzero(layers == layer)
-        made[:, here] = y[here][random.random((n_permutations, len(here))).argsort(1)]
-    return made

@@ -1,4 +1,4 @@
-"""Succession: does a role stay with its head when others are pruned, go with it, or pass to another? (no torch)."""
+"""Role changes: which heads keep, lose or gain a role when others are pruned (no torch)."""
 
 from __future__ import annotations
 
@@ -12,35 +12,42 @@ from headroles.tables import frame
 
 
 def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
-    """What became of each role after pruning (Voita et al. 2019, section 6.3 and Fig. 8): a row per role.
+    """Count how roles change by pruning (Voita et al. 2019, section 6.3 and Fig. 8).
 
-    `before` and `after` are tables of `hr.roles`, the second of what is left, heads by their old numbers; several,
-    such as `{72: ..., 36: ...}`, are told apart by a column `heads`. Of the heads that had the role `before`, it
-    `stayed` with those left that have it still, was `lost` by those left that have not, and `went` with those that are
-    gone; it is `new` in heads that had it not. `after` = stayed + new: where a role is taken over, `went` and `new` are
-    above 0. Variants of a role are one. Raises ValueError where heads are left that were not there before.
+    Args:
+        before: Table of `hr.roles` of the whole model.
+        after: The same of the pruned model, heads by their old numbers; or several by number of heads left, such as
+            `{72: ..., 36: ...}`.
+
+    Returns:
+        One row per role, its variants joined; with several tables, a column `heads` has their keys. Of the heads that
+        had the role `before`: `stayed` kept it, `lost` are left without it, `went` were pruned. `new` had it not
+        before. `after` = stayed + new; a role is taken over where `went` and `new` are above 0.
+
+    Raises:
+        ValueError: If `after` is empty, or has heads that `before` has not.
     """
     if isinstance(after, Mapping):
-        parts = [role_changes(before, one).assign(heads=size) for size, one in after.items()]
+        parts = [role_changes(before, table).assign(heads=size) for size, table in after.items()]
         if not parts:
-            raise ValueError("nothing to compare with: give at least one table of roles after pruning")
+            raise ValueError("no table of roles after pruning: got an empty mapping; expected at least one")
         return _signed(pd.concat(parts, ignore_index=True), before)
     if len(extra := after.index.difference(before.index)):
         raise ValueError(
-            f"{len(extra)} heads are left that were not there before, such as {':'.join(map(str, extra[0]))}"
+            f"{len(extra)} heads of the pruned model are not in the whole one, such as {':'.join(map(str, extra[0]))}"
         )
-    had, have = (_holders(table) for table in (before, after))
+    had, has = (_holders(table) for table in (before, after))
     rows = []
     for name, old in had.items():
-        now = have.get(name, set())
+        now = has.get(name, set())
         left = old & set(after.index)
         counts = {"before": len(old), "stayed": len(left & now), "lost": len(left - now), "went": len(old - left)}
         rows.append({"role": name, **counts, "new": len(now - old), "after": len(now)})
     return _signed(pd.DataFrame(rows), before)
 
 
-def _holders(told: pd.DataFrame) -> dict[str, set[Any]]:
-    return {name: set(told.index[told[members].any(axis=1)]) for name, members in role_rules.families(told).items()}
+def _holders(roles: pd.DataFrame) -> dict[str, set[Any]]:
+    return {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
 
 
 def _signed(table: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Roles: named predicates over the columns of a score table, and how stable they are (no torch)."""
+"""Roles: named predicates over the columns of a score table, and their stability (no torch)."""
 
 from __future__ import annotations
 
@@ -14,31 +14,40 @@ import pandas as pd
 from headroles.tables import frame
 
 Values = npt.NDArray[np.floating[Any]]
-ROUNDING = 1e-9  # so that .594 over a baseline of .494 is .10
-COARSE = 2**-13  # the same for resamples, which are kept to 13 significant bits
+ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
+COARSE = 2**-13  # the same for resamples, which have 13 significant bits
 
 
 @dataclass(frozen=True)
 class Role:
-    """A head has the role if a column reaches a threshold; with `over`, the column minus `column + over` does.
+    """A role of heads: a threshold on a column, or on its excess over a baseline.
 
-    `column` is a regular expression; its group, if it has one, tells the role's variants apart: `positional[-1]`.
+    Args:
+        name: Name of the role.
+        column: Regular expression of the score's columns. Its group, if any, names the variants: `positional[-1]`.
+        threshold: The least value.
+        over: Suffix of the baseline's column, which is subtracted: `.baseline`.
+        strictly: Whether the value must exceed the threshold.
+
+    Example:
+        >>> Role("sharp", r"confidence", 0.8)
+        Role(name='sharp', column='confidence', threshold=0.8, over=None, strictly=False)
     """
 
     name: str
     column: str
     threshold: float
     over: str | None = None
-    strictly: bool = False  # whether the threshold itself is not enough
+    strictly: bool = False
 
     def variants(self, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """The role's variants among `columns`: (variant, column)."""
+        """Yield the role's variants among `columns`: (variant, column)."""
         for column in columns:
-            if (found := re.fullmatch(self.column, column)) is not None:
-                yield (f"{self.name}[{found[1]}]" if found.groups() else self.name), column
+            if (match := re.fullmatch(self.column, column)) is not None:
+                yield (f"{self.name}[{match[1]}]" if match.groups() else self.name), column
 
     def holds(self, values: Values, baseline: Values | float, *, rounding: float = ROUNDING) -> npt.NDArray[np.bool_]:
-        """Whether values reach the threshold (over a baseline, if the role has one); NaN does not."""
+        """Return whether values reach the threshold over the baseline; NaN does not."""
         margin = values - baseline - self.threshold
         held: npt.NDArray[np.bool_] = margin > rounding if self.strictly else margin >= -rounding
         return held
@@ -53,17 +62,34 @@ ROLES = (
     Role("induction", r"induction", 0.50, strictly=True),  # Olsson et al. 2022 have no threshold: over half, as a sink
     Role("duplicate", r"duplicate", 0.50, strictly=True),  # Wang et al. 2022; the same
 )
+# roles of specialised heads; a sink does nothing
+SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate")
 
 
 def roles(
     table: pd.DataFrame, roles: Iterable[Role] = ROLES, *, thresholds: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """Which heads have which roles: a bool column for each variant of a role, its `.value`, `.margin` and `.stability`.
+    """Assign roles to heads by thresholds on their scores.
 
-    `value` is the score the role rests on, `margin` how far it is above the threshold; `stability` is the share of the
-    table's bootstrap resamples in which the
-    head has the role (NaN without resamples). `thresholds` replaces those of the roles it names. Raises ValueError for
-    a threshold of an unknown role, where a baseline is missing and where no role can be told from the table's columns.
+    Args:
+        table: Table of `hr.score`.
+        roles: The roles to assign.
+        thresholds: Role name -> threshold, in place of the role's own.
+
+    Returns:
+        For each variant of a role a bool column, `.value` (the score), `.margin` (how far the score is above the
+        threshold) and `.stability` (the share of bootstrap resamples in which the head has the role; NaN without
+        resamples).
+
+    Raises:
+        ValueError: For a threshold of an unknown role, a missing baseline, and if the table has no role's columns.
+
+    Example:
+        >>> import headroles as hr
+        >>> index = hr.tables.frame.index({("enc-self", 0): 2})
+        >>> scores = hr.tables.frame.table({"rarity": [0.2, 0.7]}, index, "made:by hand")
+        >>> hr.roles(scores)["rare"].tolist()
+        [False, True]
     """
     chosen = _with_thresholds(list(roles), thresholds or {})
     columns: dict[str, Any] = {}
@@ -72,7 +98,7 @@ def roles(
         for variant, column in role.variants(table.columns):
             if role.over and column + role.over not in table:
                 raise ValueError(
-                    f"role {role.name!r} compares {column!r} with {column + role.over!r}, not in the table"
+                    f"role {role.name!r} needs column {column + role.over!r} beside {column!r}; score the corpus again"
                 )
             new: dict[str, Any] = {variant: _held(table, role, column), f"{variant}.value": table[column]}
             new[f"{variant}.margin"] = _margin(table, role, column)
@@ -81,70 +107,72 @@ def roles(
             columns |= new
     if not columns:
         raise ValueError(
-            f"no role can be told from the columns {', '.join(table.columns)}; "
-            f"roles rest on: {', '.join(role.column for role in chosen)}"
+            f"no role can be assigned: got columns {', '.join(table.columns)}; "
+            f"expected some of {', '.join(role.column for role in chosen)}"
         )
     return frame.table(columns, frame.rows(table), signatures)
 
 
 def assignable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
-    """Whether any role rests on a column of the table."""
+    """Return whether the table has a column of any of the roles."""
     return any(True for role in roles for _ in role.variants(table.columns))
 
 
-SPECIAL = (
-    "positional",
-    "syntactic",
-    "rare",
-    "alignment",
-    "induction",
-    "duplicate",
-)  # what a specialised head does; a sink does nothing
-
-
 def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[float]:
-    """How far each head is above the threshold of the nearest of these roles; below it the margin is negative.
+    """Compute how far each head is above the threshold of its nearest role.
 
-    Raises ValueError where no such role can be told from the table's columns.
+    Below the threshold the margin is negative.
+
+    Args:
+        table: Table of `hr.score`.
+        names: The roles to consider.
+
+    Returns:
+        The largest margin of each head.
+
+    Raises:
+        ValueError: If the table has no column of these roles.
     """
     wanted = set(names)
-    each = [
+    columns = [
         _margin(table, role, column)
         for role in ROLES
         if role.name in wanted
         for _, column in role.variants(table.columns)
     ]
-    if not each:
-        raise ValueError(f"none of the roles {', '.join(sorted(wanted))} can be told from {', '.join(table.columns)}")
-    return pd.concat(each, axis=1).max(axis=1).rename("margin")
+    if not columns:
+        raise ValueError(
+            f"none of the roles {', '.join(sorted(wanted))} can be assigned: got columns {', '.join(table.columns)}"
+        )
+    return pd.concat(columns, axis=1).max(axis=1).rename("margin")
 
 
 def held(roles: pd.DataFrame) -> pd.DataFrame:
-    """The roles that heads have, a row for each, heads as in the table: kind, layer, head, role, value, stability."""
+    """List the roles that heads hold: kind, layer, head, role, value, stability; heads in the table's order."""
     rows = [
         {**dict(zip(frame.LEVELS, head, strict=True)), "role": name}
         | {part: roles.loc[head, f"{name}.{part}"] for part in ("value", "stability")}
         for name in names(roles)
         for head in roles.index[roles[name].to_numpy(dtype=bool)]
     ]
-    found = pd.DataFrame(rows, columns=[*frame.LEVELS, "role", "value", "stability"])
+    holders = pd.DataFrame(rows, columns=[*frame.LEVELS, "role", "value", "stability"])
     order = {head: place for place, head in enumerate(roles.index)}
-    places = [order[head] for head in found[frame.LEVELS].itertuples(index=False, name=None)]
-    return found.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
+    places = [order[head] for head in holders[frame.LEVELS].itertuples(index=False, name=None)]
+    return holders.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 
 def families(roles: pd.DataFrame) -> dict[str, list[str]]:
-    """The variants of each role of a role table. Raises ValueError for another table."""
+    """Return the variants of each role of a role table; raise ValueError for another table."""
     if not isinstance(roles, pd.DataFrame) or not names(roles):
-        raise ValueError("expected the table of hr.roles, a column .stability for each role; hr.roles(heads) makes it")
-    found: dict[str, list[str]] = {}
+        raise ValueError("not a table of roles: expected columns .stability; make it with hr.roles(heads)")
+    variants: dict[str, list[str]] = {}
     for name in names(roles):
-        found.setdefault(name.partition("[")[0], []).append(name)
-    return found
+        variants.setdefault(name.partition("[")[0], []).append(name)
+    return variants
 
 
 def names(roles: pd.DataFrame) -> list[str]:
-    """The variants of roles a role table tells about."""
+    """Return the variants of roles in a role table."""
     return [column.removesuffix(".stability") for column in roles.columns if column.endswith(".stability")]
 
 
@@ -168,7 +196,7 @@ def _held(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_]
 
 
 def _stability(table: pd.DataFrame, role: Role, column: str) -> Values:
-    """The share of resamples in which heads have the role; NaN for heads it is not for."""
+    """Share of resamples in which heads have the role; NaN where it does not apply."""
     resampled = frame.resamples(table)
     unknown = table[column].isna().to_numpy()
     if resampled is None or column not in resampled.draws:

@@ -179,7 +179,8 @@ def agreement(
     """Compare the effects of closing the same heads on two corpora: Pearson's and Spearman's correlation, a scatter."""
     from headroles.plots import effects, gallery
     from headroles.tables import files
-    from headroles.tables.frame import fields, provenance, save_table
+    from headroles.tables.frame import fields, provenance
+    from headroles.tables.io import save_table
     from headroles.tables.study import Study
 
     one, two = (Study(folder).scores().filter(regex=f"^{re.escape(column)}") for folder in (study, other))

@@ -53,7 +53,7 @@ def heads_of(text: str) -> Any:
 
     Raises ValueError for another form, and for a FILE with several columns of which none is named.
     """
-    from headroles.tables.frame import load_table
+    from headroles.tables.io import load_table
 
     file, mark, column = text.partition(".parquet")
     if not mark:
@@ -82,7 +82,7 @@ def strategy_named(name: str, gate_rate: float | None, freeze: Any, told: Path |
     """The strategy of a name, gates with their options, roles from a table of scores."""
     from headroles.pruning.l0 import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
-    from headroles.tables.frame import load_table
+    from headroles.tables.io import load_table
 
     if name in ("l0", "exactly"):
         return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)

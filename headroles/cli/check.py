@@ -45,13 +45,13 @@ def architectures(
     readme: Annotated[Path | None, typer.Option(help="A README: the table is written between its marks.")] = None,
 ) -> None:
     """Put every law to a miniature of every architecture of the zoo, in a few minutes, and write the table of them."""
-    from headroles.tables import frame
+    from headroles.tables.io import save_table
     from headroles.testing import architecture_table, architectures
 
     with _quietly():
         found = architectures.architectures(None if only is None else [one.strip() for one in only.split(",")])
     output.mkdir(parents=True, exist_ok=True)
-    frame.save_table(found, output / "families.parquet")
+    save_table(found, output / "families.parquet")
     (output / "families.md").write_text(architecture_table.written(found) + "\n", encoding="utf-8")
     if readme is not None:
         architecture_table.into(readme, found)

@@ -106,7 +106,7 @@ def _show(
     overwrite: bool = False,
 ) -> Any:
     from headroles.experiments.papers.running import reproduce as run
-    from headroles.tables.frame import load_table
+    from headroles.tables.io import load_table
 
     found = run(
         _bench(folders, workshop, trains=trains),
@@ -236,7 +236,7 @@ def specialise(
     from headroles.experiments.preparation import prepared
     from headroles.experiments.specialists.arms import Recipe
     from headroles.experiments.specialists.arms import specialise as run
-    from headroles.tables import frame
+    from headroles.tables.io import save_table
 
     sizes: dict[str, Any] = {
         name: int(value) if value == int(value) else value for name, value in map(assignment, size or [])
@@ -246,7 +246,7 @@ def specialise(
     more = None if texts is None else read(texts)
     table = run(output, data, arm, seed=seed, recipe=Recipe(**sizes), texts=more, probed=probed)
     if study is not None:
-        frame.save_table(table, study / f"probes-{arm}-{seed}.parquet")
+        save_table(table, study / f"probes-{arm}-{seed}.parquet")
     last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
     rows = last.set_index(pd.Index(last["corpus"] + " " + last["score"], name="best head"))
     show_table(rows[["step", "layer", "head", "value", "baseline"]], f"arm {arm}, seed {seed}")

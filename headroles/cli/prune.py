@@ -194,7 +194,8 @@ def efficiency(
     from headroles.models.loading import load, place, revision
     from headroles.pruning.costs import efficiency as run
     from headroles.pruning.rankings import Random, RankingContext, among
-    from headroles.tables.frame import save_table, sign
+    from headroles.tables.frame import sign
+    from headroles.tables.io import save_table
 
     folder = study_of(study, overwrite=overwrite)
     loaded, tokenizer = load(model)
@@ -249,7 +250,8 @@ def weight_change(
     from headroles.models.loading import load, revision
     from headroles.pruning.weight_changes import alike
     from headroles.pruning.weight_changes import weight_change as run
-    from headroles.tables.frame import save_table, sign
+    from headroles.tables.frame import sign
+    from headroles.tables.io import save_table
 
     folder = study_of(study, overwrite=overwrite)
     start = load(before)[0]

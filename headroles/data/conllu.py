@@ -1,4 +1,4 @@
-"""CoNLL-U: one sentence's lines -> words, spans and tree, and back (no torch)."""
+"""CoNLL-U: the lines of one sentence to words, spans and tree, and back (no torch)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ LONGEST = 100_000  # lines of a sentence: a file without blank lines would be he
 
 
 def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
-    """The sentences of the lines of a CoNLL-U file; `where`, its path, begins the message of every ValueError."""
+    """Read the sentences of a CoNLL-U file.
+
+    Args:
+        lines: Lines without line ends.
+        where: The file's path; every error message begins with it.
+
+    Yields:
+        One sentence per block of lines.
+
+    Raises:
+        ValueError: If a line or a tree is malformed; with the path, the line and what was expected.
+    """
     for blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
         if not blank:
             rows = list(islice(group, LONGEST + 1))
@@ -30,13 +41,13 @@ def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
 
 
 def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
-    tokens: list[tuple[str, list[str], bool]] = []  # surface form, the forms of its words, whether a space follows
+    tokens: list[tuple[str, list[str], bool]] = []  # surface form, forms of the words, whether a space follows
     heads: list[int] = []
     relations: list[str] = []
-    given, last = None, 0  # the text as annotated; the last word of the newest multiword token
+    text, last = None, 0  # the annotated text; the last word of the newest multiword token
     for number, line in rows:
         if line.startswith("#"):
-            given = found[1] if (found := _TEXT.fullmatch(line)) else given
+            text = match[1] if (match := _TEXT.fullmatch(line)) else text
             continue
         fields = line.split("\t")
         if fault := _line_fault(fields, len(heads) + 1, last):
@@ -53,31 +64,32 @@ def _tree(rows: list[tuple[int, str]], where: str) -> Sentence:
             relations.append(fields[7])
     if fault := _tree_fault(heads, last):
         raise ValueError(f"{where}, line {rows[0][0]}: {fault}, in the sentence that starts here")
-    text = "".join(surface + " " * gap for surface, _, gap in tokens).removesuffix(" " * tokens[-1][2])
-    if given is not None and (placed := _place(tokens, given)) is not None:
-        return Sentence(given, tuple(placed), tuple(heads), tuple(relations))
-    return Sentence(text, tuple(_place(tokens, text) or ()), tuple(heads), tuple(relations))
+    if text is None or (places := _place(tokens, text)) is None:
+        text = "".join(surface + " " * gap for surface, _, gap in tokens).removesuffix(" " * tokens[-1][2])
+        places = _place(tokens, text) or []
+    return Sentence(text, tuple(places), tuple(heads), tuple(relations))
 
 
 def _line_fault(fields: list[str], word: int, last: int) -> str | None:
-    """What is wrong with a line where word `word` is due and the newest multiword token ends at `last`."""
+    """Fault of a line where word `word` is expected and the last multiword token ends at word `last`."""
     if len(fields) != 10:
         hint = "a text without trees is read with form='text', or given trees by headroles.parse"
         return f"found {columns(fields)}; expected the 10 tab-separated columns of CoNLL-U; {hint}"
-    if not (found := _ID.fullmatch(fields[0])) or not fields[1]:
-        said = f"found ID {fields[0][:40]!r} and FORM {fields[1][:40]!r}"
-        return f"{said}; expected an ID such as 3, 3-4 or 3.1, and a word"
-    if found[2] == ".":
+    if not (match := _ID.fullmatch(fields[0])) or not fields[1]:
+        expected = "expected an ID such as 3, 3-4 or 3.1, and a word"
+        return f"found ID {fields[0][:40]!r} and FORM {fields[1][:40]!r}; {expected}"
+    if match[2] == ".":
         return None
-    if int(found[1]) != word or (found[2] and (int(found[3]) < word or word <= last)):
-        return f"found ID {fields[0]!r} where word {word} is due; words are numbered from 1, ranges do not overlap"
-    if not found[2] and not _HEAD.fullmatch(fields[6]):
+    if int(match[1]) != word or (match[2] and (int(match[3]) < word or word <= last)):
+        return f"found ID {fields[0]!r}; expected word {word}; words are numbered from 1, ranges do not overlap"
+    if not match[2] and not _HEAD.fullmatch(fields[6]):
         wanted = "expected the number of a word, or 0 for the root; for trees use headroles.parse"
         return f"found HEAD {fields[6][:40]!r}; {wanted}"
     return None
 
 
 def _tree_fault(heads: list[int], last: int) -> str | None:
+    """Fault of a tree: heads out of range, no or several roots, a cycle."""
     size = len(heads)
     if last > size or not size:
         return f"found {size} words; expected " + (f"{last}, the end of the last range" if size else "at least 1")
@@ -98,20 +110,20 @@ def _tree_fault(heads: list[int], last: int) -> str | None:
 
 
 def _place(tokens: list[tuple[str, list[str], bool]], text: str) -> list[Span | None] | None:
-    """The spans of all words, or None if the tokens are not in the text in their order."""
-    found: list[Span | None] = []
+    """Spans of all words; None if the tokens are not in the text in their order."""
+    places: list[Span | None] = []
     end = 0
     for surface, forms, _ in tokens:
         start = text.find(surface, end)
         if start < 0:
             return None
-        found += spans(start, surface, forms)
+        places += spans(start, surface, forms)
         end = start + len(surface)
-    return found
+    return places
 
 
 def spans(start: int, surface: str, forms: Sequence[str]) -> list[Span | None]:
-    """The character spans of the words of the token `surface` at `start`; None for each where they do not spell it."""
+    """Return the character span of each word of the token `surface` at `start`; None where they do not spell it."""
     if "".join(forms) != surface:
         return [None] * len(forms)
     ends = [start + length for length in accumulate(map(len, forms))]
@@ -119,7 +131,18 @@ def spans(start: int, surface: str, forms: Sequence[str]) -> list[Span | None]:
 
 
 def block(number: int, sentence: Sentence) -> str:
-    """The lines of a sentence as CoNLL-U, with a blank one after it; ValueError if they would not read as it is."""
+    """Format a sentence as CoNLL-U.
+
+    Args:
+        number: The sentence's number, for messages.
+        sentence: The sentence; targets, labels and second texts are ignored.
+
+    Returns:
+        Its lines, with a blank line at the end.
+
+    Raises:
+        ValueError: If `trees` would not read the same sentence back.
+    """
     tokens = [*_tokens(sentence), (-1, -1, range(0))]
     lines = ["# text = " + sentence.text]
     for (start, end, words), (following, _, _) in pairwise(tokens):
@@ -141,13 +164,13 @@ def block(number: int, sentence: Sentence) -> str:
 
 
 def _tokens(sentence: Sentence) -> Iterator[tuple[int, int, range]]:
-    """First character, the one after the last, and words of each token; neighbours without a span are one token."""
+    """First character, end and words of each token; adjacent words without a span form one token."""
     end = 0
     for _, group in groupby(enumerate(sentence.spans), lambda word: word[0] if word[1] else -1):
         words = [word for word, _ in group]
-        span, behind = sentence.spans[words[0]], sentence.spans[words[-1] + 1 : words[-1] + 2]
+        span, following = sentence.spans[words[0]], sentence.spans[words[-1] + 1 : words[-1] + 2]
         if span is None:
-            gap = sentence.text[end : behind[0][0] if behind and behind[0] else None]
+            gap = sentence.text[end : following[0][0] if following and following[0] else None]
             left = end + len(gap) - len(gap.lstrip())
             span = (left, left + len(gap.strip()))
         yield *span, range(words[0], words[-1] + 1)
@@ -155,11 +178,11 @@ def _tokens(sentence: Sentence) -> Iterator[tuple[int, int, range]]:
 
 
 def split(content: str) -> list[str]:
-    """Lines as parallel files count them: str.splitlines would also split at Unicode's line separators."""
+    """Split lines as parallel files count them; str.splitlines would also split at Unicode line separators."""
     return content.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def columns(names: list[str]) -> str:
-    """How many columns, and what is in them, for messages."""
+    """Describe columns in a message: their number, and the first twenty."""
     shown = [repr(name[:40]) for name in names[:20]] + ["..."] * (len(names) > 20)
     return f"{len(names)} column{'s' * (len(names) > 1)}: {', '.join(shown)}"

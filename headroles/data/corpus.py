@@ -1,4 +1,4 @@
-"""A sentence, with words and tree or as tokens, and a corpus of sentences with its hash: plain data, no torch."""
+"""Sentences, with words and tree or as token ids, and corpora of them: plain data with a hash (no torch)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ RELATIONS = ("nsubj", "obj", "amod", "advmod")  # Voita et al. 2019, in Universa
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence: its text, optionally its words and dependency tree, its translation, a label.
+    """One sentence, optionally with tree, translation, label and second text.
 
-    `spans[i]` are the first character of word i in `text` and the one after its last; None for a word that is no
-    stretch of the text (German "zum" = "zu" + "dem"). `heads[i]` is the index of the word that governs word i, -1 for
-    the root.
+    Args:
+        text: The text.
+        spans: First character and end of each word in `text`; None for a word that is not a substring of the text
+            (German "zum" = "zu" + "dem").
+        heads: Index of the head of each word, -1 for the root. Empty: no tree.
+        relations: Dependency relation of each word to its head, in Universal Dependencies' names.
+        target: The translation.
+        label: The class, for classification.
+        second: The second text of a sentence pair (MRPC, RTE, QNLI, MNLI).
+
+    Raises:
+        ValueError: If a tree has not one head and one relation per word.
     """
 
     text: str
@@ -28,13 +37,13 @@ class Sentence:
     relations: tuple[str, ...] = ()
     target: Sentence | None = None
     label: str | None = None
-    second: str | None = None  # the other text of a sentence pair (MRPC, RTE, QNLI, MNLI)
+    second: str | None = None
 
     def __post_init__(self) -> None:
         if not len(self.heads) == len(self.relations) or (self.heads and len(self.heads) != len(self.spans)):
             raise ValueError(
-                f"a tree needs one head and one relation per word; got {len(self.spans)} words, "
-                f"{len(self.heads)} heads, {len(self.relations)} relations in {self.text!r}"
+                f"malformed tree of {self.text!r}: got {len(self.spans)} words, {len(self.heads)} heads, "
+                f"{len(self.relations)} relations; expected one head and one relation per word"
             )
 
     @property
@@ -45,13 +54,13 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Sentence):
-    """A sentence that is read as the tokens `ids`, whatever a tokenizer would make of its text."""
+    """A sentence given as token `ids`, so that no tokenizer changes them."""
 
     ids: tuple[int, ...] = ()
 
 
 def digested(sentences: Iterable[Sentence]) -> str:
-    """The first 12 hexadecimal digits of the SHA-256 of everything the sentences hold."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of the sentences with all their fields."""
     digest = hashlib.sha256()
     for sentence in sentences:
         digest.update(repr(sentence).encode())
@@ -60,14 +69,24 @@ def digested(sentences: Iterable[Sentence]) -> str:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named sequence of sentences."""
+    """A named sequence of sentences.
+
+    Args:
+        name: The name that tables and their provenance mention.
+        sentences: The sentences.
+
+    Example:
+        >>> corpus = Corpus.of(["The dog sleeps.", "It dreams."], name="two")
+        >>> len(corpus), corpus[0].text
+        (2, 'The dog sleeps.')
+    """
 
     name: str
     sentences: tuple[Sentence, ...]
 
     @cached_property
     def hash(self) -> str:
-        """The first 12 hexadecimal digits of the SHA-256 of everything the sentences hold."""
+        """First 12 hexadecimal digits of the SHA-256 of the sentences with all their fields."""
         return digested(self.sentences)
 
     def __len__(self) -> int:
@@ -78,7 +97,18 @@ class Corpus:
 
     @classmethod
     def of(cls, texts: Iterable[str], name: str = "texts") -> Corpus:
-        """A corpus of plain strings, each read as it is. Raises TypeError for one string in place of several."""
+        """Build a corpus of plain strings.
+
+        Args:
+            texts: The texts, each one sentence.
+            name: Name of the corpus.
+
+        Returns:
+            The corpus.
+
+        Raises:
+            TypeError: If `texts` is a single string.
+        """
         if isinstance(texts, str):
             raise TypeError(f"expected several texts, got one string {texts[:40]!r}; put it in a list")
         return cls(name, tuple(map(Sentence, texts)))
@@ -88,15 +118,22 @@ class Corpus:
     @overload
     def __getitem__(self, item: slice) -> Corpus: ...
     def __getitem__(self, item: int | slice) -> Sentence | Corpus:
-        """A sentence, or a corpus of the same name over a slice of the sentences."""
+        """Return a sentence, or a corpus of the same name over a slice."""
         if isinstance(item, slice):
             return Corpus(self.name, self.sentences[item])
         return self.sentences[item]
 
     def sample(self, count: int | None, *, seed: int = 0) -> Corpus:
-        """So many sentences drawn by chance, in their order; all where there are no more, or none is asked for.
+        """Draw sentences at random, in their order.
 
-        Files of examples are often in an order, and their first lines are of a kind: not a sample to learn from.
+        Files of examples are often sorted, so that their first lines are not a representative sample.
+
+        Args:
+            count: Number of sentences; None, or more than there are, returns the whole corpus.
+            seed: Seed of the draw.
+
+        Returns:
+            A corpus of the same name.
         """
         if count is None or count >= len(self):
             return self

@@ -1,4 +1,4 @@
-"""Corpora in the formats of Hugging Face `datasets`: by name from the Hub, or from a local folder (no torch)."""
+"""Hugging Face `datasets`, by name from the Hub or from a local folder, as sentences (no torch)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headroles.data.corpus import Sentence
 
 LABELS = ("label", "gold_label", "Quality", "is_duplicate")  # the label columns of GLUE
 TEXTS: list[tuple[str, ...]] = [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")]
-TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  # QNLI has both of the last but one
-SPLITS = ("validation", "validation_matched", "test", "train")  # which is taken where none is named
+TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  # QNLI has a question and a sentence
+SPLITS = ("validation", "validation_matched", "test", "train")  # the first that exists is the default
 FORMATS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 
 log = logging.getLogger(__name__)
 
 
 def named(source: str | Path) -> bool:
-    """Whether this is a dataset and no file: a folder of its formats, or a name such as `wmt14/de-en:test`."""
+    """Return whether `source` is a dataset: a folder of its formats, or a name such as `wmt14/de-en:test`."""
     place, _ = _split(source)
     if Path(source).is_file():
         return False
@@ -32,12 +32,21 @@ def named(source: str | Path) -> bool:
 
 
 def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None = None) -> Iterable[Sentence]:
-    """The sentences of a dataset, fetched while they are gone through.
+    """Stream the sentences of a dataset.
 
-    A column of translations gives pairs, in the order in which the name has the languages (`de-en`), otherwise texts
-    and labels are looked for under the names of GLUE; `columns` (one or two) and `label` are others. The split is the
-    one after a colon, otherwise the first there is of validation, test, train. Raises ModuleNotFoundError without
-    `datasets`, ValueError for what cannot be found or has no such columns or split.
+    Args:
+        source: Name on the Hub (`wmt14/de-en:test`) or a folder; the split follows a colon. By default it is the first
+            of validation, test, train.
+        columns: One text column or two; by default the translations, or the text columns of GLUE.
+        label: The label column; by default that of GLUE.
+
+    Returns:
+        The sentences, fetched on iteration. Translations are ordered as the languages in the name (`de-en`).
+
+    Raises:
+        ValueError: If the dataset, the split or a column does not exist.
+
+    Without the package `datasets`, ModuleNotFoundError is raised.
     """
     rows = _rows(*_split(source))
     names = list(rows.features or next(iter(rows)))
@@ -46,8 +55,8 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
     texts = columns or next((known for known in (*TEXTS, ("text",)) if {*known} <= {*names}), ())
     label = label or next((name for name in LABELS if name in names), None)
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:
-        lacking = f"no column {', '.join(columns)}" if columns else "no text column that is known by its name"
-        raise ValueError(f"dataset {source} has {lacking}; it has {', '.join(names)}; give text= and label= of these")
+        fault = f"no column {', '.join(columns)}" if columns else "no known text column"
+        raise ValueError(f"dataset {source} has {fault}: got {', '.join(names)}; give text= and label= from these")
     return (_sentence(row, texts, label) for row in rows)
 
 
@@ -57,35 +66,35 @@ def _split(source: str | Path) -> tuple[str, str | None]:
 
 
 def _rows(place: str, split: str | None) -> Any:
-    """The rows of a split, as a stream."""
+    """Stream the rows of a split."""
     if find_spec("datasets") is None:
         raise ModuleNotFoundError(
-            f"{place} is not a file; if it is a dataset, install what reads it: pip install 'headroles[data]'"
+            f"{place} is not a file; if it is a dataset, install its reader: pip install 'headroles[data]'"
         )
     import datasets
 
     first, _, config = place.rpartition("/")
-    ways = [(place,)] if Path(place).is_dir() or not first else [(place,), (first, config)]
+    arguments = [(place,)] if Path(place).is_dir() or not first else [(place,), (first, config)]
     faults = []
-    for way in ways:
+    for names in arguments:
         try:
-            found = datasets.load_dataset(*way, streaming=True)
+            splits = datasets.load_dataset(*names, streaming=True)
         except (OSError, ValueError) as error:
             faults.append(str(error).partition("\n")[0])
             continue
-        chosen = split or next((name for name in SPLITS if name in found), next(iter(found)))
-        if chosen not in found:
-            raise ValueError(f"dataset {place} has no split {chosen!r}; it has {', '.join(found)}")
+        chosen = split or next((name for name in SPLITS if name in splits), next(iter(splits)))
+        if chosen not in splits:
+            raise ValueError(f"dataset {place} has no split {chosen!r}; it has {', '.join(splits)}")
         log.info("%s: split %s", place, chosen)
-        return found[chosen]
+        return splits[chosen]
     raise ValueError(f"no dataset {place!r}, and no file of that name: {'; '.join(faults)}")
 
 
 def _pair(translation: Mapping[str, str], source: str) -> Sentence:
-    named = re.findall(r"\b([a-z]{2,3})-([a-z]{2,3})\b", source)
-    ordered = next((pair for pair in named if {*pair} == {*translation}), tuple(translation))
-    one, other = (translation[language] or "" for language in ordered)
-    return Sentence(one.strip(), target=Sentence(other.strip()))
+    pairs = re.findall(r"\b([a-z]{2,3})-([a-z]{2,3})\b", source)
+    languages = next((pair for pair in pairs if {*pair} == {*translation}), tuple(translation))
+    text, target = (translation[language] or "" for language in languages)
+    return Sentence(text.strip(), target=Sentence(target.strip()))
 
 
 def _sentence(row: Mapping[str, Any], texts: tuple[str, ...], label: str | None) -> Sentence:

@@ -1,4 +1,4 @@
-"""Lines of a file, plain or gzipped: one is held at a time, and none may be longer than a limit (no torch)."""
+"""Lines of a plain or gzipped file, one in memory at a time and none longer than a limit (no torch)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-LONGEST = 2**20  # bytes of a line: a file of one endless line would be held whole
+LONGEST = 2**20  # bytes of a line; bounds the memory
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a file, of which only "\\n" ends one. The rest of a file is not read before it is asked for.
+    r"""Read the lines of a file lazily; only "\n" ends a line.
 
-    Raises ValueError with the path and the line for what is not UTF-8, no gzip though its name ends in `.gz`, or a line
-    of more than `LONGEST` bytes.
+    Args:
+        path: The file; gzipped if the name ends in `.gz`.
+
+    Yields:
+        Each line without its end, and without a byte order mark.
+
+    Raises:
+        ValueError: If the file is not UTF-8, not gzip though its name ends in `.gz`, or has a line of more than
+            `LONGEST` bytes; with the path and the line.
     """
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         number, start = 0, b""

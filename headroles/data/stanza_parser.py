@@ -1,4 +1,4 @@
-"""Text -> sentences with dependency trees, parsed by Stanza and kept as CoNLL-U beside the text."""
+"""Dependency trees by Stanza for the sentences of a corpus, stored as CoNLL-U beside the text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Side = Literal["source", "target"]
 Download = Literal["missing", "never"]
 
 log = logging.getLogger(__name__)
-_PROCESSORS = "tokenize,pos,lemma,depparse"  # Stanza adds mwt where the language has multiword tokens
-_CHUNK = 512  # sentences between two steps of the progress bar
+_PROCESSORS = "tokenize,pos,lemma,depparse"  # Stanza adds mwt for languages with multiword tokens
+_CHUNK = 512  # sentences per step of the progress bar
 
 
 def parse(
@@ -35,42 +35,59 @@ def parse(
     cache: bool = True,
     output: str | Path | None = None,
 ) -> Corpus:
-    """Give each sentence of a text file (any that `read` takes) or corpus a dependency tree by Stanza (Qi et al. 2020).
+    """Parse each sentence of a corpus with Stanza (Qi et al. 2020).
 
-    Each line is one sentence, never split. `side="target"` parses the translations; targets, labels and second texts
-    are kept. A sentence for which Stanza finds no tree, or several, is left out on both sides; their number is logged.
-    `models` is a Stanza folder (default: Stanza's own). `download="missing"`, the default without `models`, lets Stanza
-    fetch what is not there; `"never"`, the default with `models`, stays offline. `gpu=None`: if there is one.
-    The trees of a file are kept beside it as `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and
-    read from there the next time, unless `cache` is False. `output` is one more CoNLL-U file to write the trees to.
-    Raises ValueError or FileNotFoundError before anything is parsed: no text, trees already there, no such model.
+    Each line is one sentence and is never split. A sentence for which Stanza finds no tree, or several, is left out on
+    both sides; their number is logged. Targets, labels and second texts are kept.
+
+    Args:
+        source: A corpus without trees, or a file that `read` takes. The trees of a file are stored beside it as
+            `<file>.<language>.<hash of texts, models, Stanza's version>.conllu` and read from there the next time.
+        language: Language of the text, as Stanza names it.
+        models: Folder of Stanza models; by default Stanza's own.
+        side: "source", or "target" to parse the translations.
+        download: "missing" lets Stanza fetch missing models, and is the default without `models`; "never", the default
+            with `models`, stays offline.
+        gpu: Whether to use a GPU; None: if there is one.
+        cache: Whether to store and reuse the trees of a file.
+        output: An additional CoNLL-U file to write the trees to.
+
+    Returns:
+        A corpus of the same name with trees on one side.
+
+    Raises:
+        ValueError: Before anything is parsed, if there is no text, trees already exist, or a model is missing; and if
+            Stanza finds no tree at all.
+
+    A missing file or model folder raises FileNotFoundError.
     """
-    for name, given, known in (("side", side, get_args(Side)), ("download", download, (None, *get_args(Download)))):
-        if given not in known:
-            raise ValueError(f"unknown {name} {given!r}; known: {', '.join(map(repr, known))}")
+    for name, value, known in (("side", side, get_args(Side)), ("download", download, (None, *get_args(Download)))):
+        if value not in known:
+            raise ValueError(f"unknown {name} {value!r}; known: {', '.join(map(repr, known))}")
     corpus = source if isinstance(source, Corpus) else read(source)
     texts = [_text(corpus, number, side) for number in range(len(corpus))]
     download = download or ("missing" if models is None else "never")
     folder = None if models is None else Path(models)
     _check(texts, corpus, language, folder, download, output)
-    kept = None if isinstance(source, Corpus) or not cache else _beside(Path(source), language, folder, texts)
-    before = _kept(kept)
-    trees = _made(texts, language, folder, download, gpu) if before is None else before
-    found = [trees[text] for text in texts if text in trees]
-    if not found:
+    path = None if isinstance(source, Corpus) or not cache else _cache_path(Path(source), language, folder, texts)
+    cached = _cached(path)
+    trees = _parsed(texts, language, folder, download, gpu) if cached is None else cached
+    parsed = Corpus(corpus.name, tuple(trees[text] for text in texts if text in trees))
+    if not len(parsed):
         raise ValueError(f"Stanza found no tree in any of the {len(texts)} sentences of corpus {corpus.name!r}")
-    if len(found) < len(texts):
+    if missing := len(texts) - len(parsed):
         first = next(number for number, text in enumerate(texts, 1) if text not in trees)
-        missing = len(texts) - len(found)
         log.warning(
             "left out %d of %d sentences: Stanza gave no tree, or several; first: %d", missing, len(texts), first
         )
-    if kept is not None and before is None:
-        _keep(Corpus(corpus.name, tuple(found)), kept)
+    if path is not None and cached is None:
+        _store(parsed, path)
     if output is not None:
-        write(Corpus(corpus.name, tuple(found)), output)
+        write(parsed, output)
     pairs = zip(corpus, texts, strict=True)
-    return Corpus(corpus.name, tuple(_grown(one, trees[text], side) for one, text in pairs if text in trees))
+    return Corpus(
+        corpus.name, tuple(_with_tree(sentence, trees[text], side) for sentence, text in pairs if text in trees)
+    )
 
 
 def _text(corpus: Corpus, number: int, side: Side) -> str:
@@ -80,7 +97,7 @@ def _text(corpus: Corpus, number: int, side: Side) -> str:
     if sentence.has_tree:
         raise ValueError(
             f"sentence {number + 1} of corpus {corpus.name!r} already has a tree on its {side} side; "
-            "to parse it anew, give a corpus of its text alone"
+            "to parse it again, give a corpus of its text alone"
         )
     return sentence.text
 
@@ -88,13 +105,13 @@ def _text(corpus: Corpus, number: int, side: Side) -> str:
 def _check(
     texts: list[str], corpus: Corpus, language: str, models: Path | None, download: Download, output: str | Path | None
 ) -> None:
-    """Raise now what would otherwise be found out after hours of parsing."""
+    """Raise, before hours of parsing, for texts, models and outputs that cannot be used."""
     if not any(map(str.strip, texts)):
         raise ValueError(f"corpus {corpus.name!r} has no text to parse: {len(texts)} sentences")
     if output is not None:
         folder = Path(output).parent
         if Path(output).is_dir() or (folder.exists() and not os.access(folder, os.W_OK)):
-            raise ValueError(f"output {output} cannot be written; give the name of a file in a folder that can")
+            raise ValueError(f"output {output} is not writable; name a file in a writable folder")
     if models is None or download == "missing":
         return
     resources = models / "resources.json"
@@ -108,8 +125,8 @@ def _check(
         raise ValueError(f"no Stanza models for language {language!r} in {models}; known: {', '.join(known)}")
 
 
-def _beside(path: Path, language: str, models: Path | None, texts: list[str]) -> Path:
-    """Where the trees of a file are kept: another text, model or version of Stanza has another place."""
+def _cache_path(path: Path, language: str, models: Path | None, texts: list[str]) -> Path:
+    """File of the stored trees, named by a hash of the texts, the models and Stanza's version."""
     digest = hashlib.sha256(f"{version('stanza')}\n{language}\n".encode())
     for file in sorted((models / language).rglob("*.pt")) if models else ():
         with file.open("rb") as content:
@@ -118,30 +135,31 @@ def _beside(path: Path, language: str, models: Path | None, texts: list[str]) ->
     return path.with_name(f"{path.name}.{language}.{digest.hexdigest()[:12]}.conllu")
 
 
-def _kept(path: Path | None) -> dict[str, Sentence] | None:
+def _cached(path: Path | None) -> dict[str, Sentence] | None:
     if path is None or not path.exists():
         return None
     try:
         return {tree.text: tree for tree in read(path)}
     except ValueError as error:
-        log.warning("parsing again, because the kept trees cannot be read: %s", error)
+        log.warning("parsing again, because the stored trees cannot be read: %s", error)
         return None
 
 
-def _keep(trees: Corpus, path: Path) -> None:
+def _store(trees: Corpus, path: Path) -> None:
     try:
         write(trees, path)
-    except (OSError, ValueError) as error:  # the trees themselves are there: returned, though not kept
-        log.warning("the trees are not kept for the next time: %s", error)
+    except (OSError, ValueError) as error:  # the trees are returned all the same
+        log.warning("the trees are not stored for the next time: %s", error)
 
 
-def _made(
+def _parsed(
     texts: list[str], language: str, models: Path | None, download: Download, gpu: bool | None
 ) -> dict[str, Sentence]:
+    """The tree of each distinct text, with the global generator of torch restored: Stanza draws from it."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):  # Stanza draws from the global generator when it loads and when it parses
-        return _parsed(texts, _pipeline(language, models, download, gpu))
+    with torch.random.fork_rng(devices=[]):
+        return _trees(texts, _pipeline(language, models, download, gpu))
 
 
 def _pipeline(language: str, models: Path | None, download: Download, gpu: bool | None) -> Any:
@@ -168,11 +186,11 @@ def _pipeline(language: str, models: Path | None, download: Download, gpu: bool 
         ) from error
 
 
-def _parsed(texts: list[str], pipeline: Any) -> dict[str, Sentence]:
-    """The tree of each different text that has exactly one."""
+def _trees(texts: list[str], pipeline: Any) -> dict[str, Sentence]:
+    """The tree of each distinct text that has exactly one."""
     trees: dict[str, Sentence] = {}
-    different = [text for text in dict.fromkeys(texts) if text.strip()]
-    chunks = [different[at : at + _CHUNK] for at in range(0, len(different), _CHUNK)]
+    distinct = [text for text in dict.fromkeys(texts) if text.strip()]
+    chunks = [distinct[at : at + _CHUNK] for at in range(0, len(distinct), _CHUNK)]
     for chunk in track(chunks, "parsing sentences", total=len(chunks)):
         # a line break would end Stanza's sentence; a space keeps the characters where they are
         documents = pipeline.bulk_process([text.replace("\n", " ") for text in chunk])
@@ -183,19 +201,19 @@ def _parsed(texts: list[str], pipeline: Any) -> dict[str, Sentence]:
 
 
 def _tree(text: str, parsed: Any) -> Sentence:
-    """A sentence from one of Stanza's; a multiword token follows the rule of `conllu.spans`."""
-    found: list[Span | None] = []
+    """A sentence from Stanza's; multiword tokens as in `conllu.spans`."""
+    word_spans: list[Span | None] = []
     for token in parsed.tokens:
         surface = text[token.start_char : token.end_char]
-        # one word may be written differently by Stanza (spaces inside, <UNK> for a very long one): it is its token
+        # Stanza may change a single word (spaces inside, <UNK> for a very long one): use the text of its token
         forms = [word.text for word in token.words] if len(token.words) > 1 else [surface]
-        found += spans(token.start_char, surface, forms)
+        word_spans += spans(token.start_char, surface, forms)
     heads = tuple(word.head - 1 for word in parsed.words)
-    return Sentence(text, tuple(found), heads, tuple(word.deprel for word in parsed.words))
+    return Sentence(text, tuple(word_spans), heads, tuple(word.deprel for word in parsed.words))
 
 
-def _grown(sentence: Sentence, tree: Sentence, side: Side) -> Sentence:
+def _with_tree(sentence: Sentence, tree: Sentence, side: Side) -> Sentence:
     """The sentence with the tree on one side."""
     if side == "target" and sentence.target is not None:
-        return replace(sentence, target=_grown(sentence.target, tree, "source"))
+        return replace(sentence, target=_with_tree(sentence.target, tree, "source"))
     return replace(sentence, spans=tree.spans, heads=tree.heads, relations=tree.relations)

@@ -1,4 +1,4 @@
-"""Corpora read while they are used: files of any length, in parts of constant size (no torch)."""
+"""Streaming corpora: files of any length, read in parts of constant size (no torch)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,27 @@ from headroles.data.hf_datasets import LABELS
 from headroles.data.lines import lines
 from headroles.data.readers import stem, suffix
 
-PART = 4096  # sentences that are held, tokenised and sorted by length at once
+PART = 4096  # sentences in memory at once
 
 
 class StreamingCorpus:
-    """The sentences of one file, or of two whose lines correspond, read anew each time they are gone through.
+    """Sentences of one or two files, read again on every iteration.
 
-    One sentence a line, `.conllu` with trees, `.tsv` two columns that translate each other; `.gz` is unpacked. Blank
-    lines, and pairs with a blank side, are left out; a line may have 1 MiB. `part` sentences are held, tokenised and
-    sorted at once. `limit` is how many of the first sentences to read; the rest of a file is then left alone.
+    The lines of two files correspond.
+
+    One sentence a line; `.conllu` has trees, `.tsv` two columns that are translations of each other; `.gz` is unpacked.
+    Blank lines, and pairs with a blank side, are left out. A line may have 1 MiB.
+
+    Args:
+        source: The file.
+        target: File of the translations.
+        name: Name of the corpus; by default from the files' names.
+        part: Number of sentences that are in memory, tokenised and sorted by length at once.
+        limit: Number of sentences to read from the beginning; the rest of the file is left unread.
+
+    Raises:
+        ValueError: If `limit` is below 1.
+        FileNotFoundError: If a file does not exist.
     """
 
     def __init__(
@@ -50,7 +62,7 @@ class StreamingCorpus:
 
     @cached_property
     def hash(self) -> str:
-        """12 hexadecimal digits of the SHA-256 of the files as they lie there; with a limit, of the sentences."""
+        """First 12 hexadecimal digits of the SHA-256 of the files; with a limit, of the sentences."""
         if self.limit is not None:
             return digested(self)
         digest = hashlib.sha256()
@@ -60,7 +72,7 @@ class StreamingCorpus:
         return digest.hexdigest()[:12]
 
     def __iter__(self) -> Iterator[Sentence]:
-        """The sentences. Raises ValueError with the path and the line where a file cannot be read on."""
+        """Iterate over the sentences; ValueError with path and line where a file is malformed."""
         return islice(self._all(), self.limit)
 
     def _all(self) -> Iterator[Sentence]:
@@ -71,7 +83,14 @@ class StreamingCorpus:
         return (sentence for sentence in _side(self.source) if sentence.text)
 
     def parts(self) -> Iterator[Corpus]:
-        """The sentences as corpora of `part`, one after the other. Raises ValueError if there is no sentence."""
+        """Iterate over corpora of `part` sentences.
+
+        Yields:
+            The next part, under the name of the whole corpus.
+
+        Raises:
+            ValueError: If there is no sentence.
+        """
         sentences, empty = iter(self), True
         while part := tuple(islice(sentences, self.part)):
             empty = False
@@ -80,14 +99,14 @@ class StreamingCorpus:
             raise ValueError(f"{', '.join(map(str, self._files))}: expected at least one sentence")
 
     def _pairs(self, sources: Iterator[Sentence], targets: Iterator[Sentence]) -> Iterator[Sentence]:
-        for number, (one, other) in enumerate(zip_longest(sources, targets), 1):
-            if one is None or other is None:
+        for number, (source, target) in enumerate(zip_longest(sources, targets), 1):
+            if source is None or target is None:
                 raise ValueError(
-                    f"{self.source if one is None else self.target} ends before sentence {number}; parallel files "
+                    f"{self.source if source is None else self.target} ends before sentence {number}; parallel files "
                     "need the same number, the n-th of one translating the n-th of the other"
                 )
-            if one.text and other.text:
-                yield replace(one, target=other)
+            if source.text and target.text:
+                yield replace(source, target=target)
 
     def _rows(self) -> Iterator[Sentence]:
         rows = ((number, line) for number, line in enumerate(lines(self.source), 1) if line.strip())

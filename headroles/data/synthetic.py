@@ -1,10 +1,10 @@
-"""The embedded corpus: a grammar writes English sentences with gold trees, and translates them into a made-up language.
+"""Synthetic corpora: English sentences with gold trees, their translations into a made-up language, repeated tokens.
 
-English verbs stand in forms that hide the subject's number ("saw", "had seen", "could see"); nouns show it. The made-up
+English verbs have forms that hide the subject's number ("saw", "had seen", "could see"); nouns show it. The made-up
 language hides it on nouns and shows it on verbs and adjectives, so a translator must find the subject of each verb:
 
-    order      verb last, its auxiliary before it, all else in the English order; but what stands before a noun, an
-               adjective or an adverb comes after it, mirrored: "for my old dog" becomes "dog old my for"
+    order      verb last, its auxiliary before it, otherwise the English order; but the words before a noun, an
+               adjective or an adverb follow it, mirrored: "for my old dog" becomes "dog old my for"
     noun       stem-case: -o subject, -am or -esh object (the verb decides), -ir with an adposition, -un genitive
     verb       stem-agreement with its subject in number and gender; every fourth has a particle, a word of its own
     adjective  stem-agreement with its noun in number and gender
@@ -44,11 +44,11 @@ _VERB = (("el", "eln"), ("or", "orn"))  # by the subject's gender, singular and 
 
 @dataclass(eq=False)
 class _Word:
-    """A word and the phrases it governs on either side, in the order in which they are written."""
+    """A word and the phrases it governs on either side, in written order."""
 
     form: str
     relation: str
-    lemma: str = ""  # the form where it is not given
+    lemma: str = ""  # by default the form
     part: Part = "other"
     plural: bool = False
     before: list[_Word] = field(default_factory=list)
@@ -66,12 +66,28 @@ class _Word:
 
 
 def synthetic_corpus(sentences: int = 1000, *, seed: int = 0, translated: bool = False) -> Corpus:
-    """The first `sentences` sentences of the toy grammar, each with its gold tree and, if asked, its translation.
+    """Generate English sentences with gold trees from the toy grammar.
 
     Sentence i depends on `seed` and i alone: a shorter corpus is the beginning of a longer one.
+
+    Args:
+        sentences: Number of sentences.
+        seed: Seed of the corpus.
+        translated: Whether each sentence has its translation into the made-up language, with a tree.
+
+    Returns:
+        A corpus named "toy".
+
+    Raises:
+        ValueError: If `sentences` is negative.
+
+    Example:
+        >>> from headroles import synthetic_corpus
+        >>> len(synthetic_corpus(10, translated=True))
+        10
     """
     if sentences < 0:
-        raise ValueError(f"a corpus cannot have {sentences} sentences; give 0 or more")
+        raise ValueError(f"sentences must be 0 or more; got {sentences}")
     return Corpus("toy", tuple(_sentence(Random(f"{seed} {i}"), translated) for i in range(sentences)))
 
 
@@ -83,7 +99,7 @@ def _sentence(rng: Random, translated: bool) -> Sentence:
 
 
 def _written(tree: _Word, target: Sentence | None = None) -> Sentence:
-    """The text of a tree with its spans and heads; no space before punctuation."""
+    """Sentence of a tree, with spans and heads; no space before punctuation."""
     words = list(tree)
     place = {id(word): i for i, word in enumerate(words)}
     heads, text, spans = [-1] * len(words), "", []
@@ -97,7 +113,7 @@ def _written(tree: _Word, target: Sentence | None = None) -> Sentence:
 
 
 def _whole(rng: Random) -> _Word:
-    """A main clause, now and then with a subordinate clause before or after it."""
+    """A main clause, sometimes with a subordinate clause before or after it."""
     verb = _clause(rng, "root")
     if rng.random() < 0.15 and not any(child.relation == "ccomp" for child in verb.after):
         second = _clause(rng, "advcl", mark=_draw(rng, synthetic_lexicon.MARKS))
@@ -111,7 +127,7 @@ def _whole(rng: Random) -> _Word:
 
 
 def _clause(rng: Random, relation: str, *, mark: str = "") -> _Word:
-    """A verb with all it governs; a clause with a mark before it has no other clause in it."""
+    """A verb with all it governs; a clause with a mark before it contains no other clause."""
     saying = not mark and rng.random() < 0.1
     verbs, objects = (synthetic_lexicon.SAYING, ()) if saying else rng.choice(_FRAMES)
     verb = _verb(rng, relation, verbs)
@@ -120,27 +136,27 @@ def _clause(rng: Random, relation: str, *, mark: str = "") -> _Word:
         verb.after.append(_clause(rng, "ccomp", mark="that"))
     if objects:
         verb.after.append(_noun(rng, "obj", objects, tail=0.0 if mark else 0.25))
-    _modify(rng, verb, closed=any(inner.part == "verb" for word in verb.after for inner in (word, *word.after)))
+    _modify(rng, verb, clause_follows=any(inner.part == "verb" for word in verb.after for inner in (word, *word.after)))
     if mark:
         verb.before.insert(0, _Word(mark, "mark"))
     return verb
 
 
-def _modify(rng: Random, verb: _Word, *, closed: bool) -> None:
-    """Add an adverb and a phrase of place or purpose; neither comes last where the clause before it would take it."""
+def _modify(rng: Random, verb: _Word, *, clause_follows: bool) -> None:
+    """Add an adverb and a phrase of place or purpose, not at the end if a clause before it would absorb it."""
     place = rng.choices(("none", "first", "second", "near", "last"), (26, 22, 8, 14, 30))[0]
     if place != "none":
         adverb = _modifier(rng, "advmod", "adverb", synthetic_lexicon.ADVERBS)
-        if place == "last" and not closed:
+        if place == "last" and not clause_follows:
             verb.after.append(adverb)
         else:
             verb.before.insert({"first": 0, "second": 1}.get(place, len(verb.before)), adverb)
-    if not closed and rng.random() < 0.3:
+    if not clause_follows and rng.random() < 0.3:
         verb.after.append(_phrase(rng, "obl"))
 
 
 def _verb(rng: Random, relation: str, verbs: Sequence[str]) -> _Word:
-    """A verb in the past tense, or behind an auxiliary: no form shows the subject's number."""
+    """A verb in the past tense, or with an auxiliary: no form shows the subject's number."""
     base, past, participle = synthetic_lexicon.forms(_draw(rng, verbs))
     if rng.random() < 0.65:
         return _Word(past, relation, base, "verb")
@@ -176,7 +192,7 @@ def _before_noun(rng: Random, noun: _Word) -> list[_Word]:
 
 
 def _modifier(rng: Random, relation: str, part: Part, words: Sequence[str]) -> _Word:
-    """An adjective or adverb, now and then with "very" before it."""
+    """An adjective or adverb, sometimes with "very" before it."""
     word = _Word(_draw(rng, words), relation, part=part)
     if rng.random() < 0.07:
         word.before.append(_Word(_draw(rng, synthetic_lexicon.DEGREES), "advmod", part="adverb"))
@@ -209,7 +225,7 @@ def _relative(rng: Random, noun: _Word, nouns: Sequence[str]) -> _Word:
 
 
 def _draw(rng: Random, words: Sequence[str]) -> str:
-    """A word of a list, its probability falling with its rank as Zipf and Mandelbrot have it."""
+    """Draw a word of a list, its probability falling with its rank after Zipf and Mandelbrot."""
     return rng.choices(words, cum_weights=synthetic_lexicon.zipf(len(words)))[0]
 
 
@@ -259,15 +275,31 @@ LENGTH = 25  # tokens of one half
 def repeated_tokens(
     tokenizer: PreTrainedTokenizerBase, count: int = 100, *, length: int = LENGTH, seed: int = 0
 ) -> Corpus:
-    """`count` sequences of `length` random tokens and the same once more, after the tokenizer's BOS if it has one.
+    """Draw sequences of random tokens that are repeated once.
 
-    No token occurs twice in one half, none is special (Olsson et al. 2022). They are given as ids: as text they might
-    be cut into other tokens. Raises ValueError if the vocabulary has fewer tokens than `length`.
+    They measure induction heads (Olsson et al. 2022).
+
+    No token occurs twice in one half, none is special. The tokenizer's BOS precedes them if it has one. They are given
+    as ids, because a tokenizer might split their text into other tokens.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        count: Number of sequences.
+        length: Tokens of one half.
+        seed: Seed of the draw.
+
+    Returns:
+        A corpus of `Tokens`.
+
+    Raises:
+        ValueError: If the vocabulary has fewer than `length` tokens that are not special.
     """
     added = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     plain = sorted({*tokenizer.get_vocab().values()} - added)
     if len(plain) < length:
-        raise ValueError(f"the vocabulary has {len(plain)} tokens that are not special; give a length of at most that")
+        raise ValueError(
+            f"length is too large: got {length}; expected at most {len(plain)}, the tokens that are not special"
+        )
     start = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
     rng = Random(seed)
     halves = [tuple(rng.sample(plain, length)) for _ in range(count)]

@@ -14,6 +14,7 @@ import pandas as pd
 from headroles.data.corpus import Corpus
 from headroles.experiments.score_study import measure
 from headroles.tables import frame
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def compare(
 
     study.keep("curves", recipe, drawn)
     area = study.keep("areas", recipe, lambda: areas(drawn()))
-    frame.save_table(found, study.path("agreement"))
+    save_table(found, study.path("agreement"))
     return found, area
 
 

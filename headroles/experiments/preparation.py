@@ -19,6 +19,8 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import read, write
 from headroles.data.stanza_parser import Download, parse
 from headroles.tables import frame
+from headroles.tables.files import beside
+from headroles.tables.io import save_table
 from headroles.training.marian import pieced
 
 Fault = Literal["not text", "too long", "twice", "also held out"]
@@ -92,7 +94,7 @@ def prepare(
         raise ValueError(f"no pair is left for {empty}; left out were: {why}")
     if not all(one.has_tree for one in treed):
         treed = [*parse(Corpus("parsed", tuple(treed)), language=language, models=models, download=download)]
-    draft = frame.beside(place.absolute())
+    draft = beside(place.absolute())
     try:
         table = _written(draft, rows, treed, pieces, faults, [*pairs, *filter(None, (other, parsed))], seed)
         place.mkdir(parents=True, exist_ok=True)
@@ -202,7 +204,7 @@ def _written(
         sources=",".join(f"{one.name} {one.hash}" for one in sources), seed=seed, headroles=version("headroles")
     )
     table.attrs["signatures"] = {"pairs": text}
-    frame.save_table(table, place / COUNTS)
+    save_table(table, place / COUNTS)
     return table
 
 

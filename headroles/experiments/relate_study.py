@@ -15,6 +15,7 @@ from headroles.analysis.prediction import predict_outcome, predicts
 from headroles.analysis.role_persistence import role_changes
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 
 log = logging.getLogger(__name__)
@@ -39,23 +40,23 @@ def relate_study(
     in which a head stays. `only` keeps outcomes that begin, or whose brackets begin, with one of these words. Raises
     FileNotFoundError, or ValueError as `hr.relate`.
     """
-    told = frame.load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
+    told = load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
     measured = _joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
     found = relate(told, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
     study.remove(study.claim("relate", frame.provenance(found, "role")))
     for old in study.names():
         if old.partition("-")[0] in ("odds", "predictors", "drift"):
             study.path(old).unlink()  # of other outcomes
-    frame.save_table(found, study.path("relate"))
+    save_table(found, study.path("relate"))
     survival = [name for name in dict.fromkeys(found["outcome"]) if re.fullmatch(r"survival\[[^\]]*\]", name)]
     own = measured.loc[told.index]
     sure = [name for name in survival if set(values(own, name).dropna()) == {0.0, 1.0}]
     if sure:
-        frame.save_table(survival_odds(told, own, names=sure), study.path("odds"))
+        save_table(survival_odds(told, own, names=sure), study.path("odds"))
     if survival and any(map(predicts, map(str, own))):
-        frame.save_table(predict_outcome(own, own, of=survival, seed=seed), study.path("predictors"))
+        save_table(predict_outcome(own, own, of=survival, seed=seed), study.path("predictors"))
     for strategy, tables in _left(outcomes).items():
-        frame.save_table(role_changes(told, tables), study.path(f"drift-{strategy}"))
+        save_table(role_changes(told, tables), study.path(f"drift-{strategy}"))
     return found
 
 
@@ -74,7 +75,7 @@ def _joined(places: Sequence[str | Path]) -> pd.DataFrame:
     """The columns of several studies or files, each once."""
     tables: list[pd.DataFrame] = []
     for place in places:
-        table = frame.load_table(place) if Path(place).is_file() else Study(place).scores()
+        table = load_table(place) if Path(place).is_file() else Study(place).scores()
         twice = [name for one in tables for name in one if name in table]
         if twice:
             log.info("%s: %d columns that an earlier study has are left out", place, len(twice))

@@ -30,6 +30,7 @@ from headroles.scores import Relevance
 from headroles.scores.runner import DEFAULT
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.io import save_table
 from headroles.tables.study import ONE_MODEL, Study
 from headroles.training.marian import marian
 from headroles.training.trainer import HISTORY, train
@@ -155,14 +156,14 @@ class _Replication:
         rows = pd.Series({one: done[one] for one in STAGES if one in done}, name="seconds", dtype=float)
         table = rows.rename_axis("stage").to_frame()
         table.attrs = {"recipe": self.text, "signatures": {"seconds": f"{self.text}|headroles:{version('headroles')}"}}
-        frame.save_table(table, self.study.path("stages"))
+        save_table(table, self.study.path("stages"))
 
     def train(self) -> None:
         """The model, trained from nothing."""
         model = loading.place(self.recipe.model(self.tokenizer))
         options = self.recipe.training()
         history = train(model, self.tokenizer, self.data.train, self.place, held_out=self.data.dev, **options)
-        frame.save_table(history, self.study.path("history"))
+        save_table(history, self.study.path("history"))
         _drop_checkpoints(self.place)
 
     def score(self) -> None:
@@ -187,7 +188,7 @@ class _Replication:
         for name, part in (("other", self.data.other), ("test", self.data.test)):
             if part is not None:
                 found = evaluate(self.model, self.tokenizer, part, ["loss", "bleu", "chrf"], **options)
-                frame.save_table(found, self.study.path(f"evaluation-{name}"))
+                save_table(found, self.study.path(f"evaluation-{name}"))
 
     def prune_encoder(self) -> None:
         """Gates on the encoder's heads, the decoder frozen (Voita et al. 2019, Figs. 7 and 8)."""

@@ -15,6 +15,7 @@ from headroles.data.streaming import StreamingCorpus
 from headroles.plots.gallery import DRAWN, figures, save
 from headroles.tables import frame
 from headroles.tables.files import check_ours, mark_of
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.Data
     if not study.has("heads"):
         raise FileNotFoundError(f"no score table in {study.folder}; make it with headroles score")
     table = role_rules.roles(study.load("heads"), thresholds=thresholds)
-    frame.save_table(table, study.path("roles"))
+    save_table(table, study.path("roles"))
     return table
 
 

@@ -17,6 +17,7 @@ from headroles.experiments.compare_scores import agreement
 from headroles.models import loading
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 
@@ -58,7 +59,7 @@ def dynamics(
     study.remove(gone)
     for name, made in (("dynamics-curves", curves), ("dynamics-order", ordered)):
         made.attrs["signatures"] = dict.fromkeys(map(str, made.columns), parts[-1].attrs["signatures"]["value"])
-        frame.save_table(made, study.path(name))
+        save_table(made, study.path(name))
     return curves, ordered
 
 

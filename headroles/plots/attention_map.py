@@ -1,4 +1,4 @@
-"""Plots: tables in, matplotlib Axes out; nothing is shown or saved, what is drawn is exactly the table (no torch)."""
+"""Figures of attention: weights on one sentence, dependency offsets and accuracy, ablation curves (no torch)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headroles.plots.matrix import TITLES, font, new_axes, of_kind, said, short
+from headroles.plots.axes import OUTSIDE, TITLES, font, needs, new_axes, of_kind, said
+from headroles.plots.matrix import short
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
@@ -17,11 +18,25 @@ if TYPE_CHECKING:
 
 
 def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | None = None) -> Axes:
-    """Draw one head on one sentence: `weights` has a row for each query token and a column for each key token."""
+    """Draw the attention weights of one head on one sentence.
+
+    Args:
+        weights: Table of `hr.attention_matrix`: a row per query token, a column per key token.
+        vmax: Upper end of the scale; by default the largest weight.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If `weights` is not a table.
+    """
     import seaborn as sns
 
     if not isinstance(weights, pd.DataFrame) or weights.empty:
-        raise ValueError(f"expected a DataFrame, a row per query token, a column per key token; got {said(weights)}")
+        raise ValueError(
+            f"not a table of weights: got {said(weights)}; expected a row per query token, a column per key token"
+        )
     keys, queries = ([str(token).replace("$", r"\$") for token in line] for line in (weights.columns, weights.index))
     cell = float(np.clip(7.5 / max(weights.shape), 0.16, 0.4))
     across, up = (0.08 / cell * max(map(len, line)) for line in (queries, keys))  # cells taken by the tokens
@@ -37,15 +52,27 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
 
 
 def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Draw how far heads are from their dependents (Voita et al. 2019, Fig. 3): one histogram per relation.
+    """Draw histograms of how far heads are from their dependents.
 
-    `table` is that of `hr.data.offsets`; offsets beyond `limit` are gathered at the ends.
+    See Voita et al. 2019, Fig. 3.
+
+    Args:
+        table: Table of `hr.data.offsets`.
+        limit: Offset in words beyond which counts are gathered at the ends.
+        axes: Axes to draw on, one per relation; by default those of a new figure.
+
+    Returns:
+        One axes per relation.
+
+    Raises:
+        ValueError: For another table, or another number of axes.
     """
     import matplotlib.pyplot as plt
     import seaborn as sns
 
-    if not isinstance(table, pd.DataFrame) or table.empty or not {"relation", "offset", "count", "share"} <= {*table}:
-        raise ValueError(f"expected a table with columns relation, offset, count, share; got {said(table)}")
+    needs(table, {"relation", "offset", "count", "share"}, "hr.data.offsets")
+    if table.empty:
+        raise ValueError(f"nothing to draw: got {said(table)}")
     parts = list(table.groupby("relation", sort=False))
     drawn = new_axes((4, 5), panels=len(parts)) if axes is None else list(np.ravel(np.asarray(axes)))
     if len(drawn) != len(parts):
@@ -65,9 +92,17 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
 
 
 def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the best head of each relation and way beside the best fixed offset (Voita et al. 2019, Fig. 4).
+    """Draw the best head of each dependency relation beside the best fixed offset.
 
-    n is over how many query words, where the table says.
+    Accuracies have 95 % intervals; n is the number of query words (Voita et al. 2019, Fig. 4).
+
+    Args:
+        heads: Table of `hr.score` with syntax.
+        kind: The kind of attention; may be left out if the table has one kind.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
     """
     import seaborn as sns
 
@@ -89,18 +124,22 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
 
 
 def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
-    """Draw what is left when heads are closed in several orders, with 95 % intervals (Michel et al. 2019, Fig. 3).
+    """Draw a metric against the share of ablated heads, with 95 % intervals.
 
-    `table` is that of `headroles.ablation_curve`. Orders called "random 0", "random 1" ... are one grey line, their mean,
-    in a band from the lowest to the highest.
+    Each line is one order of the heads (Michel et al. 2019, Fig. 3).
+
+    Args:
+        table: Table of `hr.ablation_curve`. Its orders "random 0", "random 1" ... are drawn as one grey line, their
+            mean, in a band from the lowest to the highest.
+        label: Name of the metric.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
     """
     import seaborn as sns
 
-    needed = {"order", "share", "value", "low", "high"}
-    if not isinstance(table, pd.DataFrame) or not needed <= set(table):
-        raise ValueError(
-            f"expected the table of headroles.ablation_curve ({', '.join(sorted(needed))}); got {said(table)}"
-        )
+    needs(table, {"order", "share", "value", "low", "high"}, "hr.ablation_curve")
     ax = new_axes((9, 12), cell=0.45, beside=3)[0] if ax is None else ax
     chance = table[table["order"].str.startswith("random ")].groupby("share")["value"].agg(["mean", "min", "max"])
     if len(chance):
@@ -114,21 +153,28 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
         part = named[named["order"] == name]
         ax.fill_between(part["share"], part["low"], part["high"], color=hue, alpha=0.15, linewidth=0)
         ax.plot(part["share"], part["value"], line, color=hue, marker=marker, markersize=4, label=str(name))
-    ax.set(xlabel="share of heads closed", ylabel=label, xlim=(0, 1))
-    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    ax.set(xlabel="share of heads ablated", ylabel=label, xlim=(0, 1))
+    ax.legend(**OUTSIDE)
     sns.despine(ax=ax)
     return ax
 
 
 def best_heads(table: Any) -> pd.DataFrame:
-    """The best head of each relation and way, with its interval, the best fixed offset, and over how many words.
+    """Find the best head of each dependency relation and way.
 
-    Raises ValueError for a table without syntax.
+    Args:
+        table: Table of `hr.score` with syntax, of one kind.
+
+    Returns:
+        One row per relation and way: accuracy with its interval, best fixed offset, number of words.
+
+    Raises:
+        ValueError: For a table without syntax.
     """
     names = [str(name) for name in table if str(name).startswith("syntax[") and str(name).endswith("]")]
     names = [name for name in names if table[name].notna().any()]
     if not names:
-        raise ValueError(f"no values of syntax; hr.score(..., ['syntax']) makes them; got {said(table)}")
+        raise ValueError(f"no values of syntax: got {said(table)}; make them with hr.score(..., ['syntax'])")
     rows = []
     for name in names:
         row = table.loc[table[name].idxmax()]

@@ -1,4 +1,4 @@
-"""Pictures: which figures the tables of a study allow, each drawn when its turn comes (no torch)."""
+"""Galleries: all figures that the tables of a study allow, drawn one at a time (no torch)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import pandas as pd
 
 from headroles.analysis import role_rules
 from headroles.tables import frame
-from headroles.tables.files import mark_of
-from headroles.tables.frame import KINDS, replacing
+from headroles.tables.files import mark_of, replacing
+from headroles.tables.frame import KINDS
 from headroles.tables.signatures import metric_of
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DRAWN = (  # the files `draw` may write
+DRAWN = (  # files that `score_study.draw` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
     *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
     *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
     *("relate.png", "odds.png", "predictors.png", "drift-*.png"),
 )
-MAPS = (  # columns worth a heatmap each, where a study has them
+MAPS = (  # columns that are drawn as heatmaps
     "confidence",
     "position[best]",
     "rarity",
@@ -43,7 +43,14 @@ MAPS = (  # columns worth a heatmap each, where a study has them
 
 
 def figures(study: Study) -> Iterator[tuple[str, Any]]:  # noqa: C901
-    """Every figure that the study's tables allow, one drawn after the other: the name of its file, and its Axes."""
+    """Draw every figure that a study's tables allow.
+
+    Args:
+        study: The study.
+
+    Yields:
+        File name without suffix, and axes; the next figure is drawn on demand.
+    """
     from headroles import plots
 
     if study.has("heads"):
@@ -57,9 +64,9 @@ def figures(study: Study) -> Iterator[tuple[str, Any]]:  # noqa: C901
         for kind in _kinds(table.filter(regex=r"^syntax\[[^.]*$")):
             yield f"dependency-{kind}", plots.dependency(table, kind=kind)
     if study.has("roles"):
-        told = study.load("roles")
-        for kind in _kinds(told[role_rules.names(told)].where(lambda held: held.astype(bool))):
-            yield f"roles-{kind}", plots.roles(told, kind=kind)
+        roles = study.load("roles")
+        for kind in _kinds(roles[role_rules.names(roles)].where(lambda held: held.astype(bool))):
+            yield f"roles-{kind}", plots.roles(roles, kind=kind)
     for name in study.names():
         if name.startswith("conservation-"):
             yield _slug(name), plots.conservation(study.load(name))
@@ -79,7 +86,17 @@ def figures(study: Study) -> Iterator[tuple[str, Any]]:  # noqa: C901
 
 
 def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
-    """Save the figure of `axes` in the format of the path's suffix, and close it; it notes that it is ours."""
+    """Save the figure of `axes`, marked as made by headroles, and release it.
+
+    Args:
+        axes: Any axes of the figure.
+        path: The file; its suffix is the format.
+        dpi: Resolution.
+        of: Digest of the weights that the figure is of.
+
+    Returns:
+        The path.
+    """
     import matplotlib.pyplot as plt
 
     figure: Any = axes.get_figure(root=True)
@@ -93,13 +110,13 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
 
 
 def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
-    """The figures of pruning."""
+    """Figures of pruning."""
     from headroles import plots
 
     for name in study.names():
         table, first = study.load(name), name.partition("-")[0]
-        gone = table[(table.filter(regex=r"\]$") == 0).any(axis=1)] if first == "survival" else table[:0]
-        kinds = list(table["kind"].unique()) if first == "functions" else _kinds(gone) if len(gone) else []
+        pruned = table[(table.filter(regex=r"\]$") == 0).any(axis=1)] if first == "survival" else table[:0]
+        kinds = list(table["kind"].unique()) if first == "functions" else _kinds(pruned) if len(pruned) else []
         if first == "sizes":
             yield _slug(name), plots.survival(table, label=_measured(table))
             yield _slug(f"{name} kinds"), plots.by_kind(table)
@@ -120,7 +137,7 @@ def _pruned(study: Study) -> Iterator[tuple[str, Any]]:
 
 
 def _related(study: Study) -> Iterator[tuple[str, Any]]:
-    """The figures of roles and outcomes; one that would be empty is not drawn."""
+    """Figures of roles and outcomes, except empty ones."""
     from headroles import plots
 
     for name in (name for name in study.names() if name.partition("-")[0] in ("relate", "odds", "predictors", "drift")):
@@ -136,13 +153,13 @@ def _related(study: Study) -> Iterator[tuple[str, Any]]:
 
 
 def _measured(curves: pd.DataFrame) -> str:
-    """What the curves are of, from their signature."""
+    """Name of the metric of curves, from their provenance."""
     name = metric_of(frame.provenance(curves, "value")) or "metric"
     return {"agreement": "agreement with the intact model", "bleu": "BLEU", "chrf": "chrF"}.get(name, name)
 
 
 def _kinds(table: pd.DataFrame) -> list[Any]:
-    """The kinds for which a table has any value."""
+    """Kinds for which a table has any value."""
     present = table.dropna(how="all").index.unique("kind")
     return [kind for kind in KINDS if kind in present]
 

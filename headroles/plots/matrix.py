@@ -1,15 +1,14 @@
-"""Maps of layers x heads: a measurement, or who does what, one cell per head (no torch)."""
+"""Maps of layers x heads: one measurement, or the roles of each head, one cell per head (no torch)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from headroles.analysis.role_rules import held, names
+from headroles.plots.axes import OUTSIDE, TITLES, font, kinds_of, new_axes, of_kind, said
 from headroles.plots.scales import scale
 from headroles.tables.frame import LEVELS, Kind
 from headroles.tables.kv_groups import ends
@@ -17,9 +16,8 @@ from headroles.tables.kv_groups import ends
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TITLES = {"enc-self": "encoder self-attention", "dec-self": "decoder self-attention", "cross": "cross-attention"}
-STABLE = 0.95  # a role kept in fewer of the bootstrap resamples is marked
-FAMILIES = {  # family of roles -> where such a head looks; their colours are fixed
+STABLE = 0.95  # a role found in a smaller share of the bootstrap resamples is marked
+FAMILIES = {  # family of roles -> where its heads attend; their colours are fixed
     "positional": "at a fixed offset",
     "syntactic": "along a dependency;\ns subject, o object, v verb, a adjective,\nn noun, adv adverb",
     "rare": "at the rarest token",
@@ -50,11 +48,28 @@ def heatmap(
 ) -> Axes:
     """Draw one measurement as layers x heads, layer 0 at the bottom.
 
-    `order="sorted"` puts the heads of each layer in descending order (Voita et al. 2019, Fig. 1a). `annotate` writes
-    the values, or a text per head, into the cells. The scale is that of the whole column, also where one `kind` is
-    drawn: it begins at 0, and is diverging around 0 for effects of ablation, in which red is harm by every metric, and
-    where values are negative. Heads that are not in the table stay blank, heads without a value are hatched. Lines
-    stand between groups of query heads that share keys and values.
+    Missing heads stay blank, heads without a value are hatched. Lines separate groups of query heads that share keys
+    and values.
+
+    Args:
+        values: A column of a head table.
+        kind: The kind of attention; may be left out if the table has one kind.
+        order: "head", or "sorted" for the heads of each layer in descending order (Voita et al. 2019, Fig. 1a).
+        annotate: True writes the values into the cells; a series writes its texts.
+        vmin: Lower end of the scale. The scale is that of the whole column, also if one `kind` is drawn.
+        vmax: Upper end of the scale.
+        cmap: Colour map. By default the scale begins at 0. It diverges around 0 for negative values and for effects of
+            ablation, where red is harm by every metric.
+        label: Label of the colour bar; by default the column's name.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import headroles as hr
+        >>> heads = hr.load_table("study/heads.parquet")  # doctest: +SKIP
+        >>> hr.plots.heatmap(heads["confidence"], kind="enc-self")  # doctest: +SKIP
     """
     shown, kind = of_kind(values, kind)
     _check(values)
@@ -81,11 +96,19 @@ def heatmap(
 
 
 def heatmaps(values: pd.Series[Any], **options: Any) -> list[Axes]:
-    """Draw the heatmap of each kind that has values, side by side on one scale; `options` are those of `heatmap`."""
+    """Draw the heatmap of each kind that has values, side by side on one scale.
+
+    Args:
+        values: A column of a head table.
+        **options: Options of `heatmap`.
+
+    Returns:
+        One axes per kind.
+    """
     _check(values)
     known: Any = values.dropna()
-    kinds, indices = _kinds(known), (known.index.get_level_values(level) for level in ("layer", "head"))
-    axes = new_axes([each.max() + 1 for each in indices], panels=len(kinds))
+    kinds, indices = kinds_of(known), (known.index.get_level_values(level) for level in ("layer", "head"))
+    axes = new_axes([numbers.max() + 1 for numbers in indices], panels=len(kinds))
     for kind, ax in zip(kinds, axes, strict=True):
         heatmap(values, kind=kind, ax=ax, **options)
     for mesh in (ax.collections[0] for ax in axes[:-1]):
@@ -94,11 +117,22 @@ def heatmaps(values: pd.Series[Any], **options: Any) -> list[Axes]:
 
 
 def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True, ax: Axes | None = None) -> Axes:
-    """Draw who does what (Voita et al. 2019, Fig. 1c): a cell per head, in it a band per role it holds.
+    """Draw the roles of each head: a cell per head, a band per role.
 
-    The hue is the role's family, the strength of the colour its score from 0 to 1. Roles of one text (sink[first] and
-    sink[special]) are one band, of the larger score. Italics and "?" mark a role kept in fewer than 95 % of the
-    resamples; a head without a role is pale grey.
+    See Voita et al. 2019, Fig. 1c.
+
+    The hue is the role's family, the strength of the colour its score from 0 to 1. Roles with one text (sink[first] and
+    sink[special]) are one band, of the larger score. Italics and "?" mark a role that is found in fewer than 95 % of
+    the resamples; a head without a role is pale grey.
+
+    Args:
+        table: Table of `hr.roles`.
+        kind: The kind of attention; may be left out if the table has one kind.
+        legend: Whether to draw the legend.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
     """
     from seaborn.utils import relative_luminance
 
@@ -122,47 +156,18 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
     return ax
 
 
-def _kinds(table: Any) -> list[Kind]:
-    known = isinstance(table, pd.Series | pd.DataFrame) and list(table.index.names) == LEVELS
-    if not known or table.empty or table.index.has_duplicates:
-        raise ValueError(f"expected one row per head, indexed by kind, layer and head; got {said(table)}")
-    return list(table.index.unique("kind"))
-
-
-def of_kind(table: Any, kind: Kind | None) -> tuple[Any, Kind]:
-    """The rows of one kind, indexed by layer and head, and that kind."""
-    present = _kinds(table)
-    if kind not in present and (kind is not None or len(present) > 1):
-        raise ValueError(f"kind={kind!r}, but the table holds {', '.join(present)}; choose one of these")
-    return table.xs(kind or present[0], level="kind"), kind or present[0]
-
-
-def needs(table: Any, columns: set[str], made_by: str) -> None:
-    """Raises ValueError for what is no table with these columns."""
-    if not isinstance(table, pd.DataFrame) or not columns <= set(table):
-        raise ValueError(f"expected the table of {made_by} ({', '.join(sorted(columns))}); got {said(table)}")
-
-
-def said(given: object) -> str:
-    """What was given, in the words of an error."""
-    if not isinstance(given, pd.Series | pd.DataFrame):
-        return f"{given!r:.60}"
-    what = str(given.dtype) if isinstance(given, pd.Series) else ", ".join(map(str, given)) or "no columns"
-    return f"a {type(given).__name__} ({what}) with {len(given)} rows, index {', '.join(map(str, given.index.names))}"
-
-
 def _check(values: Any) -> None:
-    """Raise ValueError for what cannot be drawn."""
+    """Raise ValueError for values that cannot be drawn."""
     if not isinstance(values, pd.Series) or not pd.api.types.is_numeric_dtype(values):
-        raise ValueError(f"a heatmap draws one column of numbers, such as heads['confidence']; got {said(values)}")
+        raise ValueError(f"not a column of numbers: got {said(values)}; expected one such as heads['confidence']")
     if values.isna().all():
         raise ValueError(f"nothing to draw: {values.name!r} has no value for any of {len(values)} heads")
 
 
 def _ordered(drawn: pd.DataFrame, order: str) -> pd.DataFrame:
-    """The rows of layers and heads as rows of layers and places from 0, by falling value where `order` is "sorted"."""
+    """Rows of layers and places from 0, in descending order of value if `order` is "sorted"."""
     if order not in ("head", "sorted"):
-        raise ValueError(f"order={order!r}; expected 'head' or 'sorted'")
+        raise ValueError(f"unknown order: got {order!r}; expected 'head' or 'sorted'")
     if order == "sorted":
         drawn = drawn.sort_values("value", ascending=False, kind="stable")
         drawn.index = pd.MultiIndex.from_arrays([drawn.index.get_level_values(0), drawn.groupby("layer").cumcount()])
@@ -175,17 +180,6 @@ def _grid(values: pd.Series[Any]) -> pd.DataFrame:
     return values.unstack().reindex(index=range(deep), columns=range(wide))
 
 
-def new_axes(
-    shape: Sequence[float], *, cell: float = 0, panels: int = 1, beside: float = 0, tall: float = 0
-) -> list[Axes]:
-    """The axes of a new figure: panels of rows and columns of `cell` inches, room for labels; at least `tall`."""
-    import matplotlib.pyplot as plt
-
-    cell = cell or float(np.clip(7 / max(shape), 0.28, 0.55))
-    size = (panels * (shape[1] * cell + 0.5) + 0.8 + beside, max(shape[0] * cell + 1, tall))
-    return list(plt.subplots(1, panels, figsize=size, layout="constrained", squeeze=False)[1][0])
-
-
 def _layers(ax: Axes, grid: pd.DataFrame, kind: Kind, **looks: Any) -> None:
     """A seaborn heatmap with layer 0 at the bottom."""
     import seaborn as sns
@@ -196,18 +190,10 @@ def _layers(ax: Axes, grid: pd.DataFrame, kind: Kind, **looks: Any) -> None:
     ax.set(title=TITLES[kind], xlabel="head", ylabel="layer")
 
 
-def font(ax: Axes, shape: Sequence[float], text: str, share: float = 1.0) -> float:
-    """The size in points, at most 9, at which a text fits a share of a cell's height; 0 where it could not be read."""
-    box = ax.get_window_extent()
-    wide, high = 72 / ax.figure.dpi * box.width / shape[1], 72 / ax.figure.dpi * box.height / shape[0]
-    size = min(9, wide / (0.8 * max(len(text), 1)), share * high / 1.2)
-    return float(size) if size >= 4 else 0.0
-
-
 def _bands(table: pd.DataFrame, kind: Kind) -> Any:
-    """A row for each role of each head that holds it: family, value, text, and the place of its band in the cell."""
+    """A row per role of each head: family, value, text, and the place of its band in the cell."""
     if not names(table):
-        raise ValueError(f"no roles in the table; hr.roles(heads) makes them from scores; got {said(table)}")
+        raise ValueError(f"no roles in the table: got {said(table)}; make them with hr.roles(heads)")
     bands = held(table[table.index.get_level_values("kind") == kind])
     bands["family"], bands["text"] = bands["role"].str.split("[").str[0], bands["role"].map(short)
     bands = (
@@ -221,7 +207,7 @@ def _bands(table: pd.DataFrame, kind: Kind) -> Any:
 
 
 def short(role: str) -> str:
-    """What a cell says of a role: −1, s→v, rare, sink, align, induct, dupl."""
+    """Return the text of a role in a cell: −1, s→v, rare, sink, align, induct, dupl."""
     family, _, detail = role.rstrip("]").partition("[")
     if family != "syntactic":
         return detail.replace("-", "−") if family == "positional" else _SHORT.get(family, family)
@@ -232,7 +218,7 @@ def short(role: str) -> str:
 
 
 def colours(roles: list[str]) -> dict[str, Any]:
-    """The colour of each family of these roles, as red, green and blue from 0 to 1."""
+    """Return the colour of each family of these roles, as red, green and blue from 0 to 1."""
     import seaborn as sns
 
     palette, others = sns.color_palette("colorblind"), cycle((9, 6, 7))
@@ -245,16 +231,15 @@ def _legend(ax: Axes, bands: pd.DataFrame, hues: dict[str, Any], heads: int) -> 
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    found = bands[["layer", "head", "family"]].drop_duplicates()
+    holders = bands[["layer", "head", "family"]].drop_duplicates()
     entries: dict[str, Any] = {}
     for family, colour in hues.items():
-        looks = f": {FAMILIES[family]}" if family in FAMILIES else ""
-        entries[f"{family} ({(found['family'] == family).sum()}){looks}"] = Patch(color=colour)
-    entries[f"no role ({heads - found.groupby(['layer', 'head']).ngroups})"] = Patch(color="0.93")
+        description = f": {FAMILIES[family]}" if family in FAMILIES else ""
+        entries[f"{family} ({(holders['family'] == family).sum()}){description}"] = Patch(color=colour)
+    entries[f"no role ({heads - holders.groupby(['layer', 'head']).ngroups})"] = Patch(color="0.93")
     entries["score 0, ½, 1"] = tuple(Patch(color=grey) for grey in ("0.9", "0.6", "0.3"))
     if bands["unsure"].any():
         entries[f"kept in < {100 * STABLE:g} % of resamples"] = Line2D([], [], ls="", marker="$?$", color="0.1")
     handlers: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}
-    box: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0, "frameon": False}
-    ax.legend([*entries.values()], [*entries], handler_map=handlers, fontsize=9, **box)
+    ax.legend([*entries.values()], [*entries], handler_map=handlers, fontsize=9, **OUTSIDE)
     ax.figure.canvas.draw()  # the legend takes room from the cells, which the texts must fit

@@ -1,4 +1,4 @@
-"""Flows of relevance: what reaches each head, and what becomes of it from the output down to the inputs (no torch)."""
+"""Figures of relevance: the share of each head, and its conservation from output to inputs (no torch)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headroles.plots.matrix import font, heatmap, new_axes, of_kind, said
+from headroles.plots.axes import OUTSIDE, font, new_axes, of_kind, said
+from headroles.plots.matrix import heatmap
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WAYS = {  # where the relevance that arrives at a layer goes -> its words; the columns of the report, in their order
+WAYS = {  # column of the conservation report -> its label, in the order of the bars
     "leaves": "down the stream",
     "source": "to the source, by cross-attention",
     "biases": "absorbed by biases",
@@ -26,16 +27,28 @@ _HUES = {"leaves": 0, "source": 2, "biases": 1, "residue": 4}  # places in seabo
 
 
 def relevance(values: pd.Series[Any], *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
-    """Draw one column of relevance, the heads of each layer in descending order (Voita et al. 2019, Fig. 1a).
+    """Draw relevance, the heads of each layer in descending order.
 
-    Each cell has the number of its head. Where the values of each layer sum to 1, as those of
-    heads["relevance[cp].size"] do, and as many heads of each layer have one, a line on the colour bar marks the share
-    that each would have if all had the same.
+    See Voita et al. 2019, Fig. 1a.
+
+    Each cell has the number of its head. If the values of each layer sum to 1, as those of `relevance[cp].size`, and
+    all layers have equally many heads, a line on the colour bar marks the uniform share.
+
+    Args:
+        values: A column of relevance, such as `heads["relevance[cp].size"]`.
+        kind: The kind of attention; may be left out if the table has one kind.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If `values` is not a column of numbers.
     """
     if not isinstance(values, pd.Series) or not pd.api.types.is_numeric_dtype(values):
         raise ValueError(
-            f"expected one column of relevance, such as heads['relevance[cp].size']; got {said(values)}; "
-            f"hr.score(..., ['relevance']) makes a table of them"
+            f"not a column of relevance: got {said(values)}; expected one such as heads['relevance[cp].size']; "
+            f"make them with hr.score(..., ['relevance'])"
         )
     shown, kind = of_kind(values, kind)
     numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
@@ -49,10 +62,18 @@ def relevance(values: pd.Series[Any], *, kind: Kind | None = None, ax: Axes | No
 
 
 def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw where the relevance goes: the report of `headroles.scores.lrp.conservation_report.balance`, the inputs at the bottom.
+    """Draw a conservation report: where relevance flows from the output to the inputs.
 
-    A bar for each row, as long as what goes each way; what is negative lies to the left of zero. The black line is at
-    what arrives. The title says what has reached the inputs, what all biases have absorbed, and what is lost or added.
+    A row for each layer, the inputs at the bottom. Its bars are the relevance that leaves in each way, negative values
+    left of zero; the black line is the relevance that arrives. The title has the shares of the inputs, the biases and
+    the residue.
+
+    Args:
+        report: Report of `headroles.scores.lrp.conservation_report.balance`.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
     """
     _check(report)
     part = pd.Series(report.index.get_level_values("part"))
@@ -65,10 +86,10 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax.axvline(0, color="0.1", linewidth=0.8)
     rows = [name if name in ("output", "input") else f"{name} {layer}" for name, layer in report.index]
     ax.set_yticks(place, rows, fontsize=font(ax, (tall, 1), "output") or 4)
-    ax.set(ylim=(tall - 0.4, -0.6), xlabel="share of what is explained", title=_total(report))
+    ax.set(ylim=(tall - 0.4, -0.6), xlabel="share of the target", title=_total(report))
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=9)
+    ax.legend(**OUTSIDE, fontsize=9)
     return ax
 
 
@@ -80,23 +101,23 @@ def _of_layers(shown: pd.Series[Any]) -> bool:
 
 def _worded(name: object) -> str:
     """A column's name in words: `relevance[cp].size` is the size of relevance (cp)."""
-    found = re.fullmatch(r"([^\[]*)\[(.*)\](.*)", str("" if name is None else name))
-    if found is None:
+    match = re.fullmatch(r"([^\[]*)\[(.*)\](.*)", str("" if name is None else name))
+    if match is None:
         return "" if name is None else str(name)
-    what, detail, rest = found.groups()
+    quantity, detail, rest = match.groups()
     parts = [part for part in rest.split(".") if part]
     size = "size of " * ("size" in parts)
-    return ", ".join([f"{size}{what} ({detail})", *(part for part in parts if part != "size")])
+    return ", ".join([f"{size}{quantity} ({detail})", *(part for part in parts if part != "size")])
 
 
 def _label(bar: Any, lines: list[str]) -> None:
-    """The lines as the label, broken where they would be much longer than the bar."""
+    """Set the label of a colour bar, wrapped to its length."""
     letters = int((_points(bar) + 45) / 5.5)
     bar.set_label("\n".join(textwrap.fill(line, max(letters, 12), break_on_hyphens=False) for line in lines if line))
 
 
 def _mark(bar: Any, uniform: float) -> None:
-    """A line at `uniform` across the colour bar, and its word among the ticks in the place of those too near to it."""
+    """Draw a line at `uniform` across the colour bar, with a tick in place of those too near to it."""
     bar.ax.axhline(uniform, color="0.1", linewidth=1)
     low, high = bar.ax.get_ylim()
     near = 14 / _points(bar) * (high - low)  # a line of text
@@ -106,31 +127,31 @@ def _mark(bar: Any, uniform: float) -> None:
 
 
 def _points(bar: Any) -> float:
-    """How long a colour bar is, in points."""
-    bar.ax.figure.canvas.draw()  # the layout, on which it depends
+    """Length of a colour bar in points."""
+    bar.ax.figure.canvas.draw()  # computes the layout
     return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
 
 
 def _check(report: Any) -> None:
-    """Raise ValueError unless this is a report that can be drawn."""
+    """Raise ValueError unless the conservation report can be drawn."""
     columns = ["arrives", *WAYS]
-    known = isinstance(report, pd.DataFrame) and list(report.index.names) == ["part", "layer"]
-    known = known and {*columns} <= {*report} and INPUT in report.index and not report.index.has_duplicates
-    if not known or not all(map(pd.api.types.is_numeric_dtype, report[columns].dtypes)):
+    valid = isinstance(report, pd.DataFrame) and list(report.index.names) == ["part", "layer"]
+    valid = valid and {*columns} <= {*report} and INPUT in report.index and not report.index.has_duplicates
+    if not valid or not all(map(pd.api.types.is_numeric_dtype, report[columns].dtypes)):
         raise ValueError(
-            f"expected the report of headroles.scores.lrp.conservation_report.balance(model, inputs, explain): rows from output to input, "
-            f"indexed by part and layer, columns {', '.join(columns)}; got {said(report)}"
+            f"not a conservation report: got {said(report)}; expected rows from output to input, indexed by part and "
+            f"layer, with columns {', '.join(columns)}; make it with headroles.scores.lrp.conservation_report.balance"
         )
-    broken = ~np.isfinite(report[columns].astype(float)).all(axis=1)
-    if broken.any():
+    infinite = ~np.isfinite(report[columns].astype(float)).all(axis=1)
+    if infinite.any():
         raise ValueError(
-            f"{broken.sum()} of {len(report)} rows of the report are not finite, the first is "
-            f"{' '.join(map(str, broken.idxmax()))}; explain what is not 0, or give balance an epsilon"
+            f"{infinite.sum()} of {len(report)} rows of the report are not finite, the first is "
+            f"{' '.join(map(str, infinite.idxmax()))}; choose a target that is not 0, or give balance an epsilon"
         )
 
 
 def _stack(ax: Axes, report: pd.DataFrame, place: Any) -> None:
-    """The bars: each part begins where those of its sign before it end."""
+    """Draw the bars: each part begins where the previous one of its sign ends."""
     import seaborn as sns
 
     palette = sns.color_palette("colorblind")

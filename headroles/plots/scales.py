@@ -1,4 +1,4 @@
-"""Scales: the colours that a column is drawn in, and which way of it is harm (no torch)."""
+"""Colour scales: limits and colours of a column, and the direction of harm of a metric (no torch)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALLER_IS_BETTER = tuple(metric for metric, sign in WORSE.items() if sign > 0)
 
 
 def scale(values: pd.Series[Any], vmin: float | None, vmax: float | None, cmap: str | None) -> dict[str, Any]:
-    """The limits and colours of a heatmap: from 0, or around 0 for effects of ablation and negative values."""
+    """Choose limits and colours of a heatmap: from 0, or around 0 for effects of ablation and negative values."""
     known = values.astype(float)[np.isfinite(values.astype(float))]
     low, high = min([0.0, *known]), max([0.0, *known])
     around = cmap is None and (low < 0 or harm(values.name) != 0)
@@ -27,25 +27,30 @@ def scale(values: pd.Series[Any], vmin: float | None, vmax: float | None, cmap: 
 
 
 def harm(column: object) -> int:
-    """The sign that harm has in a column: 1 or -1 for effects of ablation, 0 for every other measurement.
+    """Return the sign of harm in a column.
 
-    Of a metric that is not ours more is taken to be better, as by `hr.ablation.metrics.Metric`.
+    Args:
+        column: Name of the column.
+
+    Returns:
+        1 or -1 for effects of ablation, 0 for other columns. Of an unknown metric, more is taken to be better, as by
+        `Metric` of `headroles.ablation.metrics`.
     """
     metric = _metric(column)
     return 0 if metric is None else WORSE.get(metric, -1)
 
 
 def palette(column: object) -> str:
-    """Colours around zero: red is harm in every effect of ablation, and is no colour of other measurements."""
+    """Return the colours around zero: red is harm in effects of ablation, other measurements have no red."""
     return {1: "vlag", -1: "vlag_r", 0: "BrBG"}[harm(column)]
 
 
 def red(column: object) -> str:
-    """What red says of an effect, in a word."""
+    """Return what red means in a column of effects: "worse" or "less"."""
     return "worse" if _metric(column) in WORSE else "less"
 
 
 def _metric(column: object) -> str | None:
-    """The metric of a column of effects: `loss` of `ablation[loss rest]`; None for other columns."""
-    found = re.match(r"ablation\[([^\] ]+)", str(column))
-    return None if found is None else found[1]
+    """Metric of a column of effects: `loss` of `ablation[loss rest]`; None for other columns."""
+    match = re.match(r"ablation\[([^\] ]+)", str(column))
+    return None if match is None else match[1]

@@ -1,4 +1,4 @@
-"""Frames: tables as colour-graded frames for notebooks, an interval in the cell of its number (no torch)."""
+"""Styled tables for notebooks: colour-graded columns, an interval in the cell of its number (no torch)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,32 @@ ENDS = (".low", ".high")
 
 
 def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, decimals: int = 3) -> Styler:
-    """Show columns of a table with their intervals in the cells, each column of measurements coloured by its values.
+    """Style columns of a table for a notebook, with intervals and colours.
 
-    `columns` are by default all but the ends of intervals. Effects and columns with negative values are coloured around
-    0 as by `hr.plots.heatmap`, other columns from their smallest to their largest value. Counts and p are not coloured,
-    a missing number is an empty cell. Raises KeyError for a column that is not there.
+    Effects, and columns with negative values, are coloured around 0 as by `hr.plots.heatmap`, other columns from their
+    smallest to their largest value. Counts and p are not coloured; a missing number is an empty cell.
+
+    Args:
+        table: Any table.
+        columns: Columns to show; by default all but the ends of intervals.
+        decimals: Decimals of numbers.
+
+    Returns:
+        A pandas Styler.
+
+    Raises:
+        KeyError: If a column does not exist.
     """
-    import seaborn  # registers the colours around zero
+    import seaborn  # registers diverging colours
 
     names = [str(name) for name in table if not str(name).endswith(ENDS)] if columns is None else list(columns)
     if missing := [name for name in names if name not in table]:
-        raise KeyError(f"no column {', '.join(missing)}; there are: {', '.join(map(str, table))}")
+        raise KeyError(f"no column {', '.join(missing)}: got {', '.join(map(str, table))}")
     shown = pd.DataFrame({name: _texts(table, name, decimals) for name in names}, index=table.index).style
     shown = shown.format(escape="html").set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
     for name in filter(partial(_is_graded, table), names):
         low, high = float(table[name].min()), float(table[name].max())
-        far = 1.5 * max(-low, high) or 1.0  # texts stay legible
+        far = 1.5 * max(-low, high) or 1.0  # keeps texts legible
         around = {"cmap": seaborn.color_palette(palette(name), as_cmap=True), "vmin": -far, "vmax": far}
         scale: dict[str, Any] = around if low < 0 or harm(name) else {"cmap": "YlGnBu", "high": 0.5}
         known = table.loc[table[name].notna(), name].astype(float)
@@ -44,7 +54,7 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
 
 
 def _is_graded(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column is coloured: numbers are, but for counts and p."""
+    """Whether a column is coloured: numbers other than counts and p."""
     plain = name.rpartition(".")[2] in ("p", "holm", "bh") or pd.api.types.is_integer_dtype(table[name])
     return _is_number(table[name]) and not plain and bool(table[name].notna().any())
 
@@ -54,7 +64,7 @@ def _is_number(values: Any) -> bool:
 
 
 def _texts(table: pd.DataFrame, name: str, decimals: int) -> list[str]:
-    """What the cells of a column say."""
+    """Texts of the cells of a column."""
     if not _is_number(table[name]):
         return ["" if value is None else str(value) for value in table[name]]
     places = 0 if pd.api.types.is_integer_dtype(table[name]) else decimals

@@ -1,4 +1,4 @@
-"""Figures of choices, speed and time: the contest of strategies, what cutting saves, the course of a training."""
+"""Figures of strategies, speed and training: pruning comparison, efficiency, dynamics (no torch)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from headroles.plots.matrix import needs, new_axes
+from headroles.plots.axes import OUTSIDE, needs, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WHOLE = "all heads"  # the row of nothing gone
+WHOLE = "all heads"  # the row of the whole model
 
 
 def contest(
     table: pd.DataFrame, seeds: pd.DataFrame | None = None, *, label: str = "metric", axes: Any = None
 ) -> list[Axes]:
-    """Draw what each choice of heads is worth, as it is and retrained: a panel per number of heads left.
+    """Draw the quality of each pruning strategy, masked and retrained.
 
-    The tables are `contest` and `contest-seeds` of `hr.compare_pruning`: means with 95 % intervals, and each seed.
-    Lines across are the whole model.
+    There is a panel per number of heads left.
+
+    Args:
+        table: Table `contest` of `hr.compare_pruning`: means with 95 % intervals. Dotted lines are the whole model.
+        seeds: Table `contest-seeds` of `hr.compare_pruning`; each seed is a small mark.
+        label: Name of the metric.
+        axes: Axes to draw on, one per number of heads; by default those of a new figure.
+
+    Returns:
+        One axes per number of heads.
     """
     import seaborn as sns
 
@@ -37,17 +45,12 @@ def contest(
             part = rest[(rest["heads"] == size) & (rest["tuned"] == tuned)].set_index("strategy").loc[names]
             y = np.arange(len(names)) + (0.17 if tuned else -0.17)
             spread = [part["value"] - part["value.low"], part["value.high"] - part["value"]]
-            text = "cut out, retrained" if tuned else "closed, as it is"
+            text = "removed, retrained" if tuned else "masked, not retrained"
             ax.errorbar(part["value"], y, xerr=spread, fmt="o", color=hues[tuned], capsize=2, label=text)
             if seeds is not None:
-                own = seeds[(seeds["heads"] == size) & (seeds["tuned"] == tuned) & (seeds["strategy"] != WHOLE)]
-                ax.plot(
-                    own["value"],
-                    y[[names.index(one) for one in own["strategy"]]] + 0.12,
-                    "|",
-                    color=hues[tuned],
-                    alpha=0.7,
-                )
+                runs = seeds[(seeds["heads"] == size) & (seeds["tuned"] == tuned) & (seeds["strategy"] != WHOLE)]
+                rows = y[[names.index(name) for name in runs["strategy"]]] + 0.12
+                ax.plot(runs["value"], rows, "|", color=hues[tuned], alpha=0.7)
             for value in whole.loc[whole["tuned"] == tuned, "value"]:
                 ax.axvline(value, color=hues[tuned], linestyle=":", linewidth=1)
         ax.set_yticks(range(len(names)), names)
@@ -56,12 +59,22 @@ def contest(
         sns.despine(ax=ax)
     for ax in drawn[1:]:
         ax.tick_params(axis="y", labelleft=False)
-    drawn[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    drawn[-1].legend(**OUTSIDE)
     return drawn
 
 
 def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw how much faster a model is with heads cut out, and with gates, beside what its operations allow."""
+    """Draw the speedup of a model with removed heads, and with masks.
+
+    The dotted line is the speedup that the number of operations allows.
+
+    Args:
+        table: Table of `hr.efficiency`.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
+    """
     import seaborn as sns
 
     needs(table, {"share", "way", "batch", "speedup", "speedup.low", "speedup.high", "allowed"}, "hr.efficiency")
@@ -79,14 +92,25 @@ def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     allowed = table[(table["way"] == "cut") & (table["batch"] == sizes[-1])].sort_values("share")
     ax.plot(allowed["share"], allowed["allowed"], ":", color="0.2", label="cut: allowed by operations")
     ax.axhline(1, color="0.6", linewidth=0.8)
-    ax.set(xlabel="share of heads closed", ylabel="speed / speed of the whole model")
-    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    ax.set(xlabel="share of heads pruned", ylabel="speed / speed of the whole model")
+    ax.legend(**OUTSIDE)
     sns.despine(ax=ax)
     return ax
 
 
 def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
-    """Draw what pruning keeps at each epoch of a training (Michel et al. 2019, Fig. 5): a line per checkpoint."""
+    """Draw the quality kept by pruning at each epoch of training.
+
+    See Michel et al. 2019, Fig. 5.
+
+    Args:
+        curves: Table `dynamics-curves` of `hr.dynamics`; each checkpoint is a line.
+        label: Name of the metric.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
+    """
     import seaborn as sns
 
     needs(curves, {"epoch", "share", "kept", "value"}, "hr.dynamics")
@@ -103,14 +127,22 @@ def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = N
             label=f"{epoch:.0f} ({part['value'].iloc[0]:.1f})",
         )
     ax.axhline(1, color="0.6", linewidth=0.8)
-    ax.set(xlabel="share of heads closed", ylabel=f"share of the {label} that is kept")
-    ax.legend(title=f"epoch (its {label})", frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    ax.set(xlabel="share of heads pruned", ylabel=f"share of the {label} that is kept")
+    ax.legend(title=f"epoch (its {label})", **OUTSIDE)
     sns.despine(ax=ax)
     return ax
 
 
 def settling(order: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
-    """Draw when the order of heads settles, and when roles appear: `dynamics-order` of `hr.dynamics`, two panels."""
+    """Draw when the ranking of heads converges during training, and when roles appear.
+
+    Args:
+        order: Table `dynamics-order` of `hr.dynamics`.
+        axes: Two axes to draw on; by default those of a new figure.
+
+    Returns:
+        Two axes: rank correlation with the last ranking, and number of heads with each role.
+    """
     import seaborn as sns
 
     needs(order, {"epoch", "all", "all.low", "all.high", "within"}, "hr.dynamics")
@@ -122,7 +154,7 @@ def settling(order: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
         drawn[0].fill_between(
             order["epoch"], order[f"{name}.low"], order[f"{name}.high"], color=hue, alpha=0.15, linewidth=0
         )
-    drawn[0].set(xlabel="epoch", ylabel="rank correlation with the last order", ylim=(None, 1.02))
+    drawn[0].set(xlabel="epoch", ylabel="rank correlation with the last ranking", ylim=(None, 1.02))
     for name, hue in zip(roles, hues[2:], strict=False):
         drawn[1].plot(order["epoch"], order[name], color=hue, marker="o", markersize=4, label=name[len("roles[") : -1])
     drawn[1].set(xlabel="epoch", ylabel="heads with the role", ylim=(0, None))

@@ -25,6 +25,7 @@ from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, closed_first, counted, prune, strategy_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -109,10 +110,10 @@ def compare_pruning(
         ]
     )
     study.remove(outdated)
-    frame.save_table(signed(by_seed, work.recipe, work.trials.signature), study.path("contest-seeds"))
-    frame.save_table(_survivors(work, runs), study.path("contest-heads"))
+    save_table(signed(by_seed, work.recipe, work.trials.signature), study.path("contest-seeds"))
+    save_table(_survivors(work, runs), study.path("contest-heads"))
     table = signed(_summary(by_seed, draws), work.recipe, work.trials.signature, f"resamples:{n_resamples}")
-    frame.save_table(table, study.path("contest"))
+    save_table(table, study.path("contest"))
     return table
 
 

@@ -19,6 +19,7 @@ from headroles.models.attention_hooks import exclusive
 from headroles.models.masking import Head, mask_heads
 from headroles.pruning.l0 import Freeze, Gates
 from headroles.tables import frame
+from headroles.tables.io import save_table
 
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
 SHOWN = 60  # records of the gates in one training
@@ -172,4 +173,4 @@ def write_history(place: Path, watcher: GateWatcher, history: pd.DataFrame, lear
     ]
     table = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
     table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
-    frame.save_table(table, place / "gates.parquet")
+    save_table(table, place / "gates.parquet")

@@ -23,6 +23,7 @@ from headroles.pruning.selection import Strategy, counted, prune, strategy_of, u
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -90,14 +91,12 @@ def sparsity_sweep(
         if scored is not None:
             families.append(functions(pruned.roles(study, scored, reference)).assign(heads=count))
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    frame.save_table(table, study.path(f"survival-{name}"))
+    save_table(table, study.path(f"survival-{name}"))
     if families:
         parts = pd.concat(families, ignore_index=True)
-        frame.save_table(
-            signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}")
-        )
+        save_table(signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}"))
     sizes = signed(_table(measured, statistics, tables, n_resamples), work, trials.signature)
-    frame.save_table(sizes, study.path(f"sizes-{name}"))
+    save_table(sizes, study.path(f"sizes-{name}"))
     return sizes
 
 
@@ -142,7 +141,7 @@ class _Pruned:
                     seed=self.seed,
                     tune=self.options,
                 )
-                frame.save_table(table, self.place / "survival.parquet")
+                save_table(table, self.place / "survival.parquet")
                 if not is_ranking:
                     remove_heads(model, table.iloc[:, 0])
             self.trained = model
@@ -157,8 +156,8 @@ class _Pruned:
             self.model()
         if (history := self.place / "gates.parquet").is_file():
             name = "-".join(["gates", self.chosen.name, *(self.kinds or ()), str(self.count)])
-            frame.save_table(frame.load_table(history), study.path(name))
-        return frame.load_table(file)
+            save_table(load_table(history), study.path(name))
+        return load_table(file)
 
     def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
@@ -171,7 +170,7 @@ class _Pruned:
             return role_rules.roles(table)
 
         table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        frame.save_table(table, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
+        save_table(table, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
         return table
 
 

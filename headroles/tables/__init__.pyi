@@ -1,10 +1,11 @@
 from . import files as files
 from . import frame as frame
+from . import io as io
 from . import kv_groups as kv_groups
 from . import signatures as signatures
 from . import study as study
 from .frame import join as join
-from .frame import load_table as load_table
 from .frame import provenance as provenance
-from .frame import save_table as save_table
+from .io import load_table as load_table
+from .io import save_table as save_table
 from .study import Study as Study

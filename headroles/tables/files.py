@@ -1,4 +1,4 @@
-"""Files: written beside their place and moved there, and read only as they were written (no torch)."""
+"""Files: replaced in one step, written only where allowed, and verified by a digest of their bytes (no torch)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-_BEGUN = time.time()  # of this run
-MARK = b"\x1fsha256="  # before a digest; JSON and base64, of which the notes of a parquet file are, never hold it
-BLANK = b"0" * 64  # where the digest will be
+_BEGUN = time.time()  # start of this process
+MARK = b"\x1fsha256="  # precedes a digest; the JSON and base64 of parquet metadata cannot contain it
+BLANK = b"0" * 64  # placeholder of the digest
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A draft beside `path` that takes its place when the block ends well, and is removed when it does not."""
+    """Yield a temporary path that replaces `path` when the block succeeds, and is removed when it fails."""
     draft = beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_writable(folder: Path, what: str) -> None:
-    """Raise OSError where nothing could be written into a folder, or the folder could not be made."""
+    """Raise OSError if a folder, called `what` in the message, cannot be made or written into."""
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -45,25 +45,25 @@ def check_writable(folder: Path, what: str) -> None:
 
 
 def mark_of(of: str) -> str:
-    """What is written into a picture or a page: that it is ours, and of which weights."""
+    """Return the mark that figures and reports carry: that headroles made them, and of which weights."""
     return f"headroles of {of}"
 
 
 def check_ours(path: Path, of: str, *, overwrite: bool = False) -> None:
-    """Raise FileExistsError where a picture or a page would be replaced that is not ours, or of other weights."""
+    """Raise FileExistsError before replacing a figure or report of another origin or of other weights."""
     if overwrite or not path.is_file() or mark_of(of).encode() in path.read_bytes():
         return
-    whose = "of another model" if b"headroles of " in path.read_bytes() else "not known to be by headroles"
-    raise FileExistsError(f"{path} is there, {whose}; name another file, or give --overwrite, which replaces it")
+    origin = "made from another model" if b"headroles of " in path.read_bytes() else "not known to be by headroles"
+    raise FileExistsError(f"{path} exists and is {origin}; name another file, or give --overwrite, which replaces it")
 
 
 def beside(path: Path) -> Path:
-    """A place for a draft that no other process has: numbers of processes come again, in containers nearly always."""
+    """Return a unique temporary path beside `path` (process numbers repeat across containers)."""
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}")
 
 
 def forget_drafts(path: Path) -> None:
-    """Remove drafts of this file or folder that a killed run left: those not written to since this one began."""
+    """Remove temporary files of `path` left by a killed run: those not written to since this process began."""
     for draft in path.parent.glob(f".{glob.escape(path.name)}.????????"):
         with contextlib.suppress(OSError):
             if max(part.stat().st_mtime for part in (draft, *draft.glob("*"))) < _BEGUN:
@@ -71,24 +71,34 @@ def forget_drafts(path: Path) -> None:
 
 
 def seal(content: bytes) -> bytes:
-    """Put the digest of all other bytes of a file after its last mark, where it is still blank."""
+    """Write the digest of a file's other bytes into its last blank digest field."""
     start = content.rindex(MARK + BLANK) + len(MARK)
     return content[:start] + _digest(content, start) + content[start + len(BLANK) :]
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether a file has a digest. Raises ValueError where it is not that of its bytes."""
+    """Verify the digest of a file's bytes.
+
+    Args:
+        content: All bytes of the file.
+
+    Returns:
+        Whether the file has a digest.
+
+    Raises:
+        ValueError: If the digest is not that of the bytes.
+    """
     place = content.rfind(MARK)
     if place < 0:
         return False
     start = place + len(MARK)
     if content[start : start + len(BLANK)] != _digest(content, start):
-        raise ValueError("its bytes are not those that were written: their SHA-256 is another")
+        raise ValueError("its bytes have changed since it was written: their SHA-256 differs")
     return True
 
 
 def _digest(content: bytes, start: int) -> bytes:
-    """The SHA-256 of all bytes but those of the digest itself, which count as blank, in hexadecimal."""
+    """Hexadecimal SHA-256 of all bytes, those of the digest itself blanked."""
     rest = hashlib.sha256(content[:start] + BLANK)
     rest.update(content[start + len(BLANK) :])
     return rest.hexdigest().encode()

@@ -1,4 +1,4 @@
-"""Sharing: which query heads read the same keys and values (grouped-query and multi-query attention)."""
+"""Key-value groups: which query heads share keys and values in grouped-query and multi-query attention (no torch)."""
 
 from __future__ import annotations
 
@@ -11,45 +11,68 @@ from headroles.tables.frame import LEVELS, fields
 
 
 def said(sites: Iterable[Any]) -> str:
-    """How many query heads share each key-value head, for a signature: "dec-self=4", by layers where they differ.
+    """Describe how many query heads share a key-value head: "dec-self=4".
 
-    Empty where none is shared, and where heads were cut out: which of them share then is not told by their numbers.
+    The text is a field of provenance.
+
+    The numbers of the layers are joined by points where they differ.
+
+    Args:
+        sites: Attention sites (`headroles.models.sites.Site`).
+
+    Returns:
+        The description. It is empty if no keys and values are shared. A layer with removed heads counts as unshared,
+        because head numbers no longer identify the groups.
     """
     counts: dict[str, list[int]] = {}
     for site in sites:
         counts.setdefault(site.kind, []).append(1 if site.heads != site.of else site.heads // site.kv_heads)
     return ",".join(
-        f"{kind}={each[0] if len(set(each)) == 1 else '.'.join(map(str, each))}"
-        for kind, each in counts.items()
-        if max(each) > 1
+        f"{kind}={sizes[0] if len(set(sizes)) == 1 else '.'.join(map(str, sizes))}"
+        for kind, sizes in counts.items()
+        if max(sizes) > 1
     )
 
 
 def groups(table: pd.DataFrame | pd.Series[Any]) -> pd.Series[Any] | None:
-    """The key-value group of each query head of a table of `score`, or of a column of it; None where none is shared.
+    """Return the key-value group of each query head.
 
-    Groups count from 0 in each layer. Which heads share is in the signature of each score.
+    Args:
+        table: Table of `hr.score`, or a column of it. The group sizes are read from its provenance.
+
+    Returns:
+        Group number of each head, from 0 in each layer; None if no heads share keys and values.
     """
-    told = _told(table)
-    if not told:
+    shared = _shared(table)
+    if not shared:
         return None
-    kinds, layers, numbers = (table.index.get_level_values(level) for level in LEVELS)
-    sizes = [_size(told.get(kind, "1"), layer) for kind, layer in zip(kinds, layers, strict=True)]
-    found = [number // size for number, size in zip(numbers, sizes, strict=True)]
-    return pd.Series(found, index=table.index, name="group")
+    kinds, layers, heads = (table.index.get_level_values(level) for level in LEVELS)
+    sizes = [_size(shared.get(kind, "1"), layer) for kind, layer in zip(kinds, layers, strict=True)]
+    numbers = [head // size for head, size in zip(heads, sizes, strict=True)]
+    return pd.Series(numbers, index=table.index, name="group")
 
 
 def ends(values: pd.Series[Any], kind: str) -> list[tuple[int, int]]:
-    """(layer, head) of each head of one kind that does not share with the head before it; none where none share."""
+    """Return (layer, head) of each head that starts a key-value group.
+
+    The list is empty if no keys and values are shared.
+
+    Args:
+        values: A column of a head table.
+        kind: The kind of attention.
+
+    Returns:
+        One pair per group.
+    """
     shared = groups(values)
     places: dict[Any, int] = {} if shared is None else dict(shared.xs(kind, level="kind").items())
-    if all(own == head for (_, head), own in places.items()):
+    if all(group == head for (_, head), group in places.items()):
         return []
-    return [(layer, head) for (layer, head), own in places.items() if places.get((layer, head - 1), own) != own]
+    return [(layer, head) for (layer, head), group in places.items() if places.get((layer, head - 1), group) != group]
 
 
-def _told(table: pd.DataFrame | pd.Series[Any]) -> dict[str, str]:
-    """The field of the first signature that has it, by kinds."""
+def _shared(table: pd.DataFrame | pd.Series[Any]) -> dict[str, str]:
+    """Group sizes by kind, from the first signature that has them."""
     for text in table.attrs.get("signatures", {}).values():
         for name, value in fields(text):
             if name == "shared":
@@ -58,5 +81,5 @@ def _told(table: pd.DataFrame | pd.Series[Any]) -> dict[str, str]:
 
 
 def _size(text: str, layer: int) -> int:
-    each = text.split(".")
-    return int(each[layer] if len(each) > 1 else each[0])
+    sizes = text.split(".")
+    return int(sizes[layer] if len(sizes) > 1 else sizes[0])

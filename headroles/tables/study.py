@@ -1,4 +1,4 @@
-"""A study: a folder of tables, each computed once and kept by the recipe it was made from (no torch)."""
+"""Studies: folders of tables, each computed once and stored with the cache key it was made from (no torch)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from headroles.tables import frame
 from headroles.tables.files import check_writable
+from headroles.tables.frame import join
+from headroles.tables.io import load_table, save_table
+from headroles.tables.io import notes as read_notes
 from headroles.tables.signatures import fields
 
-ONE_MODEL = re.compile(  # tables that are all of one model; others are of what became of it, or of none
+ONE_MODEL = re.compile(  # tables of one model; the other tables are of models derived from it, or of none
     r"heads|roles|attention|efficiency|relate|"
     r"(conservation|ablation|examples|best|curves|areas|sizes|survival|contest)(-.*)?"
 )
@@ -22,11 +24,18 @@ log = logging.getLogger(__name__)
 
 
 class Study:
-    """A folder of tables of one model; a finished table stays whatever happens to the next.
+    """A folder of tables of one model, each computed once.
 
-    What is not finished, and the weights of pruned models, are in the folder `work`, by default the same. A table of
-    another model, or one that would replace that of another corpus, is refused; with `overwrite` it is computed, and
-    the tables of the other model or corpus are removed.
+    A finished table is kept even if a later one fails. A table of another model, or one that would replace a table of
+    another corpus, is refused. With `overwrite` it is computed, and tables of the other model or corpus are removed.
+
+    Args:
+        folder: The folder of the tables. It is made when the first table is saved.
+        work: Folder for unfinished work and for the weights of pruned models; by default the same.
+        overwrite: Whether tables of another model or corpus may be replaced.
+
+    Raises:
+        NotADirectoryError: If `folder` is a file.
     """
 
     def __init__(self, folder: str | Path, *, work: str | Path | None = None, overwrite: bool = False) -> None:
@@ -37,135 +46,168 @@ class Study:
             raise NotADirectoryError(f"{self.folder} is a file; a study is a folder of tables")
 
     def keep(self, name: str, recipe: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """The table `name`: what is in the folder if `recipe` made it, otherwise computed now and saved.
+        """Return the stored table if `recipe` made it; compute and save it otherwise.
 
-        `recipe` says what the table follows from: a signature of model, corpus and options. A table made by other
-        options is computed anew, said in the log; another model or corpus is refused as by `claim`.
+        A table made with other options is computed again, with a warning.
+
+        Args:
+            name: Name of the table, without suffix.
+            recipe: Cache key: the provenance of model, corpus and options from which the table follows.
+            compute: Function that makes the table.
+
+        Returns:
+            The table.
+
+        Raises:
+            ValueError: If the stored file is damaged.
         """
         if self.has(name):
             try:
                 table = self.load(name)
             except ValueError as error:
-                raise ValueError(f"{error}; remove the file to have it made again") from error
+                raise ValueError(f"{error}; remove the file to compute it again") from error
             if table.attrs.get("recipe") == recipe:
-                log.info("%s: kept from %s", name, self.path(name))
+                log.info("%s: reused from %s", name, self.path(name))
                 return table
-        gone = self.claim(name, recipe)
-        if self.has(name) and not gone:
-            log.warning("%s was made by other options: computed anew", self.path(name))
+        outdated = self.claim(name, recipe)
+        if self.has(name) and not outdated:
+            log.warning("%s was made with other options: computed again", self.path(name))
         table = compute()
         table.attrs["recipe"] = recipe
-        frame.save_table(table, self.path(name))
-        self.remove(gone)
+        save_table(table, self.path(name))
+        self.remove(outdated)
         return table
 
     def claim(self, name: str, recipe: str) -> dict[str, str]:
-        """Make sure, before it is computed, that the table `name` may be made by `recipe`.
+        """Check, before the work is done, that the table `name` may be made from `recipe`.
 
-        Raises OSError where it could not be written, FileExistsError where the study has tables of another model, or
-        the table is there of another corpus. With `overwrite` those are returned, with what was derived from them, for
-        `remove` when the new table is there.
+        Args:
+            name: Name of the table, without suffix.
+            recipe: Its cache key.
+
+        Returns:
+            Outdated tables that `overwrite` allows to remove, and what they were made from, for `remove` once the new
+            table is saved.
+
+        Raises OSError if the folder is not writable, and FileExistsError if the study has tables of another model or
+        the stored table is of another corpus.
         """
         self.check_writable()
-        made = self._made_from()
-        heads_per_batch = [
-            one for one in made if one == name or (ONE_MODEL.fullmatch(one) and ONE_MODEL.fullmatch(name))
-        ]
-        if others := [one for one in heads_per_batch if _differ(_model(made[one]), _model(recipe))]:
-            gone = made if ONE_MODEL.fullmatch(name) else {one: made[one] for one in others}
-            return self._refuse("model", _model(recipe), _model(made[others[0]]), others, gone)
-        if name in made and name != "relate" and _differ(_corpus(made[name]), _corpus(recipe)):
-            old = set(filter(None, _corpus(made[name])))
-            derived = [one for one, text in made.items() if DERIVED.fullmatch(one) and old & _read(text)]
-            gone = {one: made[one] for one in sorted({name, *derived})}
-            return self._refuse("corpus", _corpus(recipe), _corpus(made[name]), [name], gone)
+        origins = self._made_from()
+        same_model = [table for table in origins if table == name or _of_one_model(table, name)]
+        if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
+            outdated = origins if ONE_MODEL.fullmatch(name) else {table: origins[table] for table in others}
+            return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
+        if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
+            old = set(filter(None, _corpus(origins[name])))
+            derived = [table for table, text in origins.items() if DERIVED.fullmatch(table) and old & _read(text)]
+            outdated = {table: origins[table] for table in sorted({name, *derived})}
+            return self._refuse("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
         return {}
 
-    def remove(self, gone: dict[str, str]) -> None:
-        """Remove the tables that `claim` returned and that nothing has replaced since."""
-        made = self._made_from() if gone else {}
-        for name in (name for name, text in gone.items() if made.get(name) == text):
+    def remove(self, outdated: dict[str, str]) -> None:
+        """Remove the tables that `claim` returned, unless they have been replaced since."""
+        origins = self._made_from() if outdated else {}
+        for name in (name for name, text in outdated.items() if origins.get(name) == text):
             self.path(name).unlink(missing_ok=True)
 
     def check_writable(self) -> None:
-        """Raise OSError now for a folder in which nothing could be written after hours of work."""
+        """Raise OSError if the folder is not writable, before hours of work."""
         check_writable(self.folder, "study folder")
 
     def load(self, name: str) -> pd.DataFrame:
-        """The table `name`. Raises FileNotFoundError, with the tables there are, if it is not in the folder."""
+        """Load the table `name`.
+
+        Args:
+            name: Name of the table, without suffix.
+
+        Returns:
+            The table.
+
+        Raises:
+            FileNotFoundError: If it is not in the folder; with the names of the tables that are.
+        """
         if not self.has(name):
             raise FileNotFoundError(
                 f"no table {name!r} in {self.folder}; there are: {', '.join(self.names()) or 'none'}"
             )
-        return frame.load_table(self.path(name))
+        return load_table(self.path(name))
 
     def scores(self) -> pd.DataFrame:
-        """All tables of the study with a row per head and numbers, joined: scores, effects of ablation, survival.
+        """Load and join all tables with a row per head and numbers.
 
-        Raises FileNotFoundError if there is none.
+        They are scores, effects of ablation and survival.
+
+        Returns:
+            The joined table.
+
+        Raises:
+            FileNotFoundError: If the study has none of them.
         """
-        found = [
-            self.load(name) for name in self.names() if name == "heads" or name.startswith(("ablation-", "survival-"))
-        ]
-        if not found:
+        names = [name for name in self.names() if name == "heads" or name.startswith(("ablation-", "survival-"))]
+        if not names:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
-        return frame.join(*found)
+        return join(*map(self.load, names))
 
     def has(self, name: str) -> bool:
-        """Whether the folder holds the table `name`."""
+        """Return whether the folder holds the table `name`."""
         return self.path(name).is_file()
 
     def names(self) -> list[str]:
-        """The tables in the folder."""
+        """Return the names of the tables in the folder."""
         return sorted(path.stem for path in self.folder.glob("*.parquet"))
 
     def path(self, name: str) -> Path:
-        """The file of the table `name`."""
+        """Return the file of the table `name`."""
         return self.folder / f"{name}.parquet"
 
     def _made_from(self) -> dict[str, str]:
-        """What each table of ours in the folder was made from: its recipe, or its first signature."""
-        found = {}
+        """Cache key of each of our tables in the folder, or its first signature."""
+        origins = {}
         for name in self.names():
-            if (notes := frame.notes(self.path(name))) is not None:
+            if (notes := read_notes(self.path(name))) is not None:
                 texts = [notes.get("recipe") or "", *(notes.get("signatures") or {}).values()]
-                found[name] = next((text for text in texts if any(_model(text))), texts[0])
-        return found
+                origins[name] = next((text for text in texts if any(_model(text))), texts[0])
+        return origins
 
     def _refuse(
-        self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], gone: dict[str, str]
+        self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]
     ) -> dict[str, str]:
-        """The tables that have to go. Raises FileExistsError, with what is there, unless that was asked for."""
+        """Return the outdated tables; raise FileExistsError unless overwriting is allowed."""
         if not self.overwrite:
-            signed = (frame.notes(self.path(others[0])) or {}).get("signatures") or {}
-            named = dict(fields(next(iter(signed.values()), ""))).get(what, f"one {what}")
+            texts = (read_notes(self.path(others[0])) or {}).get("signatures") or {}
+            name = dict(fields(next(iter(texts.values()), ""))).get(what, f"one {what}")
             raise FileExistsError(
-                f"study {self.folder} holds another {what}: got {_listed(got)}; expected {_listed(expected)}, "
-                f"{named}, as its tables {', '.join(others)} are of; name another study, or give --overwrite, "
-                f"which removes {', '.join(gone)}"
+                f"study {self.folder} holds another {what}: got {_listed(got)}; expected {_listed(expected)} ({name}), "
+                f"from which its tables {', '.join(others)} were made; name another study, or give --overwrite, "
+                f"which removes {', '.join(outdated)}"
             )
-        log.warning("%s: tables of another %s are replaced, and removed: %s", self.folder, what, ", ".join(gone))
-        return gone
+        log.warning("%s: replacing and removing tables of another %s: %s", self.folder, what, ", ".join(outdated))
+        return outdated
+
+
+def _of_one_model(first: str, second: str) -> bool:
+    return bool(ONE_MODEL.fullmatch(first) and ONE_MODEL.fullmatch(second))
 
 
 def _model(text: str) -> tuple[str, ...]:
-    """The digest of the weights that a recipe or signature begins with; of `compensation`, those before."""
+    """Digest of the weights in a cache key or signature; of `compensation`, of the weights before."""
     return (next((value for key, value in fields(text) if key in ("weights", "before")), ""),)
 
 
 def _corpus(text: str) -> tuple[str, ...]:
-    """The digests of the corpus that was trained on, and of that which was read last."""
-    found = dict(fields(text))
-    return found.get("trained_on", ""), found.get("text", "")
+    """Digests of the training corpus and of the corpus read last."""
+    values = dict(fields(text))
+    return values.get("trained_on", ""), values.get("text", "")
 
 
 def _read(text: str) -> set[str]:
-    """The digests of all corpora that a signature names, also in signatures that it holds."""
+    """Digests of all corpora that a signature names, also in nested signatures."""
     return {value.partition(" ")[0] for key, value in fields(text) if key in ("text", "trained_on")}
 
 
-def _differ(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    return any(first and second and first != second for first, second in zip(one, other, strict=True))
+def _differ(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
+    return any(first and second and first != second for first, second in zip(old, new, strict=True))
 
 
 def _listed(digests: tuple[str, ...]) -> str:

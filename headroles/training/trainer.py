@@ -27,6 +27,8 @@ from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.labels import check_labels, classes
 from headroles.tables import frame
+from headroles.tables.files import replacing
+from headroles.tables.io import load_table, save_table
 from headroles.training.hf_trainer import Spread, Trainer
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"
@@ -95,7 +97,7 @@ def train(
     if (place / HISTORY).is_file():
         _take(model, place)
         model.eval()
-        return frame.load_table(place / HISTORY)
+        return load_table(place / HISTORY)
     rows = _rows(model, tokenizer, corpus)
     if held_out is not None:  # fails now rather than after an epoch
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
@@ -112,7 +114,7 @@ def train(
     table = _table(trainer.state.log_history, names, recipe)
     if trainer.is_world_process_zero():
         loading.save(model, tokenizer, place, overwrite=True)
-        frame.save_table(table, place / HISTORY)
+        save_table(table, place / HISTORY)
     trainer.accelerator.wait_for_everyone()
     return table
 
@@ -248,7 +250,7 @@ class _Begun(transformers.TrainerCallback):
         self.place, self.recipe = place, recipe
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        with frame.replacing(self.place / RECIPE) as draft:
+        with replacing(self.place / RECIPE) as draft:
             draft.write_text(self.recipe)
 
 

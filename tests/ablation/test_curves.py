@@ -236,7 +236,7 @@ def test_every_order_is_a_line_with_its_interval(table):
     labels = ["random", "confidence", "cp"]  # chance, then the best first
     assert [line.get_label() for line in ax.get_lines()] == labels
     assert [text.get_text() for text in ax.get_legend().get_texts()] == labels
-    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xlim()) == ("share of heads closed", "what is left", (0, 1))
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xlim()) == ("share of heads ablated", "what is left", (0, 1))
 
 
 @pytest.mark.parametrize("many", [12, 30])
@@ -269,7 +269,7 @@ def test_without_random_orders_there_is_no_grey_line(table):
 
 
 def test_what_is_no_table_of_curves(table):
-    message = "expected the table of headroles.ablation_curve (high, low, order, share, value); got "
+    message = "not a table of hr.ablation_curve: got "
     for wrong in (table.drop(columns="low"), [1, 2]):
         with pytest.raises(ValueError, match=rf"\A{re.escape(message)}"):
             plots.curves(wrong)

@@ -34,6 +34,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
 from headroles.scores.accumulator import counting
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 
 LEVEL, RISK, MISS = 0.01, 0.001, 0.05  # the defaults of `staged`
@@ -570,7 +571,7 @@ def test_a_sweep_comes_back_from_a_file(metric, tmp_path):
     numbers = [5, 2, 9, 0, 30, 1, 7]
     closed = dict(zip(SETS, values[1:], strict=True))
     found = ExampleStats(values[0], closed, numbers, 3, metric, "model:a/b|text:0f|metric:x")
-    again = ExampleStats.of(frame.load_table(frame.save_table(found.table(), tmp_path / "examples.parquet")), metric)
+    again = ExampleStats.of(load_table(save_table(found.table(), tmp_path / "examples.parquet")), metric)
     equal(again, found)
     assert again.metric is metric
     assert all(type(number) is int for number in again.numbers)
@@ -582,7 +583,7 @@ def test_a_sweep_comes_back_from_a_file(metric, tmp_path):
 
 def test_a_table_of_examples_names_what_is_in_it(tmp_path):
     found = measured(np.ones(3), np.zeros((2, 3)))
-    table = frame.load_table(frame.save_table(found.table(), tmp_path / "examples.parquet"))
+    table = load_table(save_table(found.table(), tmp_path / "examples.parquet"))
     assert list(table) == ["closed", "example", "sum", "steps"]
     assert table["closed"].tolist() == ["intact"] * 3 + ["dec-self:0:0"] * 3 + ["dec-self:0:1"] * 3
     assert table["example"].tolist() == [0, 1, 2] * 3
@@ -713,7 +714,7 @@ def test_what_was_made_from_something_else_is_made_anew(what, tmp_path, caplog):
         other["model"], tokens_of("marian"), other.get("text", corpus(6)), metric="chrf", unit="kind", n_resamples=20
     )
     pd.testing.assert_frame_equal(values_of(found), values_of(expected))
-    end = ("was made by other options: computed anew", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
+    end = ("was made with other options: computed again", "ablation-chrf-kind-zero", "examples-chrf-kind-zero")
     assert all(message.endswith(end) for message in caplog.messages)
     assert 1 <= len(caplog.messages) <= 2
 

@@ -25,6 +25,7 @@ from headroles.ablation.early_stopping import FIRST
 from headroles.ablation.effects import ablate
 from headroles.data.readers import read
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 
 SIZE = 300  # sentences, more than a first look
@@ -244,8 +245,8 @@ def test_two_processes_prune_what_one_prunes(given, tmp_path):
     files_ = sorted(tmp_path.glob("one-*.parquet"))
     assert len(files_) == 5
     for file, rank in product(files_, (0, 1)):
-        expected = frame.load_table(file)
-        found = frame.load_table(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
+        expected = load_table(file)
+        found = load_table(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
         assert found.attrs["signatures"] == expected.attrs["signatures"]
         pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
@@ -274,8 +275,8 @@ def test_two_processes_score_what_one_scores(given, tmp_path):
     assert done.code == 0, done.err
     subprocess.run([sys.executable, tmp_path / "scoring.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
     for max_tokens, rank in product((200, 100_000), (0, 1)):
-        expected = frame.load_table(tmp_path / f"one-{max_tokens}-0.parquet")
-        found = frame.load_table(tmp_path / f"two-{max_tokens}-{rank}.parquet")
+        expected = load_table(tmp_path / f"one-{max_tokens}-0.parquet")
+        found = load_table(tmp_path / f"two-{max_tokens}-{rank}.parquet")
         assert found.attrs["signatures"] == expected.attrs["signatures"]
         np.testing.assert_array_equal(found[COUNTED].to_numpy(), expected[COUNTED].to_numpy())
         np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), rtol=1e-10, atol=1e-12)
@@ -298,9 +299,7 @@ def test_so_they_do_with_what_is_written_early_stops_and_curves(given, tmp_path)
 def ordered(folder):
     """A study that has something to order heads by."""
     index = frame.index({(kind, layer): 4 for kind in frame.KINDS for layer in (0, 1)})
-    frame.save_table(
-        frame.table({"layer": index.get_level_values("layer")}, index, "made:up"), Study(folder).path("heads")
-    )
+    save_table(frame.table({"layer": index.get_level_values("layer")}, index, "made:up"), Study(folder).path("heads"))
 
 
 # --- a process that dies --------------------------------------------------------------------------------------------

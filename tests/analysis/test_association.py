@@ -19,16 +19,18 @@ import headroles as hr
 from headroles.analysis import intervals
 from headroles.analysis.logistic import firth
 from headroles.analysis.role_rules import roles
+from headroles.experiments import score_study
 from headroles.experiments.relate_study import relate_study
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 
-NOBODY, EVERYBODY = "no head has the role", "every head has the role: there is none to compare with"
-NOWHERE, CONSTANT = "the role is not for the heads that have the outcome", "the outcome is the same for all heads"
-UNTOLD = (
-    "the role's score is NaN for all these heads: it is not for their kind, or the corpus has nothing to tell it from"
+NOBODY, EVERYBODY = "no head has the role", "all heads have the role: there is no comparison group"
+NOWHERE, CONSTANT = "the role does not apply to the heads with this outcome", "the outcome is the same for all heads"
+NO_SCORE = (
+    "the role's score is NaN for all these heads: it does not apply to their kind, or the corpus lacks what it needs"
 )
-FILLED = "in no layer are there heads with the role and heads without: it cannot be told from the layer"
+ONE_GROUP = "no layer has heads with the role and heads without: role and layer are confounded"
 ALONE = "a single head on one side: no interval"
 FEW_HEADS = "too few heads, or nothing varies but by the role: no interval of the difference"
 
@@ -161,8 +163,8 @@ def test_outcomes_are_measurements_and_heads_that_could_not_go_are_left_out():
         ([0] * 8, range(8), NOBODY),
         ([1] * 8, range(8), EVERYBODY),
         ([1, 0] * 4, [2.0] * 8, CONSTANT),
-        ([np.nan] * 8, range(8), UNTOLD),
-        ([1] * 4 + [0] * 4, range(8), FILLED),
+        ([np.nan] * 8, range(8), NO_SCORE),
+        ([1] * 4 + [0] * 4, range(8), ONE_GROUP),
         ([1] + [0] * 7, range(8), ALONE),
     ],
 )
@@ -170,7 +172,7 @@ def test_what_cannot_be_said_is_said_in_words(rarity, y, note):
     where = index(layers=2, many=4)
     row = hr.relate(told(where, rarity=rarity), effects(where, loss=list(y)), n_resamples=20, n_permutations=9).iloc[0]
     assert row["note"] == note
-    if note == FILLED:
+    if note == ONE_GROUP:
         assert row["p"] == 1
         assert np.isnan(row["within"])
     elif note == ALONE:
@@ -184,7 +186,7 @@ def test_notes_are_told_one_after_the_other():
     where = frame.index({("enc-self", 0): 1, ("enc-self", 1): 7})
     table = told(where, rarity=[1] + [0] * 7)
     row = hr.relate(table, effects(where, loss=range(8)), n_resamples=0, n_permutations=9).iloc[0]
-    assert row["note"] == f"{ALONE}; {FILLED}"
+    assert row["note"] == f"{ALONE}; {ONE_GROUP}"
 
 
 def test_how_far_heads_are_from_the_threshold_says_something_where_nobody_reaches_it():
@@ -217,7 +219,7 @@ def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():
 def test_one_head_in_each_layer_cannot_be_told_from_the_layer():
     where = index(layers=6, many=1)
     row = hr.relate(told(where, rarity=[1, 1, 1, 0, 0, 0]), effects(where, loss=range(6)), n_permutations=9).iloc[0]
-    assert (row["note"], row["p"]) == (f"{FILLED}; {FEW_HEADS}", 1)
+    assert (row["note"], row["p"]) == (f"{ONE_GROUP}; {FEW_HEADS}", 1)
 
 
 def test_p_is_corrected_over_the_rows_that_have_one():
@@ -233,7 +235,7 @@ def test_p_is_corrected_over_the_rows_that_have_one():
 def test_tables_of_different_models_are_refused_or_warned_of(caplog):
     small, large, cross = index(layers=1), index(layers=2), index(layers=1, kinds=("cross",))
     for where, sizes in (large, "8 and 16 rows, 8 in common"), (cross, "8 and 8 rows, 0 in common"):
-        message = f"roles and outcomes are of different heads: {sizes}; relate tables of one model"
+        message = f"roles and outcomes are of different heads: got {sizes}; expected tables of one model"
         with pytest.raises(ValueError, match=f"^{message}$"):
             hr.relate(told(small, rarity=[1] * 8), effects(where, loss=range(len(where))))
     other = frame.table({"importance": range(8)}, small, "model:x|weights:b2")
@@ -247,24 +249,26 @@ def test_bad_input_is_named():
     where = index(layers=1)
     table, out = told(where, rarity=[1, 0] * 4), effects(where, loss=range(8))
     two = effects(where, loss=range(8), accuracy=range(8))
-    message = "no outcome (ablation[bleu], ablation[loss]) among the columns: ablation[loss], ablation[accuracy]"
+    message = "no outcome: got columns ablation[loss], ablation[accuracy]; expected ablation[bleu], ablation[loss]"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.relate(table, two, names=["ablation[bleu]", "ablation[loss]"])
-    message = "no outcome (ablation, importance, relevance, attribution or survival) among the columns: "
+    message = "no outcome: got columns {}; expected ablation, importance, relevance, attribution or survival"
     for columns, there in ({"confidence": range(8)}, "confidence"), ({"confidence.low": range(8)}, "none"):
-        with pytest.raises(ValueError, match=f"^{re.escape(message + there)}$"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message.format(there))}$"):
             hr.relate(table, frame.table(columns, where, "s"))
-    with pytest.raises(ValueError, match=r"^expected the table of hr\.roles, a column \.stability for each role"):
+    with pytest.raises(ValueError, match=r"^not a table of roles: expected columns \.stability"):
         hr.relate(out, out)
-    with pytest.raises(ValueError, match=r"^the table of roles has no column rare\.margin; tell the roles again"):
+    with pytest.raises(ValueError, match=r"^the table of roles has no column rare\.margin; compute the roles again"):
         hr.relate(frame.only(table, ["rare", "rare.value", "rare.stability"]), out)
-    with pytest.raises(ValueError, match=r"^by='kind'; expected 'family' or 'variant'$"):
+    with pytest.raises(ValueError, match=r"^unknown by: got 'kind'; expected 'family' or 'variant'$"):
         hr.relate(table, out, by="kind")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^no outcome with heads of 0 and of 1, .*, among: ablation\[loss\]$"):
+    with pytest.raises(
+        ValueError, match=r"^no outcome of 0 and 1: got ablation\[loss\]; expected some such as survival"
+    ):
         hr.survival_odds(table, out)
-    with pytest.raises(ValueError, match=r"^no outcome survival\[\.\.\.\] among the columns: ablation\[loss\]$"):
+    with pytest.raises(ValueError, match=r"^no outcome: got columns ablation\[loss\]; expected survival\[\.\.\.\]$"):
         hr.predict_outcome(frame.table({"confidence": range(8)}, where, "s"), out)
-    with pytest.raises(ValueError, match=r"^no score nothing among the columns: confidence$"):
+    with pytest.raises(ValueError, match=r"^no score: got columns confidence; expected nothing$"):
         hr.predict_outcome(
             frame.table({"confidence": range(8)}, where, "s"), out, of=["ablation[loss]"], names=["nothing"]
         )
@@ -360,13 +364,13 @@ def test_odds_say_which_roles_they_cannot_tell_from_layers():
     upper = frame.table({"survival[x]": (layer >= 3).astype(float)}, where, "s")  # the layer alone decides
     (row,) = hr.survival_odds(told(where, rarity=head < 3), upper).to_dict("records")
     assert (row["note"], row["heads"]) == (
-        "in no layer do some heads survive and others not: it cannot be told from the layer", 0)  # fmt: skip
+        "no layer has surviving and pruned heads: role and layer are confounded", 0)  # fmt: skip
     assert np.isnan([row["odds"], row["odds.low"], row["odds.high"], row["p"]]).all()
     some = frame.table({"survival[x]": ((layer >= 3) | (head == 0)).astype(float)}, where, "s")
     notes = hr.survival_odds(told(where, rarity=kind == "cross", minus=layer >= 3), some).set_index("term")["note"]
     assert notes.to_dict() == {
-        "rare": "follows from the layer or from other roles: cannot be told apart",
-        "positional": "the same for all heads of layers in which some survive and others not",
+        "rare": "collinear with the layers or other roles",
+        "positional": "the same for all heads of the layers with surviving and pruned heads",
     }
 
 
@@ -378,9 +382,13 @@ def test_drift_counts_who_kept_lost_left_and_took_over():
     assert row.to_dict() == {"before": 3, "stayed": 1, "lost": 1, "went": 1, "new": 1, "after": 2}
     several = hr.role_changes(before, {6: before, 4: after})
     assert several[["heads", "after"]].to_numpy().tolist() == [[6, 3], [4, 2]]
-    with pytest.raises(ValueError, match=r"^2 heads are left that were not there before, such as enc-self:0:2$"):
+    with pytest.raises(
+        ValueError, match=r"^2 heads of the pruned model are not in the whole one, such as enc-self:0:2$"
+    ):
         hr.role_changes(after, before)
-    with pytest.raises(ValueError, match=r"^nothing to compare with: give at least one table of roles after pruning$"):
+    with pytest.raises(
+        ValueError, match=r"^no table of roles after pruning: got an empty mapping; expected at least one$"
+    ):
         hr.role_changes(before, {})
 
 
@@ -390,17 +398,15 @@ def studies(tmp_path):
     where, random = index(layers=3, kinds=("enc-self", "cross")), np.random.default_rng(0)
     n = len(where)
     scores = frame.table({"rarity": random.random(n), "importance": random.random(n)}, where, "weights:a1")
-    frame.save_table(scores, tmp_path / "one" / "heads.parquet")
-    frame.save_table(roles(scores, ROLES), tmp_path / "one" / "roles.parquet")
+    save_table(scores, tmp_path / "one" / "heads.parquet")
+    save_table(roles(scores, ROLES), tmp_path / "one" / "roles.parquet")
     alive = (random.random(n) < 0.5).astype(float)
     columns = {"survival[l0 24]": alive, "survival[l0 24].open": alive, "survival[l0 10 cross]": alive}
-    frame.save_table(frame.table(columns, where, "weights:a1"), tmp_path / "two" / "survival-l0.parquet")
-    frame.save_table(
-        frame.table({"importance": random.random(n)}, where, "weights:a1"), tmp_path / "two" / "heads.parquet"
-    )
+    save_table(frame.table(columns, where, "weights:a1"), tmp_path / "two" / "survival-l0.parquet")
+    save_table(frame.table({"importance": random.random(n)}, where, "weights:a1"), tmp_path / "two" / "heads.parquet")
     left = frame.rows(scores[alive == 1])
     kept = frame.table({"rarity": random.random(len(left))}, left, "weights:a1")
-    frame.save_table(roles(kept, ROLES), tmp_path / "two" / f"roles-l0-{len(left)}.parquet")
+    save_table(roles(kept, ROLES), tmp_path / "two" / f"roles-l0-{len(left)}.parquet")
     return tmp_path
 
 
@@ -409,11 +415,11 @@ def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
     found = relate_study(study, studies / "one", [studies / "two"])
     assert study.names() == ["drift-l0", "odds", "predictors", "relate"]
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]", "survival[l0 10 cross]"]
-    alone = hr.relate(frame.load_table(studies / "one/roles.parquet"), frame.load_table(studies / "one/heads.parquet"))
+    alone = hr.relate(load_table(studies / "one/roles.parquet"), load_table(studies / "one/heads.parquet"))
     numbers = ["auc", "difference", "p"]  # the importance of the first study, not of the second
     pd.testing.assert_frame_equal(found.loc[[0], numbers], alone[numbers])
     assert set(study.load("predictors")["score"]) == {"importance", "rarity"}
-    assert {path.name for path in hr.experiments.score_study.draw(study)} == {
+    assert {path.name for path in score_study.draw(study)} == {
         "drift-l0.png",
         "odds.png",
         "predictors.png",
@@ -429,9 +435,9 @@ def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
 
 
 def test_seeds_are_one_outcome(studies):
-    alive = frame.load_table(studies / "two/survival-l0.parquet")["survival[l0 24]"]
+    alive = load_table(studies / "two/survival-l0.parquet")["survival[l0 24]"]
     columns = {"survival[x 24 seed 0]": alive, "survival[x 24 seed 1]": 1 - alive, "survival[y 24 seed 0]": alive}
-    frame.save_table(frame.table(columns, frame.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
+    save_table(frame.table(columns, frame.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
     study = Study(studies / "both")
     found = relate_study(study, studies / "one", [studies / "seeds.parquet"]).set_index("outcome")
     assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
@@ -498,7 +504,7 @@ def test_the_command_says_what_was_found_and_what_cannot_be(studies):
     assert "of 3 relations have p < 0.05 within layers after Holm" in found.out
     assert "rare: survival[l0 24]" in found.out
     nobody = frame.table({"rarity": [0.0] * 48}, index(layers=3, kinds=("enc-self", "cross")), "weights:a1")
-    frame.save_table(roles(nobody, ROLES), studies / "roles.parquet")
+    save_table(roles(nobody, ROLES), studies / "roles.parquet")
     found = run("relate", studies / "roles.parquet", studies / "two/survival-l0.parquet", "--study", studies / "none")
     assert "rare: no head has the role (2 outcomes)" in found.out
     assert "nan" not in found.out

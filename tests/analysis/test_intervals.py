@@ -21,14 +21,14 @@ from headroles.ablation.significance import effects as found_effects
 from headroles.analysis import intervals
 from headroles.analysis.association import HIGHER, LOWER, matters
 from headroles.analysis.prediction import predict_outcome
-from headroles.analysis.resampling import dealt, relation
+from headroles.analysis.resampling import permuted_roles, relation
 from headroles.plots.effects import correlations
 from headroles.pruning.comparison import _summary
 from headroles.scores.accumulator import counting
 from headroles.tables import frame
 
 NOTHING_ELSE = "too few heads, or nothing varies but by the role: no interval of the difference"
-LITTLE = "too few ways to deal the role out within layers: no interval of within"
+LITTLE = "too few permutations within layers: no interval of within"
 
 
 def of_share(sentences, chance, alike, random):
@@ -86,7 +86,7 @@ def test_within_leaves_out_0_exactly_where_its_p_is_small(seed, many, how, effec
     if not math.isnan(row["within.low"]):
         assert row["within.low"] <= row["within"] <= row["within.high"]
         assert (row["within.low"] <= 0 <= row["within.high"]) == (row["p"] >= 0.05)
-    dealings = dealt(held, np.zeros(32, int), 199, 0)
+    dealings = permuted_roles(held, np.zeros(32, int), 199, 0)
     ranks = stats.rankdata(y)
     areas = np.array([ranks[each].sum() for each in dealings]) - many * 33 / 2
     p = intervals.p_value(areas, ranks[held].sum() - many * 33 / 2)
@@ -157,7 +157,7 @@ def test_infinite_numbers_are_refused():
     broken = effects(where, loss=[0, 1, math.inf, 3, 4, 5, 6, 7])
     message = (
         r"^'ablation\[loss\]' is infinite for 1 of 8 heads, such as enc-self:0:2; expected finite numbers, or NaN "
-        r"where there is none; leave these heads out, or choose other columns$"
+        r"where unknown; leave these heads out, or choose other columns$"
     )
     fine = frame.table({"survival[x]": [0.0, 1] * 4, "confidence": range(8)}, where, "s")
     calls = [

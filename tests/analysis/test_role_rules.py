@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from headroles.analysis import role_rules
 from headroles.analysis.role_rules import ROLES, Role, roles
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 
 DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 SYNTAX = "syntax[nsubj dep>head]"
@@ -97,7 +98,7 @@ def test_margins_are_those_of_the_nearest_role_that_does_something():
     assert found.tolist() == pytest.approx([-0.1, 0.4, nan], nan_ok=True)
     assert (found.name, found.index.equals(made.index)) == ("margin", True)
     assert role_rules.margins(made, ["positional"]).tolist() == pytest.approx([-0.2, 0.05, nan], nan_ok=True)
-    message = "none of the roles alignment, rare can be told from position[-1], sink[first]"
+    message = "none of the roles alignment, rare can be assigned: got columns position[-1], sink[first]"
     with pytest.raises(ValueError, match=whole(message)):
         role_rules.margins(made[["position[-1]", "sink[first]"]], ["rare", "alignment"])
 
@@ -231,7 +232,7 @@ def test_where_no_head_has_a_role_none_is_listed():
 
 def test_a_role_table_is_saved_and_loaded(tmp_path):
     told = roles(table({"rarity": [0.6, nan], "position[-1]": [0.9, 1]}, {"rarity": [[1], [nan]]}))
-    loaded = frame.load_table(frame.save_table(told, tmp_path / "roles.parquet"))
+    loaded = load_table(save_table(told, tmp_path / "roles.parquet"))
     pd.testing.assert_frame_equal(loaded, told)
     pd.testing.assert_frame_equal(role_rules.held(loaded), role_rules.held(told))
 
@@ -242,10 +243,10 @@ def test_errors():
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})
     columns = ", ".join(role.column for role in ROLES)
-    message = f"no role can be told from the columns confidence, entropy; roles rest on: {columns}"
+    message = f"no role can be assigned: got columns confidence, entropy; expected some of {columns}"
     with pytest.raises(ValueError, match=whole(message)):
         roles(made[["confidence", "entropy"]])
-    message = f"role 'syntactic' compares '{SYNTAX}' with '{SYNTAX}.baseline', not in the table"
+    message = f"role 'syntactic' needs column '{SYNTAX}.baseline' beside '{SYNTAX}'; score the corpus again"
     with pytest.raises(ValueError, match=whole(message)):
         roles(table({SYNTAX: [0.5]}))
 
@@ -258,13 +259,14 @@ import numpy as np  # noqa: E402
 from headroles import plots
 from headroles.analysis import role_rules as role
 from headroles.tables import frame as heads, study
+from headroles.tables.io import save_table
 index = heads.index({("enc-self", 0): 3, ("enc-self", 1): 3})
 values = np.linspace(0, 1, 6)
 made = heads.table({"rarity": values}, index, "s", draws={"rarity": np.ones((6, 4), np.float32)})
 folder = study.Study(sys.argv[1])
 kept = folder.keep("heads", "recipe", lambda: heads.join(made, heads.table({"b": values}, index, "t")))
 told = role.roles(folder.load("heads"))
-heads.save_table(told, folder.path("roles"))
+save_table(told, folder.path("roles"))
 plots.heatmap(kept["rarity"])
 plots.roles(told)
 print(json.dumps([sorted(sys.modules), folder.names(), len(role.held(told))]))

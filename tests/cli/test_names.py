@@ -10,6 +10,7 @@ from helpers.trainings import tokenizer as of_films
 
 import headroles as hr
 from headroles.tables import frame
+from headroles.tables.io import load_table
 
 ODD = [
     "a|fill:mean|b",
@@ -52,7 +53,7 @@ def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
     for command in commands:
         done = run(*command)
         assert done.code == 0, done.err
-    table = frame.load_table(study[1] / "ablation-accuracy-single-zero.parquet")
+    table = load_table(study[1] / "ablation-accuracy-single-zero.parquet")
     fields = dict(frame.fields(frame.provenance(table, "ablation[accuracy]")))
     assert (fields["corpus"], fields["metric"], fields["fill"]) == (name, "Accuracy()", "zero")
     assert fields["model"] == f"{name}/{name} model"

@@ -49,12 +49,12 @@ def test_pairs_of_sentences_and_columns_that_are_named(folder):
     assert hr.read(place).sentences == (Sentence("a", second="b", label="2"),)
     assert hr.read(place, text="hypothesis", label="genre").sentences == (Sentence("b", label="news"),)
     said = (
-        f"dataset {place} has no column body; it has premise, hypothesis, label, genre; give text= and label= of these"
+        f"dataset {place} has no column body: got premise, hypothesis, label, genre; give text= and label= from these"
     )
     with pytest.raises(ValueError, match=whole(said)):
         hr.read(place, text="body")
     other = folder("other", test=[{"body": "a"}])
-    said = f"dataset {other} has no text column that is known by its name; it has body; give text= and label= of these"
+    said = f"dataset {other} has no known text column: got body; give text= and label= from these"
     with pytest.raises(ValueError, match=whole(said)):
         hr.read(other)
 
@@ -113,7 +113,7 @@ def test_a_name_that_nobody_knows_is_one_sentence(monkeypatch):
 def test_without_datasets_it_is_said_what_to_install(folder, monkeypatch):
     place = folder("some", train=ONE)
     monkeypatch.setattr(hf_datasets, "find_spec", lambda _: None)
-    said = f"{place} is not a file; if it is a dataset, install what reads it: pip install 'headroles[data]'"
+    said = f"{place} is not a file; if it is a dataset, install its reader: pip install 'headroles[data]'"
     with pytest.raises(ModuleNotFoundError, match=whole(said)):
         hr.read(place)
 

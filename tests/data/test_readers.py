@@ -345,9 +345,9 @@ REST = "\t_\t_\t_\t_"
         (f"3\t{REST}\t1\tdep\t_\t_", "found ID '3' and FORM ''; expected an ID such as 3, 3-4 or 3.1, and a word"),
         (
             f"4\ty{REST}\t1\tdep\t_\t_",
-            "found ID '4' where word 3 is due; words are numbered from 1, ranges do not overlap",
+            "found ID '4'; expected word 3; words are numbered from 1, ranges do not overlap",
         ),
-        (f"3-2\ty{REST}{REST}", "found ID '3-2' where word 3 is due; words are numbered from 1, ranges do not overlap"),
+        (f"3-2\ty{REST}{REST}", "found ID '3-2'; expected word 3; words are numbered from 1, ranges do not overlap"),
         (
             f"3\ty{REST}{REST}",
             "found HEAD '_'; expected the number of a word, or 0 for the root; for trees use headroles.parse",
@@ -376,7 +376,7 @@ def test_a_line_that_is_not_conllu(file, row, fault):
 def test_ranges_that_overlap(file):
     rows = HI.replace("1\tHi", "1-2\tHi!" + "\t_" * 8 + "\n1\tHi").replace("2\t!", "2-2\t!" + "\t_" * 8 + "\n2\t!")
     path = file("x.conllu", rows)
-    fault = "found ID '2-2' where word 2 is due; words are numbered from 1, ranges do not overlap"
+    fault = "found ID '2-2'; expected word 2; words are numbered from 1, ranges do not overlap"
     with pytest.raises(ValueError, match=whole(f"{path}, line 4: {fault}")):
         read(path)
 
@@ -473,13 +473,13 @@ def test_arguments_that_do_not_go_together(file):
     message = "unknown form 'csv'; known: conllu, text, parallel, labelled, or None to decide by the file's name"
     with pytest.raises(ValueError, match=whole(message)):
         read(path, form="csv")
-    message = f"form='text' is one file, but a target was given: {path}; leave out form= or the target"
+    message = f"form='text' is one file: got a target too, {path}; leave out form= or the target"
     with pytest.raises(ValueError, match=whole(message)):
         read(path, path, form="text")
-    start = "text= and label= name columns of one labelled table; they were given together with "
-    with pytest.raises(ValueError, match=whole(start + f"a target, {path}")):
+    start, end = "text= and label= name columns of one labelled table: got ", " too; leave out one of the two"
+    with pytest.raises(ValueError, match=whole(start + f"a target, {path}" + end)):
         read(path, path, label="label")
-    with pytest.raises(ValueError, match=whole(start + "form='conllu'")):
+    with pytest.raises(ValueError, match=whole(start + "form='conllu'" + end)):
         read(path, text=0, form="conllu")
 
 
@@ -487,7 +487,7 @@ def test_columns_that_are_not_there(file):
     path = file("x.tsv", "id\twords\tmood\n7\ta\tgood\n")
     columns = "3 columns: 'id', 'words', 'mood'"
     known = f"it has {columns}; give label= one of them, or an index from 0"
-    unknown = f"{path} has no label column that is known by its name; {known}"
+    unknown = f"{path} has no known label column; {known}"
     with pytest.raises(ValueError, match=whole(unknown)):
         read(path)
     with pytest.raises(ValueError, match=whole(unknown.replace("label", "text"))):
@@ -550,7 +550,7 @@ def test_offsets_of_a_real_treebank(shared):
 
 
 def test_offsets_without_trees_or_relations():
-    message = "corpus 'x' has no trees; read a CoNLL-U file, or parse the text: headroles.parse"
+    message = "corpus 'x' has no trees; read a CoNLL-U file, or parse the text with headroles.parse"
     with pytest.raises(ValueError, match=whole(message)):
         offsets(Corpus("x", (Sentence("a"),)))
     with pytest.raises(

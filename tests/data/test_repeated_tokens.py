@@ -1,4 +1,4 @@
-"""Random tokens twice in a row, and the scores that are told by them: induction and duplicate."""
+"""Random tokens repeated once, and the scores that need them: induction and duplicate."""
 
 import re
 
@@ -11,7 +11,7 @@ from helpers.letters import corpus, looking, observation, tokens_of, value
 import headroles as hr
 from headroles.data.corpus import Tokens
 from headroles.experiments.score_study import measure
-from headroles.models.batching import TokenView
+from headroles.models.batching import TokenView, encode
 from headroles.scores.base import Observation
 from headroles.scores.patterns.induction import Duplicate, Induction
 from headroles.tables import frame
@@ -40,7 +40,7 @@ def test_each_half_is_drawn_without_repeats_and_comes_twice():
 def test_more_tokens_than_the_vocabulary_has():
     _, tokenizer, _ = small()
     plain = len({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
-    said = f"the vocabulary has {plain} tokens that are not special; give a length of at most that"
+    said = f"length is too large: got 10000; expected at most {plain}, the tokens that are not special"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         hr.repeated_tokens(tokenizer, length=10_000)
 
@@ -48,7 +48,7 @@ def test_more_tokens_than_the_vocabulary_has():
 def test_what_is_given_as_ids_is_read_as_they_are_even_beside_text():
     model, tokenizer, twice = small()
     mixed = hr.Corpus("mixed", (*twice, *corpus(2)))
-    encoded = hr.models.batching.encode(mixed, tokenizer, model)
+    encoded = encode(mixed, tokenizer, model)
     assert [tuple(one.ids) for one in encoded.source[:4]] == [sentence.ids for sentence in twice]
     assert all(isinstance(one.sentence, Tokens) == (i < 4) for i, one in enumerate(encoded.source))
 

@@ -131,7 +131,7 @@ def test_a_line_of_several_sentences_is_left_out():
         seen.extend(texts)
         return [SimpleNamespace(sentences=documents[text]) for text in texts]
 
-    trees = module._parsed(["a", "a a", "-", "a", " "], SimpleNamespace(bulk_process=bulk))
+    trees = module._trees(["a", "a a", "-", "a", " "], SimpleNamespace(bulk_process=bulk))
     assert trees == {"a": Sentence("a", ((0, 1),), (-1,), ("root",))}
     assert seen == ["a", "a a", "-"]  # each text once
 
@@ -149,7 +149,7 @@ def test_trees_that_cannot_be_read_are_made_again(shared, text, caplog):
         "found 1 column: 'broken'; expected the 10 tab-separated columns of CoNLL-U; a text without trees is read with "
         "form='text', or given trees by headroles.parse"
     )
-    assert caplog.messages == [f"parsing again, because the kept trees cannot be read: {kept}, line 1: {fault}"]
+    assert caplog.messages == [f"parsing again, because the stored trees cannot be read: {kept}, line 1: {fault}"]
     kept.unlink()
     assert parse(text, models=models, cache=False) == corpus
     assert list(text.parent.iterdir()) == [text]
@@ -159,23 +159,23 @@ def test_other_models_and_texts_are_kept_elsewhere(tmp_path):
     (tmp_path / "en").mkdir()
     weights = tmp_path / "en" / "a.pt"
     weights.write_bytes(b"1")
-    first = module._beside(tmp_path / "x", "en", tmp_path, ["a", "b"])
-    assert first == module._beside(tmp_path / "x", "en", tmp_path, ["a", "b"])
+    first = module._cache_path(tmp_path / "x", "en", tmp_path, ["a", "b"])
+    assert first == module._cache_path(tmp_path / "x", "en", tmp_path, ["a", "b"])
     others = [
-        module._beside(tmp_path / "x", "en", tmp_path, ["a b"]),
-        module._beside(tmp_path / "x", "en", None, ["a", "b"]),
+        module._cache_path(tmp_path / "x", "en", tmp_path, ["a b"]),
+        module._cache_path(tmp_path / "x", "en", None, ["a", "b"]),
     ]
     weights.write_bytes(b"2")
-    others.append(module._beside(tmp_path / "x", "en", tmp_path, ["a", "b"]))
+    others.append(module._cache_path(tmp_path / "x", "en", tmp_path, ["a", "b"]))
     assert len({first, *others}) == 4
 
 
 def test_a_full_or_forbidden_folder_does_not_lose_the_trees(tmp_path, caplog):
     (tmp_path / "x").write_text("a file, not a folder", encoding="utf-8")
     tree = Sentence("a", ((0, 1),), (-1,), ("root",))
-    module._keep(Corpus("c", (tree,)), tmp_path / "x" / "y.conllu")
+    module._store(Corpus("c", (tree,)), tmp_path / "x" / "y.conllu")
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("the trees are not kept for the next time: ")
+    assert caplog.messages[0].startswith("the trees are not stored for the next time: ")
 
 
 # errors
@@ -191,7 +191,7 @@ def test_a_full_or_forbidden_folder_does_not_lose_the_trees(tmp_path, caplog):
             Corpus("c", (Sentence("a"), Sentence("a", ((0, 1),), (-1,), ("root",)))),
             "source",
             "sentence 2 of corpus 'c' already has a tree on its source side; "
-            "to parse it anew, give a corpus of its text alone",
+            "to parse it again, give a corpus of its text alone",
         ),
     ],
 )
@@ -242,6 +242,6 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 
 
 def test_an_output_that_cannot_be_written(text, tmp_path):
-    message = f"output {tmp_path} cannot be written; give the name of a file in a folder that can"
+    message = f"output {tmp_path} is not writable; name a file in a writable folder"
     with pytest.raises(ValueError, match=whole(message)):
         parse(text, output=tmp_path)

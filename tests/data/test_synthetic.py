@@ -130,7 +130,7 @@ def test_seeds_give_different_corpora():
 
 
 def test_the_corpus_is_the_same_in_another_process():
-    code = "from headroles.data.synthetic import corpus; print(corpus(100, seed=3, translated=True).hash)"
+    code = "from headroles import synthetic_corpus; print(synthetic_corpus(100, seed=3, translated=True).hash)"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
     )
@@ -138,7 +138,7 @@ def test_the_corpus_is_the_same_in_another_process():
 
 
 def test_a_negative_number_of_sentences_is_an_error():
-    with pytest.raises(ValueError, match=r"^a corpus cannot have -1 sentences; give 0 or more$"):
+    with pytest.raises(ValueError, match=r"^sentences must be 0 or more; got -1$"):
         synthetic_corpus(-1)
 
 

@@ -45,6 +45,7 @@ from headroles.experiments.papers.materials import material
 from headroles.experiments.papers.running import PAPERS, artefacts, reproduce
 from headroles.experiments.papers.tables import Bench, Missing, gains, metric_of, of_kind
 from headroles.tables import frame as heads
+from headroles.tables.io import load_table, save_table
 
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = {  # what is listed in the papers
@@ -501,7 +502,7 @@ def test_the_rules_hold_on_the_papers_own_numbers():
 def put(path: Path, columns: dict[str, object], signature: str = "model:m|metric:Loss()|text:t") -> Path:
     table = pd.DataFrame(columns)
     table.attrs["signatures"] = dict.fromkeys(table, signature)
-    return heads.save_table(table, path)
+    return save_table(table, path)
 
 
 def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_path):
@@ -591,7 +592,7 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
         }
     ]  # fmt: skip
     place = study / "papers" / "voita2019"
-    table = heads.load_table(place / "fig7.parquet").set_index("heads")
+    table = load_table(place / "fig7.parquet").set_index("heads")
     assert table.loc[48, ["value", "paper", "paper.subtitles"]].tolist() == [30.0, 29.60, 32.40]
     assert table.loc[10, ["change", "paper"]].tolist() == [-0.1, 29.45]
     assert heads.provenance(table, "value") == "model:m|metric:BLEU(beams=1)"
@@ -647,7 +648,7 @@ def effects(noise: int) -> pd.DataFrame:
 def put_heads(path: Path, table: pd.DataFrame, text: str = "t") -> None:
     signature = f"model:m|corpus:{text}|text:{text}|metric:Loss()|intact:2.0"
     table.attrs["signatures"] = dict.fromkeys(table, signature)
-    heads.save_table(table, path)
+    save_table(table, path)
 
 
 @pytest.fixture
@@ -753,7 +754,7 @@ def made(toys: Path, paper: str, name: str) -> tuple[Path, pd.DataFrame]:
         for one in (toys / "translation", toys / "classifier")
         if (one / "papers" / paper / f"{name}.json").is_file()
     )
-    return study, heads.load_table(study / "papers" / paper / f"{name}.parquet")
+    return study, load_table(study / "papers" / paper / f"{name}.parquet")
 
 
 @pytest.mark.slow
@@ -773,17 +774,17 @@ def test_every_artefact_is_made_of_toys(toys, paper, name):
 @pytest.mark.slow
 def test_toys_artefacts_show_the_tables_they_are_from(toys):
     study, table = made(toys, "voita2019", "fig1a")
-    scores = heads.load_table(study / "relevance" / "heads.parquet").loc["enc-self", "relevance[cp].size"]
+    scores = load_table(study / "relevance" / "heads.parquet").loc["enc-self", "relevance[cp].size"]
     assert table["share"].tolist() == scores.groupby("layer").max().tolist()
     study, table = made(toys, "voita2019", "fig9")
-    sizes_ = heads.load_table(study / "pruning" / "sizes-l0.parquet")
+    sizes_ = load_table(study / "pruning" / "sizes-l0.parquet")
     ours = table.dropna(subset="enc-self")
     assert ours[["heads", "cross"]].to_numpy().tolist() == sizes_[["heads", "cross"]].to_numpy().tolist()
     study, table = made(toys, "voita2019", "fig10")
     layers = table.dropna(subset="cross lower").sort_values("heads", ascending=False)
     assert layers.filter(regex="^cross [a-z]+$").sum(axis=1).tolist() == sizes_["cross"].tolist()[1:]
     study, table = made(toys, "michel2019", "fig1")
-    effects = heads.load_table(study / "ablation" / "ablation-loss-single-zero.parquet")
+    effects = load_table(study / "ablation" / "ablation-loss-single-zero.parquet")
     assert table["change"].tolist() == effects.loc["enc-self", "ablation[loss]"].tolist()
     intact = float(
         dict(part.split(":", 1) for part in heads.provenance(effects, "ablation[loss]").split("|"))["intact"]
@@ -794,7 +795,7 @@ def test_toys_artefacts_show_the_tables_they_are_from(toys):
     _, table = made(toys, "michel2019", "fig3")
     assert table["paired"].all()
     study, table = made(toys, "budhraja2020", "claim2")
-    contest = heads.load_table(study / "contest" / "contest.parquet").set_index(["strategy", "heads", "tuned"])
+    contest = load_table(study / "contest" / "contest.parquet").set_index(["strategy", "heads", "tuned"])
     for row in table.itertuples():
         assert row.gain == contest.loc[(row.strategy, row.heads, True), "gain"]
 
@@ -839,8 +840,8 @@ def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(tmp_path: Path
     command = ["reproduce", "voita2019", "fig1b", "--data", tmp_path / "data", "--study", tmp_path / "study"]
     found = run(*command, "--model", tmp_path / "model")
     assert (found.code, "fig1b" in found.out) == (0, True), found.err
-    table = heads.load_table(tmp_path / "study" / "papers" / "voita2019" / "fig1b.parquet")
-    scored = heads.load_table(tmp_path / "study" / "relevance" / "heads.parquet")
+    table = load_table(tmp_path / "study" / "papers" / "voita2019" / "fig1b.parquet")
+    scored = load_table(tmp_path / "study" / "relevance" / "heads.parquet")
     confidence = scored.loc["enc-self", "confidence"]
     assert table["ours"].tolist()[:2] == [confidence.max(), confidence.min()]
 

@@ -21,6 +21,7 @@ from headroles.models import heads as families
 from headroles.models import loading
 from headroles.models.batching import encode, tokenised
 from headroles.tables import frame
+from headroles.tables.io import load_table
 from headroles.training.marian import END, marian, pieced
 from headroles.training.trainer import train
 
@@ -100,7 +101,7 @@ def test_what_is_left_out_is_counted(tmp_path):
         "test": 4,
         "parsed": 5,
     }
-    assert frame.load_table(tmp_path / "made/counts.parquet").equals(counts)
+    assert load_table(tmp_path / "made/counts.parquet").equals(counts)
 
 
 @pytest.mark.parametrize("other", [None, given("Good news = Gute Nachricht", "aaa! = x")])
@@ -338,7 +339,7 @@ def test_stages_that_cannot_be_run(data, tmp_path):
 def test_a_study_by_another_recipe_is_left_alone(replicated, data):
     study, _ = replicated
     before = contents(study)
-    kept = frame.load_table(study / "stages.parquet").attrs["recipe"]
+    kept = load_table(study / "stages.parquet").attrs["recipe"]
     other = kept.replace("epochs=2", "epochs=3")
     message = (
         f"{study} is a study of other data, or by another recipe: {kept}; this one is {other}; give another folder"

@@ -21,7 +21,7 @@ from headroles.experiments.specialists.arms import ARMS, Recipe, longer_twice, m
 from headroles.experiments.specialists.probes import COLUMNS
 from headroles.experiments.specialists.pruning import prune_arm
 from headroles.models import loading, tokenization
-from headroles.tables import frame
+from headroles.tables.io import load_table
 
 TINY = Recipe(
     width=16, heads=2, encoder_layers=2, steps=6, batch=8, warmup=2, masked_steps=6, masked_batch=8, masked_warmup=2,
@@ -102,7 +102,7 @@ def test_arm_c_begins_with_the_encoder_of_the_masked_language_model(data, traine
 def test_a_masked_language_model_learns(data, tmp_path):
     longer = replace(TINY, masked_steps=60, steps=20, every=20, masked_rate=1e-2)
     specialise(tmp_path, data, "C", recipe=longer)
-    loss = frame.load_table(tmp_path / "masked-0" / "history.parquet")["loss"]
+    loss = load_table(tmp_path / "masked-0" / "history.parquet")["loss"]
     assert loss.iloc[-1] < loss.iloc[0] - 0.2
 
 
@@ -227,7 +227,7 @@ def test_the_command_trains_an_arm_and_prints_its_heads(data, tmp_path):
     sizes = [part for name in SIZES for part in ("--size", f"{name}={getattr(TINY, name)}")]
     asked = ["specialise", data.folder, "--output", tmp_path / "out", "--arm", "B", "--study", tmp_path, *sizes]
     done = run(*asked)
-    table = frame.load_table(tmp_path / "probes-B-0.parquet")
+    table = load_table(tmp_path / "probes-B-0.parquet")
     best = table[(table["score"] == "position[-1]") & (table["rank"] == 0)].iloc[-1]
     assert "position[-1]" in done.out
     assert f"{best['value']:.3f}" in done.out
@@ -238,16 +238,16 @@ def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path)
     place = trained[0] / "C-0"
     options = {"keep": (3, 2), "chosen": (2,), "gate_seeds": 2, "random_draws": 2, "pairs": 40, "n_resamples": 10}
     found = prune_arm(tmp_path, place, data, **options, batch=8, warmup=1)
-    scores = frame.load_table(tmp_path / "heads.parquet").loc[["enc-self"]]
+    scores = load_table(tmp_path / "heads.parquet").loc[["enc-self"]]
     assert found["positional"].tolist() == scores[["position[-1]", "position[+1]"]].max(axis=1).tolist()
-    each = [frame.load_table(tmp_path / f"gates-{seed}" / "survival-l0-enc-self.parquet") for seed in (0, 1)]
+    each = [load_table(tmp_path / f"gates-{seed}" / "survival-l0-enc-self.parquet") for seed in (0, 1)]
     mean = sum(table["survival[l0 2 enc-self]"] for table in each).loc[["enc-self"]] / 2
     assert found["survival[2]"].tolist() == mean.tolist()
     assert found["survival[2]"].sum() == pytest.approx(2)
-    contest, chance = (frame.load_table(tmp_path / name / "contest.parquet") for name in ("controls", "random"))
+    contest, chance = (load_table(tmp_path / name / "contest.parquet") for name in ("controls", "random"))
     assert set(contest["strategy"]) == {"all heads", "l0", "importance", "-importance", "roles", "-roles"}
     assert set(chance["strategy"]) == {"all heads", "random"}
-    kept = frame.load_table(tmp_path / "controls" / "contest-heads.parquet")
+    kept = load_table(tmp_path / "controls" / "contest-heads.parquet")
     role_last, role_first = kept["survival[roles 2 seed 0]"], kept["survival[-roles 2 seed 0]"]
     assert (role_last + role_first == 1).loc["enc-self"].all()
     pd.testing.assert_frame_equal(prune_arm(tmp_path, place, data, **options, batch=8, warmup=1), found)
@@ -269,7 +269,7 @@ def test_arm_e_is_pruned_and_saved(data, tmp_path, small_minilm):  # noqa: ARG00
 
 @pytest.mark.parametrize("path", sorted(FIGURES.rglob("probes-*.parquet")), ids=lambda path: path.stem)
 def test_committed_probes_are_whole(path):
-    table = frame.load_table(path)
+    table = load_table(path)
     assert list(table) == COLUMNS
     assert table["value"].between(0, 1).all()
     assert set(table["corpus"]) == {"parsed", "en_ewt-ud-test"}

@@ -10,6 +10,7 @@ import numpy as np
 
 from headroles.ablation import sweep
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 
 INDEX = frame.index({("enc-self", 0): 4, ("cross", 0): 2})
 
@@ -32,7 +33,7 @@ def statistics():
 def made(folder):
     """A kept table and the kept statistics of a batch, each with what reads it."""
     sweep._kept(folder, "batch", statistics)
-    return {frame.save_table(table(), folder / "table.parquet"): frame.load_table, folder / "batch.npy": sweep._read}
+    return {save_table(table(), folder / "table.parquet"): load_table, folder / "batch.npy": sweep._read}
 
 
 def flips(count, seed=0):

@@ -13,6 +13,7 @@ import pytest
 
 import headroles as hr
 from headroles.tables import frame
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 SIZES = {(kind, layer): 8 for kind in frame.KINDS for layer in range(6)}
@@ -56,15 +57,15 @@ def pruned(study: Study, index: pd.MultiIndex, rng: np.random.Generator) -> None
         columns[f"survival[l0 {size}]"] = (order < size).astype(float)
         columns[f"survival[l0 {size}].open"] = rng.random(len(index))
         history = [(*head, step, value) for head in index for step, value in enumerate(rng.random(60))]
-        frame.save_table(
+        save_table(
             signed(pd.DataFrame(history, columns=[*frame.LEVELS, "step", "open"])), study.path(f"gates-l0-{size}")
         )
-    frame.save_table(frame.table(columns, index, "model:toy|weights:abc"), study.path("survival-l0"))
+    save_table(frame.table(columns, index, "model:toy|weights:abc"), study.path("survival-l0"))
     values = {"value": [1.5, 1.6, 2.5], "low": [1.4, 1.5, 2.3], "high": [1.6, 1.7, 2.7]}
     changes = {"change": [0, 0.1, 1.0], "change.low": [0, 0, 0.9], "change.high": [0, 0.2, 1.1], "undecided": 0}
     left = {kind: [48, 24, 3] for kind in frame.KINDS}
     rows = {"heads": [len(index), len(index) // 2, 10], "of": len(index)} | left | values | changes
-    frame.save_table(signed(rows), study.path("sizes-l0"))
+    save_table(signed(rows), study.path("sizes-l0"))
 
 
 def related(note: str) -> pd.DataFrame:
@@ -94,17 +95,17 @@ def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 25, evil: str = E
     """A study with every table the report reads, of made-up numbers."""
     study, rng, index = Study(folder), np.random.default_rng(0), frame.index(sizes)
     table = scores(index, rng)
-    frame.save_table(table, study.path("heads"))
-    frame.save_table(hr.roles(table), study.path("roles"))
-    frame.save_table(effects(index, rng), study.path("ablation-loss-single-zero"))
+    save_table(table, study.path("heads"))
+    save_table(hr.roles(table), study.path("roles"))
+    save_table(effects(index, rng), study.path("ablation-loss-single-zero"))
     pruned(study, index, rng)
     points = [("importance", n, n / 10, 1 + n, 0.9 + n, 1.2 + n) for n in range(11)]
     lines = points + [(f"random {evil}", *point[1:]) for point in points]
     columns = ["order", "closed", "share", "value", "low", "high"]
-    frame.save_table(signed(pd.DataFrame(lines, columns=columns)), study.path("curves-loss"))
-    frame.save_table(related(f"no head has the role {evil}"), study.path("relate"))
+    save_table(signed(pd.DataFrame(lines, columns=columns)), study.path("curves-loss"))
+    save_table(related(f"no head has the role {evil}"), study.path("relate"))
     words = ["▁The", evil, *(f"▁w{place}" for place in range(tokens - 2))]
-    frame.save_table(attended(index, rng, words), study.path("attention"))
+    save_table(attended(index, rng, words), study.path("attention"))
     return study
 
 

@@ -243,25 +243,25 @@ def test_heatmaps_share_one_scale_and_one_bar() -> None:
 def test_heatmap_errors() -> None:
     both = column(index(enc_self=(1, 2), cross=(1, 2)))
     one = both.loc[["enc-self"]]
-    with pytest.raises(ValueError, match=whole("kind=None, but the table holds enc-self, cross; choose one of these")):
+    with pytest.raises(ValueError, match=whole("no single kind: got kind=None; expected one of enc-self, cross")):
         plots.heatmap(both)
-    with pytest.raises(ValueError, match=whole("kind='dec-self', but the table holds enc-self; choose one of these")):
+    with pytest.raises(ValueError, match=whole("no single kind: got kind='dec-self'; expected one of enc-self")):
         plots.heatmap(one, kind="dec-self")
-    with pytest.raises(ValueError, match=whole("order='rank'; expected 'head' or 'sorted'")):
+    with pytest.raises(ValueError, match=whole("unknown order: got 'rank'; expected 'head' or 'sorted'")):
         plots.heatmap(one, order="rank")  # type: ignore[arg-type]
     with pytest.raises(
         ValueError,
         match=whole(
-            "a heatmap draws one column of numbers, such as heads['confidence']; "
-            "got a DataFrame (confidence) with 2 rows, index kind, layer, head"
+            "not a column of numbers: got a DataFrame (confidence) with 2 rows, index kind, layer, head; "
+            "expected one such as heads['confidence']"
         ),
     ):
         plots.heatmap(one.to_frame())  # type: ignore[arg-type]
     with pytest.raises(
         ValueError,
         match=whole(
-            "a heatmap draws one column of numbers, such as heads['confidence']; "
-            "got a Series (object) with 2 rows, index kind, layer, head"
+            "not a column of numbers: got a Series (object) with 2 rows, index kind, layer, head; "
+            "expected one such as heads['confidence']"
         ),
     ):
         plots.heatmap(one.astype(object))
@@ -270,7 +270,8 @@ def test_heatmap_errors() -> None:
     with pytest.raises(ValueError, match=whole("nothing to draw: 'confidence' has no value for any of 4 heads")):
         plots.heatmaps(both * np.nan)
     with pytest.raises(
-        ValueError, match=whole("expected one row per head, indexed by kind, layer and head; got [0.1, 0.2]")
+        ValueError,
+        match=whole("not a head table: got [0.1, 0.2]; expected one row per head, indexed by kind, layer and head"),
     ):
         plots.heatmap([0.1, 0.2])  # type: ignore[arg-type]
     for wrong, said in [
@@ -278,7 +279,8 @@ def test_heatmap_errors() -> None:
         (one.iloc[:0], "0 rows, index kind, layer, head"),
         (pd.concat([one, one]), "4 rows, index kind, layer, head"),
     ]:
-        message = f"expected one row per head, indexed by kind, layer and head; got a Series (float64) with {said}"
+        expected = "expected one row per head, indexed by kind, layer and head"
+        message = f"not a head table: got a Series (float64) with {said}; {expected}"
         with pytest.raises(ValueError, match=whole(message)):
             plots.heatmap(wrong)
     assert plt.get_fignums() == []  # an error leaves no empty figure behind
@@ -439,12 +441,12 @@ def test_roles_errors() -> None:
     with pytest.raises(
         ValueError,
         match=whole(
-            "no roles in the table; hr.roles(heads) makes them from scores; "
-            "got a DataFrame (confidence) with 2 rows, index kind, layer, head"
+            "no roles in the table: got a DataFrame (confidence) with 2 rows, index kind, layer, head; "
+            "make them with hr.roles(heads)"
         ),
     ):
         plots.roles(table)
-    with pytest.raises(ValueError, match=whole("kind='cross', but the table holds enc-self; choose one of these")):
+    with pytest.raises(ValueError, match=whole("no single kind: got kind='cross'; expected one of enc-self")):
         plots.roles(table, kind="cross")
     assert plt.get_fignums() == []
 
@@ -493,7 +495,7 @@ def test_attention_errors() -> None:
         (pd.DataFrame(), "a DataFrame (no columns) with 0 rows, index None"),
         ("abc", "'abc'"),
     ]:
-        message = f"expected a DataFrame, a row per query token, a column per key token; got {said}"
+        message = f"not a table of weights: got {said}; expected a row per query token, a column per key token"
         with pytest.raises(ValueError, match=whole(message)):
             plots.attention(wrong)  # type: ignore[arg-type]
 
@@ -539,8 +541,8 @@ def test_offsets_errors() -> None:
     with pytest.raises(ValueError, match=whole(message)):
         plots.offsets(distances(), axes=[plt.figure().add_subplot()])
     message = (
-        "expected a table with columns relation, offset, count, share; "
-        "got a DataFrame (relation, offset, count) with 5 rows, index None"
+        "not a table of hr.data.offsets: got a DataFrame (relation, offset, count) with 5 rows, index None; "
+        "expected columns count, offset, relation, share"
     )
     with pytest.raises(ValueError, match=whole(message)):
         plots.offsets(distances().drop(columns="share"))
@@ -598,12 +600,12 @@ def test_dependency_draws_where_it_is_told() -> None:
 def test_dependency_errors() -> None:
     table = pd.DataFrame({"confidence": 0.5, "syntax[obj dep>head].baseline": 0.5}, index(enc_self=(1, 2)))
     message = (
-        "no values of syntax; hr.score(..., ['syntax']) makes them; "
-        "got a DataFrame (confidence, syntax[obj dep>head].baseline) with 2 rows, index layer, head"
+        "no values of syntax: got a DataFrame (confidence, syntax[obj dep>head].baseline) with 2 rows, index layer, "
+        "head; make them with hr.score(..., ['syntax'])"
     )
     with pytest.raises(ValueError, match=whole(message)):
         plots.dependency(table)
-    with pytest.raises(ValueError, match=whole("kind=None, but the table holds enc-self, cross; choose one of these")):
+    with pytest.raises(ValueError, match=whole("no single kind: got kind=None; expected one of enc-self, cross")):
         plots.dependency(pd.concat([syntax(), syntax().rename({"enc-self": "cross"}, level="kind")]))
     assert plt.get_fignums() == []
 

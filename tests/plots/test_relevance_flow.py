@@ -208,8 +208,8 @@ def test_relevance_draws_where_it_is_told_and_leaves_the_table_as_it_was() -> No
 
 
 def test_relevance_errors() -> None:
-    expected = "expected one column of relevance, such as heads['relevance[cp].size']"
-    advice = "hr.score(..., ['relevance']) makes a table of them"
+    expected = "expected one such as heads['relevance[cp].size']"
+    advice = "make them with hr.score(..., ['relevance'])"
     values = column()
     for wrong, said in [
         (values.to_frame(), "a DataFrame (relevance[cp].size) with 8 rows, index kind, layer, head"),
@@ -217,14 +217,15 @@ def test_relevance_errors() -> None:
         ([0.1, 0.2], "[0.1, 0.2]"),
         (None, "None"),
     ]:
-        with pytest.raises(ValueError, match=whole(f"{expected}; got {said}; {advice}")):
+        with pytest.raises(ValueError, match=whole(f"not a column of relevance: got {said}; {expected}; {advice}")):
             relevance_flow.relevance(wrong)
     message = (
-        "expected one row per head, indexed by kind, layer and head; got a Series (float64) with 8 rows, index None"
+        "not a head table: got a Series (float64) with 8 rows, index None; expected one row per head, indexed by kind, "
+        "layer and head"
     )
     with pytest.raises(ValueError, match=whole(message)):
         relevance_flow.relevance(values.reset_index(drop=True))
-    with pytest.raises(ValueError, match=whole("kind='cross', but the table holds enc-self; choose one of these")):
+    with pytest.raises(ValueError, match=whole("no single kind: got kind='cross'; expected one of enc-self")):
         relevance_flow.relevance(values, kind="cross")
     with pytest.raises(ValueError, match=whole(f"nothing to draw: {SIZE!r} has no value for any of 4 heads")):
         relevance_flow.relevance(values.iloc[:4] * np.nan)
@@ -360,8 +361,8 @@ def test_a_real_report_is_drawn(rules: Any) -> None:
 
 def test_conservation_errors() -> None:
     expected = (
-        "expected the report of headroles.scores.lrp.conservation_report.balance(model, inputs, explain): rows from output to input, "
-        "indexed by part and layer, columns arrives, leaves, source, biases, residue; got "
+        "expected rows from output to input, indexed by part and layer, with columns arrives, leaves, source, biases, "
+        "residue; make it with headroles.scores.lrp.conservation_report.balance"
     )
     table = report(1, 1)
     columns = "arrives, leaves, source, biases, residue"
@@ -375,13 +376,13 @@ def test_conservation_errors() -> None:
         (pd.concat([table, table]), f"a DataFrame ({columns}) with 8 rows, index part, layer"),
         (table.astype(str), f"a DataFrame ({columns}) with 4 rows, index part, layer"),
     ]:
-        with pytest.raises(ValueError, match=whole(expected + said)):
+        with pytest.raises(ValueError, match=whole(f"not a conservation report: got {said}; {expected}")):
             relevance_flow.conservation(wrong)
     for value in (np.nan, np.inf):
         table.loc[("decoder", 0), "leaves"] = table.loc[("input", 0), "arrives"] = value
         message = (
             "2 of 4 rows of the report are not finite, the first is decoder 0; "
-            "explain what is not 0, or give balance an epsilon"
+            "choose a target that is not 0, or give balance an epsilon"
         )
         with pytest.raises(ValueError, match=whole(message)):
             relevance_flow.conservation(table)

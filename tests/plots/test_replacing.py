@@ -15,6 +15,7 @@ from headroles.experiments import score_study
 from headroles.experiments.papers.running import reproduce
 from headroles.experiments.papers.tables import Bench
 from headroles.tables import frame
+from headroles.tables.io import save_table
 
 INDEX = frame.index({("enc-self", 0): 4})
 
@@ -24,8 +25,8 @@ def whole(tmp_path):
     return hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole")
 
 
-def refused(done, path, whose):
-    said = f"headroles: {path} is there, {whose}; name another file, or give --overwrite, which replaces it\n"
+def refused(done, path, origin):
+    said = f"headroles: {path} exists and is {origin}; name another file, or give --overwrite, which replaces it\n"
     assert (done.code, done.err) == (2, said)
 
 
@@ -34,7 +35,7 @@ def test_a_picture_of_attention_is_replaced_by_one_of_the_same_model(suffix, who
     path, other = tmp_path / f"a{suffix}", hr.save(zoo.tiny("bert", seed=1), tokens_of("bert"), tmp_path / "other")
     first, second = (("attention", model, "a b", "enc-self:0:0", "--output", path) for model in (whole, other))
     assert run(*first).code == run(*first).code == 0
-    refused(run(*second), path, "of another model")
+    refused(run(*second), path, "made from another model")
     assert run(*second, "--overwrite").code == 0
     path.write_bytes(b"a photograph")
     refused(run(*first), path, "not known to be by headroles")
@@ -44,7 +45,7 @@ def test_a_picture_of_attention_is_replaced_by_one_of_the_same_model(suffix, who
 @pytest.fixture
 def study(tmp_path):
     made = hr.Study(tmp_path / "study")
-    frame.save_table(
+    save_table(
         frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="abc")), made.path("heads")
     )
     return made
@@ -54,8 +55,8 @@ def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
     page = tmp_path / "report.html"
     assert run("report", study.folder, "--output", page).code == run("report", study.folder, "--output", page).code == 0
     other = frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, frame.sign(model="m", weights="def"))
-    frame.save_table(other, study.path("heads"))
-    refused(run("report", study.folder, "--output", page), page, "of another model")
+    save_table(other, study.path("heads"))
+    refused(run("report", study.folder, "--output", page), page, "made from another model")
     assert run("report", study.folder, "--output", page, "--overwrite").code == 0
     page.write_text("<p>mine")
     refused(run("report", study.folder, "--output", page), page, "not known to be by headroles")
@@ -69,7 +70,7 @@ def test_pictures_in_a_study_that_are_not_ours_stay(study):
     assert score_study.draw(study) == [place]
     assert mine.read_bytes() == b"a photograph"  # `draw` may write a file of that name
     place.write_bytes(b"a photograph")
-    with pytest.raises(FileExistsError, match=f"^{re.escape(str(place))} is there, not known to be by headroles; name"):
+    with pytest.raises(FileExistsError, match=f"^{re.escape(str(place))} exists and is not known to be by headroles"):
         score_study.draw(study)
     assert place.read_bytes() == b"a photograph"
 

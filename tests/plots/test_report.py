@@ -37,6 +37,7 @@ from headroles.models.loading import revision
 from headroles.plots.report import page as page_module
 from headroles.plots.report.contents import fate
 from headroles.tables import frame
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 LACKS = {  # section -> the sentence that stands where its table is not there
@@ -90,7 +91,7 @@ def flat(metric: str, folder: Path) -> Path:
     index, name = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4}), f"ablation[{metric}]"
     effect = np.where(np.arange(8) == 5, 6.89 if metric == "loss" else -6.89, 0.0)
     tests = {f"{name}.{test}": np.ones(8) for test in ("p", "holm", "bh")}
-    frame.save_table(frame.table({name: effect} | tests, index, "model:toy|weights:abc"), folder / "ablation-x.parquet")
+    save_table(frame.table({name: effect} | tests, index, "model:toy|weights:abc"), folder / "ablation-x.parquet")
     return hr.report(folder, folder / "report.html")
 
 
@@ -124,7 +125,7 @@ def test_pruning_is_that_of_the_tables(study, html):
         same(one["held"], table[f"survival[l0 {one['size']}]"])
         same(one["open"], table[f"survival[l0 {one['size']}].open"])
     assert set(pruning["fate"]) == {
-        *("there with 72 and 10 heads", "still there with 72 heads, gone with 10", "gone with 72 and 10 heads")
+        *("kept with 72 and 10 heads", "kept with 72 heads, pruned with 10", "pruned with 72 and 10 heads")
     }
     gates = {one["name"]: one for one in data["gates"]}
     assert list(gates) == ["l0-72", "l0-10"]
@@ -137,13 +138,13 @@ def test_pruning_is_that_of_the_tables(study, html):
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ([(36, 1), (24, 1), (16, 0), (8, 0)], "still there with 24 heads, gone with 16"),
-        ([(36, 1), (24, 1)], "there with 36 and 24 heads"),
-        ([(36, 0)], "gone with 36 heads"),
-        ([(36, 0), (24, 1), (16, 1), (8, 1)], "gone with 36 heads, there with 24, 16 and 8 heads"),
+        ([(36, 1), (24, 1), (16, 0), (8, 0)], "kept with 24 heads, pruned with 16"),
+        ([(36, 1), (24, 1)], "kept with 36 and 24 heads"),
+        ([(36, 0)], "pruned with 36 heads"),
+        ([(36, 0), (24, 1), (16, 1), (8, 1)], "pruned with 36 heads, kept with 24, 16 and 8 heads"),
         (
             [(9, 1), (8, 0), (7, 1), (6, 0)],
-            "there with 9 heads, gone with 8 heads, there again with 7 heads, gone again with 6 heads",
+            "kept with 9 heads, pruned with 8 heads, kept again with 7 heads, pruned again with 6 heads",
         ),
     ],
 )  # fmt: skip
@@ -157,10 +158,10 @@ def test_a_pruning_of_one_kind_says_nothing_of_the_others(tmp_path):
         "survival[random 1 enc-self]": [1.0, 0, 1, 1],
         "survival[random 1 enc-self].turn": [np.nan, 1, np.nan, np.nan],
     }
-    frame.save_table(frame.table(columns, index, "model:a"), tmp_path / "survival-random-enc-self.parquet")
+    save_table(frame.table(columns, index, "model:a"), tmp_path / "survival-random-enc-self.parquet")
     (found,) = told(hr.report(tmp_path, tmp_path / "r.html").read_text())["prunings"]
     assert (found["name"], found["kinds"], found["of"]) == ("random enc-self", ["enc-self"], 2)
-    assert found["fate"] == ["there with 1 heads", "gone with 1 heads", None, None]
+    assert found["fate"] == ["kept with 1 heads", "pruned with 1 heads", None, None]
     assert found["sizes"][0]["turn"] == [None, 1.0, None, None]
 
 
@@ -214,7 +215,7 @@ def test_a_section_without_its_table_says_so_in_a_sentence(small, tmp_path, lack
 
 
 def test_a_page_of_curves_alone_has_no_heads(tmp_path):
-    frame.save_table(
+    save_table(
         signed({"order": ["a", "a"], "closed": [0, 1], "share": [0, 1.0], "value": [2.0, 1], "low": 1.0, "high": 3.0}),
         tmp_path / "curves.parquet",
     )
@@ -229,8 +230,8 @@ def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
     zeros = frame.table(
         {"confidence": np.zeros(144), "importance": np.arange(144.0)}, index, "model:toy|weights:abc|score:Other()"
     )
-    frame.save_table(zeros, other / "heads.parquet")
-    frame.save_table(signed({"a": [1]}), other / "evaluation.parquet")
+    save_table(zeros, other / "heads.parquet")
+    save_table(signed({"a": [1]}), other / "evaluation.parquet")
     html = hr.report([small, str(other)], tmp_path / "report.html").read_text()
     columns = {one["name"]: one for one in told(html)["columns"]}
     assert columns["confidence"]["from"] == "made/heads"
@@ -244,7 +245,7 @@ def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
 def test_folders_of_one_name_are_told_apart(tmp_path):
     index = frame.index({("enc-self", 0): 2})
     for name, column in (("a", "confidence"), ("b", "entropy")):
-        frame.save_table(
+        save_table(
             frame.table({column: [0.1, 0.2]}, index, f"model:x|weights:{name}"), tmp_path / name / "study/heads.parquet"
         )
     html = hr.report([tmp_path / "a/study", tmp_path / "b/study"], tmp_path / "report.html").read_text()
@@ -254,9 +255,7 @@ def test_folders_of_one_name_are_told_apart(tmp_path):
 
 
 def test_tables_of_another_model_are_refused(small, tmp_path):
-    frame.save_table(
-        frame.table({"a": [1.0, 2.0]}, frame.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet"
-    )
+    save_table(frame.table({"a": [1.0, 2.0]}, frame.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet")
     message = (
         f"{small.folder} (ablation-loss-single-zero) and {tmp_path} (heads) are of different heads: 144 and 2, "
         "2 in common; a report is of one model"
@@ -267,11 +266,9 @@ def test_tables_of_another_model_are_refused(small, tmp_path):
 
 
 def test_gates_of_heads_the_model_lacks_are_refused(tmp_path):
-    frame.save_table(
-        frame.table({"a": [1.0, 2.0]}, frame.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet"
-    )
+    save_table(frame.table({"a": [1.0, 2.0]}, frame.index({("enc-self", 0): 2}), "model:x"), tmp_path / "heads.parquet")
     history = {"kind": ["enc-self"], "layer": [3], "head": [0], "step": [0], "open": [0.5]}
-    frame.save_table(signed(history), tmp_path / "gates-l0-1.parquet")
+    save_table(signed(history), tmp_path / "gates-l0-1.parquet")
     message = (
         f"{tmp_path} (heads) and {tmp_path} (gates-l0-1) are of different heads: 2 and 1, 0 in common; "
         "a report is of one model"
@@ -285,7 +282,7 @@ def test_a_folder_without_tables_is_refused_also_beside_others(small, tmp_path):
     for given in (tmp_path, [small, tmp_path]):
         with pytest.raises(FileNotFoundError, match=whole(message)):
             hr.report(given, tmp_path / "report.html")
-    with pytest.raises(ValueError, match=whole("no study to report: give at least one folder of tables")):
+    with pytest.raises(ValueError, match=whole("no study to report: got none; expected at least one folder of tables")):
         hr.report([], tmp_path / "report.html")
 
 
@@ -295,10 +292,10 @@ def test_a_folder_that_is_given_twice_is_read_once(small, tmp_path):
 
 
 def test_a_table_that_is_none_of_ours_is_refused(tmp_path):
-    frame.save_table(signed({"a": [1]}), tmp_path / "curves.parquet")
+    save_table(signed({"a": [1]}), tmp_path / "curves.parquet")
     message = (
-        "expected the table of hr.ablation_curve (closed, high, low, order, share, value); "
-        "got a DataFrame (a) with 1 rows, index None"
+        "not a table of hr.ablation_curve: got a DataFrame (a) with 1 rows, index None; "
+        "expected columns closed, high, low, order, share, value"
     )
     with pytest.raises(ValueError, match=whole(message)):
         hr.report(tmp_path, tmp_path / "report.html")

@@ -68,7 +68,7 @@ def test_functions_are_piled_up_to_the_number_of_heads():
     assert boxes == {"none": [(0, 3), (0, 1)], "positional": [(3, 2), (1, 1)], "several": [(5, 1), (2, 0)]}
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["6", "2"]
     assert sorted(text.get_text() for text in ax.texts) == ["1", "1", "1", "2", "3"]
-    with pytest.raises(ValueError, match=whole("no heads of kind 'dec-self' in the table, which has enc-self, cross")):
+    with pytest.raises(ValueError, match=whole("no heads of kind 'dec-self' in the table: got enc-self, cross")):
         plots.functions(FUNCTIONS, kind="dec-self")
 
 
@@ -83,7 +83,7 @@ def test_layers_show_how_many_heads_they_have_left():
     assert ax.collections[0].get_array().reshape(2, 2).tolist() == [[2, 0], [3, 1]]
     assert [text.get_text() for text in ax.texts] == ["2", "0", "3", "1"]
     assert not ax.yaxis_inverted()
-    with pytest.raises(ValueError, match=r"^expected columns survival\[...\] over heads, as hr.prune makes; got "):
+    with pytest.raises(ValueError, match=r"^not a table of survival: got "):
         plots.by_layer(SIZES)
 
 
@@ -173,7 +173,7 @@ def test_the_course_of_a_training_is_a_line_per_epoch_and_when_it_settles():
         (plots.survival, "heads, high, low, of, value", "hr.sparsity_sweep"),
         (plots.by_kind, "heads, of", "hr.sparsity_sweep"),
         (plots.functions, "count, function, heads, kind", "hr.sparsity_sweep with scored="),
-        (plots.gates, "head, kind, layer, open, step", "hr.prune with learnt gates"),
+        (plots.gates, "head, kind, layer, open, step", "hr.prune with learned gates"),
         (plots.contest, "heads, strategy, tuned, value, value.high, value.low", "hr.compare_pruning"),
         (plots.efficiency, "allowed, batch, share, speedup, speedup.high, speedup.low, way", "hr.efficiency"),
         (plots.dynamics, "epoch, kept, share, value", "hr.dynamics"),
@@ -181,6 +181,6 @@ def test_the_course_of_a_training_is_a_line_per_epoch_and_when_it_settles():
     ],
 )
 def test_another_table_is_refused(drawing, columns, made_by):
-    message = f"expected the table of {made_by} ({columns}); got a DataFrame (x) with 1 rows, index None"
+    message = f"not a table of {made_by}: got a DataFrame (x) with 1 rows, index None; expected columns {columns}"
     with pytest.raises(ValueError, match=whole(message)):
         drawing(pd.DataFrame({"x": [1]}))

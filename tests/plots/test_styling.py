@@ -59,5 +59,5 @@ def test_what_is_in_a_cell_is_text():
 
 
 def test_a_column_that_is_not_there_is_named():
-    with pytest.raises(KeyError, match="no column entropy; there are: confidence"):
+    with pytest.raises(KeyError, match="no column entropy: got confidence"):
         hr.style_table(pd.DataFrame({"confidence": [1.0]}), ["entropy"])

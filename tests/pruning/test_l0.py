@@ -26,6 +26,7 @@ from headroles.pruning.l0 import L0, RATE, HardConcrete, SubsetSelection, relaxe
 from headroles.pruning.learned_gates import NAME, frozen, train_gates
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
+from headroles.tables.io import load_table
 from headroles.training.trainer import train
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
@@ -508,7 +509,7 @@ def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strat
     learnt = table.index[table.index.get_level_values("kind") != "dec-self"]
     assert (table.loc["dec-self"] == 1).all(axis=None)
     assert table.loc[learnt, column].sum() == 3
-    history = frame.load_table(tmp_path / "gates.parquet")
+    history = load_table(tmp_path / "gates.parquet")
     assert list(history) == [*frame.LEVELS, "step", "open"]
     steps = [0, 1, 2, 3, 4]  # two epochs of two batches
     assert history["step"].tolist() == [step for step in steps for _ in learnt]
@@ -569,7 +570,7 @@ def test_pruning_that_was_stopped_goes_on_as_if_it_had_not_been(which, finished,
     again, found = pruned(strategy, stopped, keep=keep)
     same_weights(again, model)
     pd.testing.assert_frame_equal(found, table, check_exact=True)
-    one, other = (frame.load_table(place / "gates.parquet") for place in (stopped, folder))
+    one, other = (load_table(place / "gates.parquet") for place in (stopped, folder))
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 

@@ -44,6 +44,7 @@ from headroles.pruning.selection import closed_first, prune
 from headroles.pruning.sparsity import functions, sparsity_sweep
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -134,7 +135,8 @@ def test_roles_go_last_and_the_farthest_from_one_first():
     with pytest.raises(
         ValueError,
         match=whole(
-            "none of the roles alignment, duplicate, induction, positional, rare, syntactic can be told from confidence"
+            "none of the roles alignment, duplicate, induction, positional, rare, syntactic can be assigned: got "
+            "columns confidence"
         ),
     ):
         role_rules.margins(table[["confidence"]])
@@ -445,7 +447,7 @@ def test_prune_and_shrink_are_commands(folder):
     assert done.code == 0, done.err
     for name in ("sizes-l0", "sizes-l0-kinds", "survival-l0-enc-self", "gates-l0-4"):
         assert (folder / "study" / f"{name}.png").is_file()
-    control = frame.load_table(folder / "study/sizes-l0.parquet")
+    control = load_table(folder / "study/sizes-l0.parquet")
     intact = hr.evaluate(*hr.load(folder / "model"), hr.read(folder / "dev.tsv"), ["accuracy"]).iloc[0]
     for name, row in {"8, intact": intact, "8, control": control.iloc[0], "4": control.iloc[1]}.items():
         assert re.search(rf"│ {name} +│ {row['value']:.3f} \[{row['low']:.3f}, {row['high']:.3f}\] │", done.out)
@@ -455,7 +457,7 @@ def test_prune_and_shrink_are_commands(folder):
     assert "4 of 8 heads are removed" in done.out
     assert re.search(r"smaller, 1\d,\d{3} of 1\d,\d{3} parameters$", done.out.strip())
     smaller, _ = hr.load(folder / "smaller")
-    table = frame.load_table(folder / "study/survival-l0.parquet")
+    table = load_table(folder / "study/survival-l0.parquet")
     assert list(families.head_index(smaller)) == table.index[table.iloc[:, 0] == 1].tolist()
     done = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
     assert done.code == 2
@@ -487,10 +489,10 @@ def test_movement_is_a_command(folder):
     tuned = [folder / f"tuned-{seed}" for seed in range(3)]
     done = run("weight-change", folder / "model", *tuned, "--study", folder / "moved")
     assert done.code == 0, done.err
-    tables = [frame.load_table(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
+    tables = [load_table(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
     assert [len(table) for table in tables] == [7, 7, 7]
     assert all((table["moved[all]"] > 0).all() for table in tables)
-    found = frame.load_table(folder / "moved/uniformity.parquet")
+    found = load_table(folder / "moved/uniformity.parquet")
     assert found.loc["moved[all] of heads"].equals(uniformity(tables).loc["heads"].rename("moved[all] of heads"))
 
 
@@ -512,11 +514,11 @@ def test_contest_efficiency_and_dynamics_are_commands(folder):
         folder / "contest",
     )
     assert done.code == 0, done.err
-    before = frame.load_table(folder / "contest/efficiency.parquet")
+    before = load_table(folder / "contest/efficiency.parquet")
     assert before["batch"].unique().tolist() == [1]
     again = ["--batches", "2", "--length", "5", "--repeats", "2", "--study", folder / "contest"]
     assert run("efficiency", folder / "model", *again).code == 0
-    assert frame.load_table(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [2]
+    assert load_table(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [2]
     options = ["--epochs", "2", "--output", folder / "trained"]
     assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
     done = run(
@@ -553,15 +555,15 @@ def test_tables_are_not_cut_at_the_width_of_the_terminal(width, monkeypatch, cap
 def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
     index = families.head_index(learnt())
     gone = {"survival[a]": [0.0, *[1.0] * 7], "survival[a].open": [0.5] * 8, "survival[b]": [1.0, 0.0, *[1.0] * 6]}
-    path = frame.save_table(frame.table(gone, index, "s"), tmp_path / "t.parquet")
+    path = save_table(frame.table(gone, index, "s"), tmp_path / "t.parquet")
     message = f"2 columns of heads that go in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
     with pytest.raises(ValueError, match=whole(message)):
         heads_of(str(path))
     assert heads_of(f"{path}:survival[b]").tolist() == gone["survival[b]"]
-    one = frame.save_table(frame.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
+    one = save_table(frame.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
     assert heads_of(str(one)).tolist() == gone["survival[a]"]
     with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has the value 0.5; expected 1 "):
-        hr.remove_heads(deepcopy(learnt()), frame.load_table(path)["survival[a].open"])
+        hr.remove_heads(deepcopy(learnt()), load_table(path)["survival[a].open"])
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -665,4 +667,4 @@ def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
     told = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
     assert told[0] == told[1]
     assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
-    assert frame.load_table(tmp_path / "work/gates.parquet")["step"].max() == 12
+    assert load_table(tmp_path / "work/gates.parquet")["step"].max() == 12

@@ -15,6 +15,7 @@ from helpers.flips import INDEX, SIGNATURE, flipped, flips, made, noticed, stati
 from headroles.ablation import sweep
 from headroles.tables import frame
 from headroles.tables.files import MARK
+from headroles.tables.io import load_table, save_table
 
 
 def test_no_flip_of_a_bit_passes_unnoticed():
@@ -33,15 +34,15 @@ def test_a_flip_in_the_digest_or_its_mark_is_noticed(name, tmp_path):
 
 
 def test_the_message_names_the_file_and_what_is_wrong(tmp_path):
-    path = frame.save_table(table(), tmp_path / "a.parquet")
+    path = save_table(table(), tmp_path / "a.parquet")
     path.write_bytes(flipped(path.read_bytes(), 80))
-    said = f"{path} is not a table of headroles: its bytes are not those that were written: their SHA-256 is another"
+    said = f"{path} is not a table of headroles: its bytes have changed since it was written: their SHA-256 differs"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        frame.load_table(path)
+        load_table(path)
 
 
 def test_two_tables_alike_are_the_same_bytes_and_other_programs_read_them(tmp_path):
-    one, other = (frame.save_table(table(), tmp_path / name) for name in ("a.parquet", "b.parquet"))
+    one, other = (save_table(table(), tmp_path / name) for name in ("a.parquet", "b.parquet"))
     assert one.read_bytes() == other.read_bytes()
     assert pq.read_table(one, columns=["a"])["a"].to_pylist() == table()["a"].tolist()
 
@@ -50,7 +51,7 @@ def test_a_text_that_looks_like_a_mark_does_no_harm(tmp_path):
     """JSON and base64, of which a parquet file's notes are, do not hold the mark; a cell may."""
     text = (MARK + b"1" * 64).decode()
     made = frame.table({text: [text] * 6}, INDEX, f"corpus:{text}")
-    assert frame.load_table(frame.save_table(made, tmp_path / "a.parquet")).equals(made)
+    assert load_table(save_table(made, tmp_path / "a.parquet")).equals(made)
 
 
 def test_tables_of_earlier_versions_are_read(tmp_path):
@@ -60,7 +61,7 @@ def test_tables_of_earlier_versions_are_read(tmp_path):
     arrow = pa.Table.from_pandas(bare)
     arrow = arrow.replace_schema_metadata({**arrow.schema.metadata, b"headroles": json.dumps(notes).encode()})
     pq.write_table(arrow, path)
-    read = frame.load_table(path)
+    read = load_table(path)
     assert read.equals(bare)
     assert read.attrs == notes
 

@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headroles.tables import frame
+from headroles.tables.files import replacing
+from headroles.tables.io import load_table, save_table
 
 DETERMINISTIC = settings(
     derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
@@ -94,22 +96,22 @@ def same(one, other):
 @given(made=tables())
 def test_what_was_saved_is_loaded(made, tmp_path_factory):
     path = tmp_path_factory.mktemp("tables") / "a.parquet"
-    assert frame.save_table(made, path) == path
-    loaded = frame.load_table(path)
+    assert save_table(made, path) == path
+    loaded = load_table(path)
     same(loaded, made)
-    frame.save_table(loaded, path)
-    same(frame.load_table(path), made)
+    save_table(loaded, path)
+    same(load_table(path), made)
 
 
 def test_a_selection_of_rows_and_columns_is_saved_as_it_is(tmp_path):
     made = table("a", "b", draws=["a", "b"])
     for part in (made.iloc[2:5], made[["b"]], made.sort_values("a"), made[made["a"] > 100], made.iloc[:0]):
-        same(frame.load_table(frame.save_table(part, tmp_path / "a.parquet")), part)
+        same(load_table(save_table(part, tmp_path / "a.parquet")), part)
 
 
 def test_a_table_without_heads_or_signatures_is_saved_too(tmp_path):
     made = pd.DataFrame({"relation": ["obj", "nsubj"], "offset": [-1, 2]})
-    loaded = frame.load_table(frame.save_table(made, tmp_path / "a.parquet"))
+    loaded = load_table(save_table(made, tmp_path / "a.parquet"))
     pd.testing.assert_frame_equal(loaded, made)
     assert loaded.attrs == {}
 
@@ -117,7 +119,7 @@ def test_a_table_without_heads_or_signatures_is_saved_too(tmp_path):
 def test_saving_changes_nothing_in_the_table(tmp_path):
     made = table("a", draws=["a"])
     before, attrs = made.copy(), dict(made.attrs)
-    frame.save_table(made, tmp_path / "new" / "folder" / "a.parquet")
+    save_table(made, tmp_path / "new" / "folder" / "a.parquet")
     same(made, before)
     assert made.attrs == attrs
 
@@ -129,7 +131,7 @@ def test_pandas_alone_writes_and_reads_a_table(tmp_path):
     pd.testing.assert_frame_equal(read, made)
     assert frame.provenance(read, "a") == "score:a|seed:0"
     assert frame.resamples(read) is None
-    ours = frame.save_table(made, tmp_path / "b.parquet")
+    ours = save_table(made, tmp_path / "b.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(ours)[["a", "b"]], made)
 
 
@@ -229,9 +231,9 @@ def test_joined_tables_keep_signatures_and_resamples_whatever_the_order_of_their
 
 def test_a_loaded_table_joins_with_a_new_one(tmp_path):
     one, other = table("a", draws=["a"]), table("b")
-    loaded = frame.load_table(frame.save_table(one, tmp_path / "a.parquet"))
+    loaded = load_table(save_table(one, tmp_path / "a.parquet"))
     same(frame.join(loaded, other), frame.join(one, other))
-    same(frame.load_table(frame.save_table(frame.join(other, loaded), tmp_path / "b.parquet")), frame.join(other, one))
+    same(load_table(save_table(frame.join(other, loaded), tmp_path / "b.parquet")), frame.join(other, one))
 
 
 def test_a_table_whose_index_pandas_made_joins_with_one_of_ours():
@@ -246,7 +248,7 @@ def test_a_table_whose_index_pandas_made_joins_with_one_of_ours():
 def test_heads_are_looked_up_in_any_table(tmp_path):
     """pandas warns of slow look-ups in an index it does not know to be sorted, and a warning is an error here."""
     made = table("a", draws=["a"])
-    loaded = frame.load_table(frame.save_table(made, tmp_path / "a.parquet"))
+    loaded = load_table(save_table(made, tmp_path / "a.parquet"))
     for one in (made, loaded, frame.join(made, table("b"))):
         assert one.loc[("cross", 0, 0), "a"] == made["a"].iloc[-1]
         assert len(one.loc["dec-self"]) == 2
@@ -268,7 +270,7 @@ def test_nothing_is_joined_to_nothing():
 
 def test_tables_of_other_heads_are_not_joined():
     other = frame.index({("enc-self", 0): 4})
-    message = "the tables are of different heads: 8 and 4 rows, 3 in common; join tables of one model"
+    message = "the tables are of different heads: got 8 and 4 rows, 3 in common; expected tables of one model"
     with pytest.raises(ValueError, match=whole(message)):
         frame.join(table("a"), table("b", index=other))
     with pytest.raises(ValueError, match=r"8 and 7 rows, 7 in common"):
@@ -287,7 +289,7 @@ def test_columns_of_one_name_are_not_joined():
 def test_a_table_that_is_not_there(tmp_path):
     for path in (tmp_path / "a.parquet", tmp_path):
         with pytest.raises(FileNotFoundError, match=whole(f"no table at {path}")):
-            frame.load_table(path)
+            load_table(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + b"\0" * 40 + b"PAR1"])
@@ -297,14 +299,14 @@ def test_a_file_that_is_no_table(content, tmp_path):
     with pytest.raises((pa.ArrowInvalid, OSError)) as arrow:
         pq.read_table(pa.BufferReader(content))
     with pytest.raises(ValueError, match=whole(f"{path} is not a table of headroles: {arrow.value}")):
-        frame.load_table(path)
+        load_table(path)
 
 
 def test_a_parquet_file_of_another_program(tmp_path):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"a": [1]}).to_parquet(path)
-    with pytest.raises(ValueError, match=whole(f"{path} is not a table of headroles: it carries no signatures")):
-        frame.load_table(path)
+    with pytest.raises(ValueError, match=whole(f"{path} is not a table of headroles: it has no provenance")):
+        load_table(path)
 
 
 @DETERMINISTIC
@@ -312,13 +314,13 @@ def test_a_parquet_file_of_another_program(tmp_path):
 def test_a_damaged_file_is_an_error_with_its_path(place, bits, cut, tmp_path_factory):
     """Nothing other than ValueError comes out of it."""
     path = tmp_path_factory.mktemp("damaged") / "a.parquet"
-    frame.save_table(table("a", "b", draws=["a"]), path)
+    save_table(table("a", "b", draws=["a"]), path)
     content = bytearray(path.read_bytes())
     at = int(place * (len(content) - 1))
     content[at] ^= bits
     path.write_bytes(content[:at] if cut else content)
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))} is not a table of headroles: "):
-        frame.load_table(path)
+        load_table(path)
 
 
 # --- a write that fails ---------------------------------------------------------------------------------------------
@@ -327,7 +329,7 @@ def test_a_damaged_file_is_an_error_with_its_path(place, bits, cut, tmp_path_fac
 @pytest.fixture
 def there(tmp_path):
     """A table in a folder, and the bytes of its file: what a failed write must leave."""
-    path = frame.save_table(table("a", draws=["a"]), tmp_path / "a.parquet")
+    path = save_table(table("a", draws=["a"]), tmp_path / "a.parquet")
     content = path.read_bytes()
     yield path
     assert os.listdir(tmp_path) == ["a.parquet"]
@@ -340,11 +342,12 @@ def test_a_full_disk(there):
 import resource, sys
 import numpy as np  # noqa: E402
 from headroles.tables import frame as heads
+from headroles.tables.io import load_table, save_table
 resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 index = heads.index({("enc-self", 0): 1000})
 table = heads.table({"a": np.random.default_rng(0).normal(size=1000)}, index, "s")
 try:
-    heads.save_table(table, sys.argv[1])
+    save_table(table, sys.argv[1])
 except OSError as error:
     print(error)
 """
@@ -363,7 +366,7 @@ def test_an_interrupted_write(error, there, monkeypatch):
 
     monkeypatch.setattr(pq, "write_table", halfway)
     with pytest.raises(error if isinstance(error, type) else type(error)):
-        frame.save_table(table("b"), there)
+        save_table(table("b"), there)
 
 
 def test_a_move_that_fails(there, monkeypatch):
@@ -373,7 +376,7 @@ def test_a_move_that_fails(there, monkeypatch):
     monkeypatch.setattr(os, "replace", fail)
     reason = f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
     with pytest.raises(OSError, match=whole(f"could not write {there}: {reason}; what was there before is unchanged")):
-        frame.save_table(table("b"), there)
+        save_table(table("b"), there)
 
 
 def test_a_process_killed_in_the_middle(there):
@@ -381,9 +384,9 @@ def test_a_process_killed_in_the_middle(there):
     code = """
 import os, signal, sys
 import pyarrow.parquet as pq
-from headroles.tables import frame as heads
+from headroles.tables.io import load_table, save_table
 pq.write_table = lambda _, draft, **__: (draft.write_bytes(b"PAR1"), os.kill(os.getpid(), signal.SIGKILL))
-heads.save_table(heads.load_table(sys.argv[1]), sys.argv[1])
+save_table(load_table(sys.argv[1]), sys.argv[1])
 """
     done = subprocess.run([sys.executable, "-c", code, str(there)], capture_output=True, check=False)
     assert done.returncode == -9
@@ -396,33 +399,33 @@ heads.save_table(heads.load_table(sys.argv[1]), sys.argv[1])
 def test_a_file_in_the_way_of_a_folder(there):
     path = there / "b.parquet"
     with pytest.raises(OSError, match=rf"^could not write {re.escape(str(path))}: .*; what was there before is unch"):
-        frame.save_table(table("b"), path)
+        save_table(table("b"), path)
 
 
 def test_a_folder_in_the_way_of_a_file(tmp_path):
     path = tmp_path / "a.parquet"
     path.mkdir()
     with pytest.raises(OSError, match=rf"^could not write {re.escape(str(path))}: "):
-        frame.save_table(table("b"), path)
+        save_table(table("b"), path)
     assert os.listdir(tmp_path) == ["a.parquet"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write to")
 def test_a_folder_that_cannot_be_written_to():
     with pytest.raises(OSError, match=r"^could not write /proc/self/a\.parquet: "):
-        frame.save_table(table("b"), "/proc/self/a.parquet")
+        save_table(table("b"), "/proc/self/a.parquet")
 
 
 def test_a_draft_is_gone_whatever_happens_and_only_errors_of_the_disk_are_retold(tmp_path):
     def fail():
-        with frame.replacing(tmp_path / "a") as draft:
+        with replacing(tmp_path / "a") as draft:
             draft.write_text("half")
             raise KeyError("on purpose")
 
     with pytest.raises(KeyError, match="^'on purpose'$"):
         fail()
     assert os.listdir(tmp_path) == []
-    with frame.replacing(tmp_path / "a") as draft:
+    with replacing(tmp_path / "a") as draft:
         assert draft.parent == tmp_path
         draft.write_text("all")
         assert os.listdir(tmp_path) == [draft.name]
@@ -432,7 +435,7 @@ def test_a_draft_is_gone_whatever_happens_and_only_errors_of_the_disk_are_retold
 
 def test_a_draft_is_of_one_process_alone(tmp_path):
     """Not told apart by the number of the process: in a container that is the same at each run."""
-    first, second = frame.replacing(tmp_path / "a"), frame.replacing(tmp_path / "a")
+    first, second = replacing(tmp_path / "a"), replacing(tmp_path / "a")
     with first as one, second as other:
         one.write_text("one")
         other.write_text("other")
@@ -444,7 +447,7 @@ def test_a_draft_is_of_one_process_alone(tmp_path):
 def test_the_permissions_of_a_file_follow_the_umask(mask, mode, tmp_path):
     before = os.umask(mask)
     try:
-        path = frame.save_table(table("a"), tmp_path / "a.parquet")
+        path = save_table(table("a"), tmp_path / "a.parquet")
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode
@@ -458,12 +461,12 @@ def test_the_draft_that_a_killed_run_left_goes_when_the_file_is_written(tmp_path
         os.utime(draft, (0, 0))
     live = drafts[f".{path.name}.4567cdef"]
     os.utime(live)  # another run is writing it
-    frame.save_table(frame.table({"a": [1.0]}, frame.index({("enc-self", 0): 1}), "made up"), path)
+    save_table(frame.table({"a": [1.0]}, frame.index({("enc-self", 0): 1}), "made up"), path)
     assert {one.name for one in tmp_path.iterdir()} == {path.name, live.name, ".other.0123abcd"}
 
 
 def test_a_name_that_resamples_are_kept_under_is_taken(tmp_path):
     made = frame.table({f"{TAKEN}a": [1.0]}, frame.index({("enc-self", 0): 1}), "made up")
     with pytest.raises(ValueError, match=r"^columns may not begin with 'resamples:', where resamples are kept: "):
-        frame.save_table(made, tmp_path / "a.parquet")
+        save_table(made, tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []

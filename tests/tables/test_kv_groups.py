@@ -19,6 +19,7 @@ from headroles.models import heads as families
 from headroles.models.batching import batches, encode
 from headroles.models.dummy_inputs import without_cache
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 
 pytestmark = pytest.mark.usefixtures("nothing_shown")
 SIGNED = "model:x|weights:y|shared:"
@@ -63,7 +64,7 @@ def test_without_groups_there_is_nothing_to_say(name):
 
 def test_groups_outlive_files_joins_and_columns(tmp_path):
     table = scored("llama-grouped")
-    kept = frame.load_table(frame.save_table(table, tmp_path / "heads.parquet"))
+    kept = load_table(save_table(table, tmp_path / "heads.parquet"))
     renamed = kept.rename(columns=lambda name: f"again {name}")
     renamed.attrs["signatures"] = {f"again {name}": text for name, text in kept.attrs["signatures"].items()}
     for one in (kept, frame.join(table, renamed), kept["confidence"]):
@@ -87,10 +88,10 @@ def test_layers_may_have_groups_of_other_sizes():
 
 def test_a_card_says_with_which_heads_it_shares(tmp_path):
     study = hr.Study(tmp_path / "study")
-    frame.save_table(scored("llama-grouped"), study.path("heads"))
+    save_table(scored("llama-grouped"), study.path("heads"))
     page = hr.report(study, tmp_path / "page.html").read_text(encoding="utf-8")
     assert told(page)["shared"][:3] == [f"shares its keys and values with head {other}" for other in (1, 0, 3)]
     index = frame.index({("dec-self", 0): 3})
-    frame.save_table(frame.table({"confidence": np.ones(3)}, index, SIGNED + "dec-self=3"), study.path("heads"))
+    save_table(frame.table({"confidence": np.ones(3)}, index, SIGNED + "dec-self=3"), study.path("heads"))
     page = hr.report(study, tmp_path / "page.html", overwrite=True).read_text(encoding="utf-8")
     assert told(page)["shared"][0] == "shares its keys and values with heads 1 and 2"

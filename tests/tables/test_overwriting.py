@@ -50,23 +50,23 @@ def fails(study, name, recipe):
 @pytest.mark.parametrize("name", ["heads", "attention", "ablation-bleu-rest-mean", "curves-loss", "sizes-l0"])
 def test_another_model_is_refused(name, study):
     assert fails(study, name, made_from("two")) == (
-        f"study {study.folder} holds another model: got two; expected one, model one, as its tables "
-        "ablation-loss-single-zero, heads, roles are of; name another study, or give --overwrite, which removes "
+        f"study {study.folder} holds another model: got two; expected one (model one), from which its tables "
+        "ablation-loss-single-zero, heads, roles were made; name another study, or give --overwrite, which removes "
         "ablation-loss-single-zero, heads, history, roles"
     )
 
 
 def test_another_corpus_in_the_place_of_a_table_is_refused(study):
     assert fails(study, "heads", made_from(text="D")) == (
-        f"study {study.folder} holds another corpus: got D; expected A, corpus A, as its tables heads are of; "
-        "name another study, or give --overwrite, which removes heads, roles"
+        f"study {study.folder} holds another corpus: got D; expected A (corpus A), from which its tables heads "
+        "were made; name another study, or give --overwrite, which removes heads, roles"
     )
 
 
 def test_the_same_command_and_other_options_go_on(study, caplog):
     assert not kept(study, "heads", made_from())
     assert kept(study, "heads", made_from(seed=1))
-    assert caplog.messages == [f"{study.path('heads')} was made by other options: computed anew"]
+    assert caplog.messages == [f"{study.path('heads')} was made with other options: computed again"]
     assert kept(study, "ablation-bleu-single-zero", made_from(text="D"))  # another table may be of another corpus
     assert kept(study, "gates-l0-36", made_from("gated"))  # of what became of the model
 
@@ -76,7 +76,7 @@ def test_overwriting_replaces_and_removes_what_is_of_another_model(study, caplog
     assert kept(over, "heads", made_from("two"))
     assert study.names() == ["heads"]
     assert caplog.messages[-1] == (
-        f"{study.folder}: tables of another model are replaced, and removed: "
+        f"{study.folder}: replacing and removing tables of another model: "
         "ablation-loss-single-zero, heads, history, roles"
     )
 

@@ -19,6 +19,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.experiments import score_study
 from headroles.plots import gallery
 from headroles.tables import frame
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 INDEX = frame.index({("enc-self", 0): 4})
@@ -59,7 +60,7 @@ def test_a_table_is_computed_once(study, caplog):
     for one in (second, again):
         pd.testing.assert_frame_equal(one, first)
         assert one.attrs == first.attrs
-    assert caplog.messages == 2 * [f"heads: kept from {study.path('heads')}"]
+    assert caplog.messages == 2 * [f"heads: reused from {study.path('heads')}"]
 
 
 def test_another_recipe_is_computed_anew_and_said(study, caplog):
@@ -68,13 +69,13 @@ def test_another_recipe_is_computed_anew_and_said(study, caplog):
     assert study.keep("heads", "two", other)["a"].tolist() == [2.0] * 4
     assert other.times == 1
     assert study.load("heads").attrs == {"signatures": {"a": "value:2"}, "recipe": "two"}
-    message = f"{study.path('heads')} was made by other options: computed anew"
+    message = f"{study.path('heads')} was made with other options: computed again"
     assert caplog.messages == [message]
     assert caplog.records[0].levelno == logging.WARNING
 
 
 def test_a_table_saved_without_a_recipe_is_computed_anew(study):
-    frame.save_table(table(1), study.path("heads"))
+    save_table(table(1), study.path("heads"))
     assert study.keep("heads", "recipe", Counted(2))["a"].tolist() == [2.0] * 4
 
 
@@ -262,7 +263,7 @@ def test_the_figures_are_the_files_it_says(study):
 
 
 def test_what_a_study_has_is_drawn(study):
-    frame.save_table(frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, "s"), study.path("heads"))
+    save_table(frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, "s"), study.path("heads"))
     assert [file.name for file in score_study.draw(study)] == ["heatmap-entropy.png"]
 
 

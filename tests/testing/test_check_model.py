@@ -19,7 +19,7 @@ from headroles.ablation import runner
 from headroles.models import attention_hooks, heads, masking
 from headroles.models.dummy_inputs import examples
 from headroles.scores.lrp import rules
-from headroles.tables import frame
+from headroles.tables.io import load_table
 from headroles.testing import CHECKS, architecture_table, architectures, checks
 from headroles.testing.case import Case
 from headroles.testing.tiny_models import tiny_model
@@ -315,7 +315,7 @@ def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
     told = run("architectures", "--only", "olmo2,mamba,vit", "--output", tmp_path / "made", "--readme", readme)
     assert told.code == 0
     assert "3 architectures, laws that hold: 25 yes, 0 no, 16 refused, 4 not asked" in told.out
-    found = frame.load_table(tmp_path / "made/families.parquet")
+    found = load_table(tmp_path / "made/families.parquet")
     assert list(found.index.unique("name")) == ["olmo2", "mamba", "vit"]
     assert (
         readme.read_text()
@@ -337,7 +337,7 @@ def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
 
 
 def test_the_readme_has_the_table_that_is_kept():
-    kept = frame.load_table(TABLE)
+    kept = load_table(TABLE)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert (
         text.split(architecture_table.START)[1].split(architecture_table.END)[0]
@@ -347,7 +347,7 @@ def test_the_readme_has_the_table_that_is_kept():
 
 
 def test_the_table_has_every_architecture():
-    kept = frame.load_table(TABLE)
+    kept = load_table(TABLE)
     assert list(kept.index.unique("name")) == list(dict(architectures._listed()))
     assert set(kept.index.unique("law")) == set(CHECKS)
     assert kept["architecture"].nunique() >= 200
@@ -363,7 +363,7 @@ DELICATE = ["mobilebert", "qwen2_moe", "qwen3_next", "zaya", "deepseek_v2"]  # r
 
 def same(name):
     """Assert that the checks give the results of the kept table."""
-    kept, now = frame.load_table(TABLE), architectures.architectures([name])
+    kept, now = load_table(TABLE), architectures.architectures([name])
     differ = now["holds"][now["holds"] != kept["holds"].loc[now.index]]
     assert differ.to_dict() == {}
     assert set(now.index.unique("name")) == {name}

@@ -49,6 +49,7 @@ from transformers.utils import logging as transformers_logging  # noqa: E402
 from headroles.cli import main as cli  # noqa: E402
 from headroles.data import synthetic as toy  # noqa: E402
 from headroles.tables import frame as heads  # noqa: E402
+from headroles.tables.io import load_table  # noqa: E402
 
 LONGEST = 600  # seconds that a command may take
 ALONE = {"trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"}  # the Trainer's
@@ -210,7 +211,7 @@ def told(path):
         return {key: value for key, value in json.loads(path.read_text()).items() if key != "problem_type"}
     if path.suffix != ".parquet":
         return path.read_bytes()
-    table = heads.load_table(path)
+    table = load_table(path)
     drawn = heads.resamples(table)
     draws = {} if drawn is None else {name: values.tobytes() for name, values in drawn.draws.items()}
     notes = {name: value for name, value in table.attrs.items() if name != "resamples"}

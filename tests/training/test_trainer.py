@@ -42,6 +42,7 @@ from headroles.models import batching
 from headroles.scores.accumulator import counting
 from headroles.scores.labels import LABELLED
 from headroles.tables import frame
+from headroles.tables.io import load_table
 from headroles.training.trainer import load_classifier, train
 
 
@@ -639,7 +640,7 @@ def test_the_command_trains_a_classifier(base, tmp_path):
     command = ["train", base, text, "--output", tmp_path / "new", *parts]
     done = run(*command)
     assert (done.code, done.err) == (0, "")
-    history = frame.load_table(tmp_path / "new" / "history.parquet")
+    history = load_table(tmp_path / "new" / "history.parquet")
     assert history["step"].tolist() == [10, 20, 30]
     assert "trained on 80 examples" in done.out
     for name in ("loss", "held_out accuracy", "held_out loss"):
@@ -667,7 +668,7 @@ def test_the_command_trains_a_translator(tmp_path):
     done = run("train", tmp_path / "model", *paths, "--output", tmp_path / "new", "--epochs", 2, *held_out)
     assert (done.code, done.err) == (0, "")
     model, tokens = hr.load(tmp_path / "new")
-    found = frame.load_table(tmp_path / "new" / "history.parquet")["held_out loss"]
+    found = load_table(tmp_path / "new" / "history.parquet")["held_out loss"]
     assert len(found) == 2
     assert found.iloc[-1] == evaluate(model, tokens, hr.read(*paths), ["loss"]).loc["loss", "value"]
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from headroles import plots
 from headroles.experiments.papers.tables import of_kind
-from headroles.plots.matrix import new_axes
+from headroles.plots.axes import new_axes
 
 
 def ranked(pair: pd.DataFrame) -> Any:

@@ -19,6 +19,7 @@ from headroles.experiments.papers.tables import of_kind
 from headroles.models import loading
 from headroles.scores import attention_matrix, score
 from headroles.tables import frame
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def trainings(workshop: Workshop) -> list[Path]:
     rows = [_training("retrained", workshop.tune, workshop), _training("finetuned", workshop.tune, workshop)]
     table = pd.DataFrame([*rows, _training("scratch", workshop.scratch, workshop)])
     table.attrs["signatures"] = dict.fromkeys(table, frame.sign(corpus=workshop.material.train.name))
-    frame.save_table(table, study.path("trainings"))
+    save_table(table, study.path("trainings"))
     return [study.path("trainings")]
 
 

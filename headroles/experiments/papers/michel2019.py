@@ -28,8 +28,8 @@ from headroles.experiments.papers.artefact import (
 )
 from headroles.experiments.papers.stakes import VALUES, better, costs, rises, scale, stake
 from headroles.experiments.papers.tables import Bench, Missing, field, metric_of, of_kind
+from headroles.plots.axes import new_axes
 from headroles.plots.effects import correlations, effect_of
-from headroles.plots.matrix import new_axes
 
 ENDS = ("", ".low", ".high")
 NAMES = {"bleu": "BLEU", "chrf": "chrF"}

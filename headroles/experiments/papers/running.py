@@ -16,7 +16,8 @@ from headroles.experiments.papers.artefact import Reproduced
 from headroles.experiments.papers.controls import Control, controls, settled
 from headroles.experiments.papers.tables import Bench, Missing
 from headroles.plots import gallery
-from headroles.tables import frame
+from headroles.tables.files import replacing
+from headroles.tables.io import load_table, save_table
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)
@@ -100,7 +101,7 @@ def _made(bench: Bench, make: Callable[[Bench], Reproduced], place: Path, comman
     table = found.table.rename(columns=str).rename_axis(columns=None)
     own = " AND ".join(signatures) or "computed from a formula"
     table.attrs = {"signatures": {name: source if name.startswith("paper") else own for name in map(str, table)}}
-    frame.save_table(table, place.with_suffix(".parquet"))
+    save_table(table, place.with_suffix(".parquet"))
     if found.draw is not None:
         gallery.save(found.draw(), place.with_suffix(".png"), dpi=DOTS)
     facts: dict[str, Any] = {"paper": place.parent.name, "artefact": place.name, "what": inspect.getdoc(make)}
@@ -114,7 +115,7 @@ def _made(bench: Bench, make: Callable[[Bench], Reproduced], place: Path, comman
     facts |= {"numbers": source, "controls": {name: _record(control) for name, control in told.items()}}
     facts |= {"tables": [_said(path, bench.folders) for path in bench.used], "signatures": signatures}
     facts |= {"command": command, "headroles": version("headroles")}
-    with frame.replacing(place.with_suffix(".json")) as draft:
+    with replacing(place.with_suffix(".json")) as draft:
         draft.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     said = "; ".join(f"{name}: {control}" for name, control in told.items())
     return {"made": True, "holds": verdict.holds, "answer": verdict.answer, "why": verdict.why, "controls": said}
@@ -128,7 +129,7 @@ def _signatures(paths: Sequence[Path]) -> list[str]:
     """What the tables are of, each signature once; of a table without any the recipe it was kept by."""
     found = []
     for path in paths:
-        attrs = frame.load_table(path).attrs
+        attrs = load_table(path).attrs
         found += [*attrs.get("signatures", {}).values(), attrs.get("recipe", "")][:1]
     return list(dict.fromkeys(filter(None, found)))
 

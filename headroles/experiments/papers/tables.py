@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from headroles.plots.scales import SMALLER_IS_BETTER
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
+from headroles.tables.io import load_table
 from headroles.tables.signatures import metric_of as metric_in
 
 METRICS = ("bleu", "chrf", "accuracy", "matthews", "f1", "agreement", "perplexity", "loss")  # the papers' own first
@@ -243,7 +244,7 @@ def field(table: pd.DataFrame, name: str, column: str | None = None) -> str:
 
 
 def _named(path: Path) -> pd.DataFrame:
-    table = frame.load_table(path)
+    table = load_table(path)
     table.attrs["file"] = str(path)
     return table
 
@@ -253,4 +254,4 @@ def _fits(path: Path, need: Need) -> bool:
     columns = pq.read_schema(path).names
     if not all(any(re.fullmatch(wanted, name) for name in columns) for wanted in need.columns):
         return False
-    return need.rows is len or need.rows(frame.load_table(path))
+    return need.rows is len or need.rows(load_table(path))

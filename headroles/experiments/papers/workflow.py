@@ -32,6 +32,7 @@ from headroles.pruning.sparsity import sparsity_sweep
 from headroles.pruning.weight_changes import alike, weight_change
 from headroles.scores import outputs
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -107,7 +108,7 @@ class Workshop:
         return [path.with_name("offsets.parquet") for path in self._functions()]
 
     def _attention(self) -> list[Path]:
-        told = frame.load_table(self._functions()[0])
+        told = load_table(self._functions()[0])
         if "enc-self" not in told.index.unique("kind"):
             raise Missing("the rare-word head is one of an encoder, and this model has none")
         rarity = told.xs("enc-self", level="kind", drop_level=False)["rarity"]
@@ -144,7 +145,7 @@ class Workshop:
         return self._together("each", 0)
 
     def _together(self, kind: Any, seeds: int) -> list[Path]:
-        told = frame.join(frame.load_table(self._relevance()[0]), frame.load_table(self._single()[0]))
+        told = frame.join(load_table(self._relevance()[0]), load_table(self._single()[0]))
         effect = f"{'' if self.metric in SMALLER_IS_BETTER else '-'}ablation[{self.metric}]"
         listed = orders(told, ["importance"] if kind else ["importance", effect], kind=kind, seeds=seeds)
         options: Any = {"metric": self.metric, "kind": kind, "n_resamples": self.n_resamples}
@@ -182,7 +183,7 @@ class Workshop:
 
     def _scratch(self) -> list[Path]:
         study = self._study("pruning")
-        sizes, left = (frame.load_table(path[0]) for path in (self._sizes(), self._survival()))
+        sizes, left = (load_table(path[0]) for path in (self._sizes(), self._survival()))
         rows = []
         for name in left.filter(regex=r"\]$"):
             gone = left.index[left[name] == 0]
@@ -195,7 +196,7 @@ class Workshop:
             )
         table = pd.DataFrame(rows)
         table.attrs["signatures"] = dict.fromkeys(table, frame.provenance(sizes, "value"))
-        frame.save_table(table, study.path("scratch"))
+        save_table(table, study.path("scratch"))
         return [study.path("scratch")]
 
     def _anew(self, gone: Any, name: str) -> pd.DataFrame:
@@ -208,7 +209,7 @@ class Workshop:
         study = self._study("efficiency")
         study.remove(study.claim("efficiency", frame.sign(weights=loading.revision(self.model))))
         if not study.has("efficiency"):
-            frame.save_table(efficiency(self.model, self._chance(), **self.timed), study.path("efficiency"))
+            save_table(efficiency(self.model, self._chance(), **self.timed), study.path("efficiency"))
         return [study.path("efficiency")]
 
     def _dynamics(self) -> list[Path]:
@@ -221,7 +222,7 @@ class Workshop:
         return [self._study("dynamics").path("dynamics-curves")]
 
     def _contest(self) -> list[Path]:
-        told = [] if self.material.trees is None else [ByRoles(frame.load_table(self._functions()[0]))]
+        told = [] if self.material.trees is None else [ByRoles(load_table(self._functions()[0]))]
         chosen = ["importance", "effect", L0(rate=self.gate_rate), *told, "random", "-importance"]
         return self._contest_of("contest", chosen, self.contested)
 
@@ -243,8 +244,8 @@ class Workshop:
             train(tuned, self.tokenizer, self.material.train, place, seed=seed, **self.tune)
             tables.append(weight_change(self.model, tuned))
             study.remove(study.claim(f"compensation-{seed}", frame.provenance(tables[-1], "moved[all]")))
-            frame.save_table(tables[-1], study.path(f"compensation-{seed}"))
-        frame.save_table(alike(tables), study.path("uniformity"))
+            save_table(tables[-1], study.path(f"compensation-{seed}"))
+        save_table(alike(tables), study.path("uniformity"))
         return [study.path("compensation-0")]
 
     def _uniformity(self) -> list[Path]:

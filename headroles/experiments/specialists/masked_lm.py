@@ -17,6 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.tables import frame
+from headroles.tables.files import replacing
+from headroles.tables.io import save_table
 from headroles.training import trainer as training
 from headroles.training.marian import LONGEST
 
@@ -83,12 +85,12 @@ def train_masked(
         callbacks=[*callbacks],
     )
     trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
-    with frame.replacing(place / training.RECIPE) as draft:
+    with replacing(place / training.RECIPE) as draft:
         draft.write_text(recipe)
     trainer.train(resume_from_checkpoint=training._last(place))
     model.eval()
     loading.save(model, tokenizer, place, overwrite=True)
-    frame.save_table(training._table(trainer.state.log_history, [], recipe), place / training.HISTORY)
+    save_table(training._table(trainer.state.log_history, [], recipe), place / training.HISTORY)
 
 
 class Checkpoints(TrainerCallback):

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.data.corpus import Corpus, Sentence
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
 
 PROBES = "probes"
 TOP = 3  # heads that a probe keeps of each score
@@ -58,7 +59,7 @@ class Probes(transformers.TrainerCallback):
         corpora = ",".join(f"{corpus.name} {corpus.hash}" for corpus in self.corpora)
         signature = frame.sign(corpora=corpora, headroles=version("headroles"))
         table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
-        frame.save_table(table, self.path)
+        save_table(table, self.path)
 
     @property
     def path(self) -> Path:
@@ -67,7 +68,7 @@ class Probes(transformers.TrainerCallback):
 
     def table(self) -> pd.DataFrame:
         """The table, empty where nothing is probed."""
-        return frame.load_table(self.path) if self.path.is_file() else pd.DataFrame(columns=COLUMNS)
+        return load_table(self.path) if self.path.is_file() else pd.DataFrame(columns=COLUMNS)
 
     def _probe(self, model: PreTrainedModel, step: int) -> list[dict[str, Any]]:
         tables = [best_heads(model, self.tokenizer, corpus) for corpus in self.corpora]

@@ -19,6 +19,7 @@ from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 ENCODER: list[Kind] = ["enc-self"]
@@ -98,5 +99,5 @@ def prune_arm(
     survival = {name: pd.concat(each, axis=1).mean(axis=1).loc[ENCODER] for name, each in columns.items()}
     made = frame.table(survival, frame.rows(encoder), recipe)
     joined = frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), made)
-    frame.save_table(joined, folder.path("survival"))
+    save_table(joined, folder.path("survival"))
     return joined

@@ -81,7 +81,7 @@ function effectPart(row) {
     make("th", { scope: "row", text: column.label }), estimate(column.values[row], column.low?.[row], column.high?.[row], column.decimals),
     make("td", { class: "n", text: chance(column.p?.[row]) }), make("td", { class: "n", text: chance(column.holm?.[row]) }), rankCell(column, row)));
   const about = [...new Set(effects.map((column) => column.about))].map((text) => make("p", { class: "small", text }));
-  return make("section", {}, make("h3", { text: "When it is closed" }), facts("Effects of ablation", ["", "change", "p", "Holm", "rank"], rows), about, ranked(row, "costs the model most"));
+  return make("section", {}, make("h3", { text: "When it is ablated" }), facts("Effects of ablation", ["", "change", "p", "Holm", "rank"], rows), about, ranked(row, "costs the model most"));
 }
 
 function rankCell(column, row) {

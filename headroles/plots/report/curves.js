@@ -79,11 +79,11 @@ function plain(title, key, cell = (row) => make("td", { class: "n", text: key(ro
 function drawCurves() {
   put("charts", data.curves.map((one) => {
     const lines = one.lines.map((line) => ({ name: line.name, points: line.points.map(([closed, x, y, low, high]) => ({ closed, x, y, low, high })) }));
-    const { svg, groups } = chart(one.name, { lines, x: { label: "share of heads closed" }, y: { label: one.label } });
+    const { svg, groups } = chart(one.name, { lines, x: { label: "share of heads ablated" }, y: { label: one.label } });
     const rows = lines.flatMap((line) => line.points.map((point) => ({ name: line.name, ...point })));
     const columns = [
       { title: "order", key: (row) => row.name, cell: (row) => make("th", { scope: "row", text: row.name }) },
-      plain("heads closed", (row) => row.closed), plain("share", (row) => row.x, (row) => make("td", { class: "n", text: number(row.x, 2) })),
+      plain("heads ablated", (row) => row.closed), plain("share", (row) => row.x, (row) => make("td", { class: "n", text: number(row.x, 2) })),
       plain(one.label, (row) => row.y, (row) => estimate(row.y, row.low, row.high, one.decimals)),
     ];
     return make("figure", { class: "plot" }, make("h3", { text: one.from }), svg, key(lines, groups), numbers(`${one.from}: ${one.label}`, columns, rows));

@@ -1,4 +1,4 @@
-"""What a report says of a column: its group, a short label, and a sentence with the unit and the direction."""
+"""Labels of columns in a report: group, short label, and a sentence with unit and direction (no torch)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from headroles.tables.signatures import metric_of
 
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "loss (nats per token)"}
-PLANS = {
-    "rest": "all other heads of its layer are closed",
-    "layer": "its whole layer is closed",
-    "kind": "all heads of its kind are closed",
+UNITS = {
+    "rest": "all other heads of its layer are ablated",
+    "layer": "its whole layer is ablated",
+    "kind": "all heads of its kind are ablated",
 }
 RELATIONS = {"nsubj": "subject", "obj": "object", "amod": "adjective", "advmod": "adverb"}
 
 
 class Words(NamedTuple):
-    """What is said of a column."""
+    """Group, short label and description of a column."""
 
     group: str
     label: str
@@ -26,16 +26,16 @@ class Words(NamedTuple):
 
 
 _PLAIN = (
-    (LOOKS, "confidence", "confidence", "Mean largest weight on a real token, 0 to 1. Larger: sharper."),
+    (LOOKS, "confidence", "confidence", "Mean largest weight on a content token, 0 to 1. Larger: sharper."),
     (LOOKS, "entropy", "entropy", "Entropy of the attention distribution, in nats. Smaller: sharper."),
-    (LOOKS, "distance", "distance", "Mean distance in tokens of what is looked at. Larger: farther away."),
+    (LOOKS, "distance", "distance", "Mean distance in tokens from query to key. Larger: farther away."),
     (LOOKS, "sink[special]", "on special tokens", "Share of the weight on special tokens, 0 to 1."),
     (LOOKS, "sink[first]", "on the first token", "Share of the weight on the first token, 0 to 1."),
     (LOOKS, "position[best]", "best offset, share",
      "Share of tokens that look at the head's best fixed offset most, 0 to 1. From 0.90 at −1 or +1 it is a role."),
     (LOOKS, "position[offset]", "best offset, tokens", "That offset, in tokens; negative: before."),
     (FINDS, "rarity", "rarest token",
-     "Share of tokens whose largest weight falls on the sentence's rarest token, 0 to 1. Above 0.50 it is a role."),
+     "Share of tokens with the largest weight on the sentence's rarest token, 0 to 1. Above 0.50 it is a role."),
     (FINDS, "alignment[monotone]", "monotone alignment",
      "Kendall's tau of target and source places: 1 walks forward through the source, 0 stands still or jumps. "
      "From 0.50 it is a role."),
@@ -46,13 +46,13 @@ _PLAIN = (
     (FINDS, "duplicate", "the same token",
      "Weight on the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
     (MATTERS, "importance", "importance",
-     "Mean absolute gradient of the loss at the head's gate. Larger: matters more, as far as a gradient tells."),
+     "Mean absolute gradient of the loss at the head's gate. Larger: matters more, to first order."),
 )  # fmt: skip
 PLAIN = {column: Words(group, label, about) for group, column, label, about in _PLAIN}
 
 
 def words(column: str) -> Words:
-    """What is said of a column; of one that is not ours, only its name."""
+    """Return label and description of a column; of an unknown column only its name."""
     if column in PLAIN:
         return PLAIN[column]
     name, _, rest = column.partition("[")
@@ -64,19 +64,19 @@ def words(column: str) -> Words:
 
 
 def metric_name(metric: str) -> str:
-    """What a metric is called, with its unit."""
+    """Return the name of a metric, with its unit."""
     return NAMES.get(metric, metric)
 
 
 def axis_label(signature: str) -> str:
-    """What the curves of a signature are of."""
+    """Return the name of the metric in a signature."""
     return metric_name(metric_of(signature)) or "value"
 
 
 def _position(detail: str, _: str) -> Words:
     number = int(detail)
     way = "itself" if number == 0 else f"{abs(number)} {'before' if number < 0 else 'after'}"
-    return Words(LOOKS, f"looks {way}", f"Share of tokens whose largest weight falls on the token {way}, 0 to 1.")
+    return Words(LOOKS, f"looks {way}", f"Share of tokens with the largest weight on the token {way}, 0 to 1.")
 
 
 def _syntax(detail: str, _: str) -> Words:
@@ -93,7 +93,7 @@ def _syntax(detail: str, _: str) -> Words:
 
 def _relevance(detail: str, end: str) -> Words:
     rules, _, by = detail.partition(" ")
-    of = "what is explained" if by == "logit" else "its layer"
+    of = "the target" if by == "logit" else "its layer"
     label = f"relevance, {rules}{' of the whole' if by == 'logit' else ''}{', size' if end == '.size' else ''}"
     size = "absolute share" if end == ".size" else "signed share"
     return Words(MATTERS, label, f"Mean {size} of the relevance of {of} that flows through the head, by rules {rules}.")
@@ -102,14 +102,14 @@ def _relevance(detail: str, end: str) -> Words:
 def _attribution(detail: str, end: str) -> Words:
     size = "Mean absolute attribution" if end == ".size" else "Mean attribution"
     label = f"{detail}{', size' if end == '.size' else ''}"
-    return Words(MATTERS, label, f"{size} of what is explained to the head's gate, by captum's {detail}.")
+    return Words(MATTERS, label, f"{size} of the target to the head's mask, by captum's {detail}.")
 
 
 def _ablation(detail: str) -> Words:
-    metric, *how = detail.split(" ")
-    done = next((PLANS[one] for one in how if one in PLANS), "the head is closed")
+    metric, *unit = detail.split(" ")
+    change = next((UNITS[word] for word in unit if word in UNITS), "the head is ablated")
     needed = "Larger" if harm(f"ablation[{metric}]") > 0 else "More negative"
-    matters = "its layer loses more without the others" if "rest" in how else "matters more"
-    others = "".join(f" ({one})" for one in how if one not in PLANS)
-    label = f"effect on {metric_name(metric).partition(' (')[0]}{', kept alone' if 'rest' in how else ''}{others}"
-    return Words(MATTERS, label, f"Change of {metric_name(metric)} when {done}{others}. {needed}: {matters}.")
+    matters = "its layer loses more without the others" if "rest" in unit else "matters more"
+    others = "".join(f" ({word})" for word in unit if word not in UNITS)
+    label = f"effect on {metric_name(metric).partition(' (')[0]}{', kept alone' if 'rest' in unit else ''}{others}"
+    return Words(MATTERS, label, f"Change of {metric_name(metric)} when {change}{others}. {needed}: {matters}.")

@@ -1,4 +1,4 @@
-"""The report: the tables of a model's studies written as one HTML file that needs nothing else (no torch)."""
+"""Reports: the tables of a model's studies written as one self-contained HTML file (no torch)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from headroles.plots import matrix
-from headroles.plots.report import contents
-from headroles.plots.report import contents as exhibits
+from headroles.plots.axes import TITLES
+from headroles.plots.report import contents, results
 from headroles.plots.report.labels import FINDS, LOOKS, MATTERS
 from headroles.plots.report.sources import Studies, Table, gathered, heads_of
-from headroles.tables.files import check_ours, mark_of
-from headroles.tables.frame import KINDS, replacing
+from headroles.tables.files import check_ours, mark_of, replacing
+from headroles.tables.frame import KINDS
 
 log = logging.getLogger(__name__)
-SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # one after the other
-HEAVY = 5_000_000  # bytes above which a page is slow to open and to send
-MADE_BY = {  # what makes what a page may lack
+SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # in this order
+HEAVY = 5_000_000  # bytes above which a page is slow to open
+MADE_BY = {  # part of the page -> command that makes its tables
     "scores": "headroles score",
     "effects": "headroles ablate",
     "roles": "headroles roles",
@@ -34,17 +33,26 @@ MADE_BY = {  # what makes what a page may lack
 
 
 def report(studies: Studies, output: str | Path, *, title: str | None = None, overwrite: bool = False) -> Path:
-    """Write one self-contained HTML page of what the tables of one or several studies of a model say; returns its path.
+    """Write one self-contained HTML page of the studies of a model.
 
-    A study is a `Study` or its folder. A later one adds the columns that the earlier ones lack; what is not there is
-    left out, with a sentence that says so. The page asks nothing of the network. Raises FileNotFoundError where no
-    folder has a table to show, ValueError for folders of models with other heads, and FileExistsError where `output` is
-    a page of another model or not ours, unless `overwrite`.
+    The page makes no network requests. Missing parts are named, with the command that makes them.
+
+    Args:
+        studies: A `Study` or its folder, or several. Later ones add the columns that earlier ones lack.
+        output: The file to write.
+        title: Title of the page; by default from the model's name.
+        overwrite: Whether to replace a page of another model, or a file of another origin.
+
+    Returns:
+        The path of the page.
+
+    Raises FileNotFoundError if a folder has no table to show, ValueError for studies of models with other heads, and
+    FileExistsError for an output that only `overwrite` may replace.
     """
     tables, others = gathered(studies)
-    check_ours(Path(output), ", ".join(exhibits.facts(tables)["weights"]), overwrite=overwrite)
-    data, again = _data(tables)
-    page = _rendered(tables, data, again=again, others=others, title=title)
+    check_ours(Path(output), ", ".join(results.facts(tables)["weights"]), overwrite=overwrite)
+    data, duplicates = _data(tables)
+    page = _rendered(tables, data, again=duplicates, others=others, title=title)
     size = len(page.encode())
     if size > HEAVY:
         log.warning("the report has %.1f MB; attention on fewer or shorter sentences makes it smaller", size / 1e6)
@@ -54,24 +62,24 @@ def report(studies: Studies, output: str | Path, *, title: str | None = None, ov
 
 
 def _data(tables: list[Table]) -> tuple[dict[str, Any], list[tuple[str, Table]]]:
-    """All that the page's script draws from, and the columns left out because an earlier table has them."""
+    """Data of the page's script, and the columns that an earlier table had."""
     index = heads_of(tables)
-    columns, again = contents.measured(tables, index)
+    columns, duplicates = contents.measured(tables, index)
     data = {
         "heads": index,
-        "kinds": {kind: matrix.TITLES[kind] for kind in KINDS if any(head[0] == kind for head in index)},
+        "kinds": {kind: TITLES[kind] for kind in KINDS if any(head[0] == kind for head in index)},
         "groups": [LOOKS, FINDS, MATTERS],
         "columns": columns,
         "shared": contents.shared(tables, index),
         **contents.roles(tables, index),
         "prunings": contents.prunings(tables, index),
-        "gates": exhibits.gates(tables, index),
-        "sizes": exhibits.sizes(tables),
-        "curves": exhibits.curves(tables),
-        "relate": exhibits.relate(tables),
-        "attention": exhibits.attention(tables, index),
+        "gates": results.gates(tables, index),
+        "sizes": results.sizes(tables),
+        "curves": results.curves(tables),
+        "relate": results.relate(tables),
+        "attention": results.attention(tables, index),
     }
-    return data, again
+    return data, duplicates
 
 
 def _rendered(
@@ -88,24 +96,24 @@ def _rendered(
     environment = Environment(
         loader=PackageLoader("headroles", "plots/report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    facts = exhibits.facts(tables)
-    named = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
+    facts = results.facts(tables)
+    heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
     styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
     return environment.get_template("page.html").render(
-        title=named,
+        title=heading,
         data=data,
         facts=facts,
         mark=mark_of(", ".join(facts["weights"])),
         lacks={name: command for name, command in MADE_BY.items() if not _has(data, name)},
-        signatures=exhibits.signatures(tables),
+        signatures=results.signatures(tables),
         again=[(name, contents.place(table)) for name, table in again],
         others=others,
         version=version("headroles"),
         styles=Markup(styles),
         script=Markup(script),
         hashes={"style": _hash(styles), "script": _hash(script)},
-        json=Markup(_json({"title": named, **data})),
+        json=Markup(_json({"title": heading, **data})),
     )
 
 
@@ -120,12 +128,12 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What the page's policy names its own style and script by: no other may run, whatever a table says."""
+    """Hash by which the content security policy admits the page's own style and script, and no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON that ends no script element, whatever is in it."""
+    """JSON that cannot end a script element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

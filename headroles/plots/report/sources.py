@@ -1,4 +1,4 @@
-"""Where a report comes from: the tables of its folders, all of one model, and the columns they have together."""
+"""Sources of a report: the tables of its folders, all of one model, and their columns (no torch)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.study import Study
 
 SHOWN = re.compile(r"heads|roles|relate|attention|curves|(ablation|survival|sizes|gates|curves)-.*")
-PARTS = (  # what stands beside a column `c` as `c.low`
+PARTS = (  # companions of a column `c`, such as `c.low`
     *("low", "high", "p", "holm", "bh", "examples", "words", "open", "turn", "value", "stability"),
     *("baseline", "baseline.low", "baseline.high"),
 )
@@ -21,7 +21,7 @@ Studies = Study | str | Path | Iterable[Study | str | Path]
 
 
 class Table(NamedTuple):
-    """A table of a report: the folder it is in, under its shortest name that no other folder has, and its own name."""
+    """A table of a report, its name, and the shortest unique name of its folder."""
 
     folder: str
     name: str
@@ -29,18 +29,18 @@ class Table(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """What its name says it is: heads, ablation, gates ..."""
+        """First part of the name: heads, ablation, gates ..."""
         return self.name.partition("-")[0]
 
     @property
     def signatures(self) -> dict[str, str]:
         """Column -> signature."""
-        found: dict[str, str] = self.frame.attrs.get("signatures", {})
-        return found
+        texts: dict[str, str] = self.frame.attrs.get("signatures", {})
+        return texts
 
 
 class Column(NamedTuple):
-    """A measurement of every head: the table that holds it, and what stands beside it there."""
+    """A measurement of every head, with its table and its companion columns."""
 
     name: str
     table: Table
@@ -48,14 +48,23 @@ class Column(NamedTuple):
 
 
 def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
-    """The tables of all folders that a report shows, in order, and the names of those it does not.
+    """Load the tables that a report shows.
 
-    Raises FileNotFoundError for a folder without any, and ValueError for folders of different heads.
+    Args:
+        studies: A study or its folder, or several.
+
+    Returns:
+        The tables in order, and the names of the tables that are not shown.
+
+    Raises:
+        ValueError: For no study, or studies of different heads.
+        FileNotFoundError: If a folder has no table to show.
     """
-    given = [studies] if isinstance(studies, Study | str | Path) else list(studies)
-    folders = {path.resolve(): path for path in (one.folder if isinstance(one, Study) else Path(one) for one in given)}
+    several = [studies] if isinstance(studies, Study | str | Path) else list(studies)
+    paths = [study.folder if isinstance(study, Study) else Path(study) for study in several]
+    folders = {path.resolve(): path for path in paths}
     if not folders:
-        raise ValueError("no study to report: give at least one folder of tables")
+        raise ValueError("no study to report: got none; expected at least one folder of tables")
     names = dict(zip(_shortest(list(folders)), folders.values(), strict=True))
     tables, others = [], []
     for name, folder in names.items():
@@ -72,30 +81,30 @@ def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
 
 
 def columns(tables: Iterable[Table]) -> tuple[list[Column], list[tuple[str, Table]]]:
-    """The columns of tables of heads; a later table adds those the earlier ones lack. Second: those that were there."""
-    found: dict[str, Column] = {}
-    again = []
+    """Collect the columns of head tables, the first of each name, and those that an earlier table had."""
+    collected: dict[str, Column] = {}
+    duplicates = []
     for table in tables:
         names = list(map(str, table.frame))
         parts = {f"{name}.{part}" for name in names for part in PARTS} & set(names)
         for name in (name for name in names if name not in parts):
-            if name in found:
-                again.append((name, table))
+            if name in collected:
+                duplicates.append((name, table))
             elif pd.api.types.is_numeric_dtype(table.frame[name]):
-                beside = {part: table.frame[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in parts}
-                found[name] = Column(name, table, {"": table.frame[name], **beside})
-    return list(found.values()), again
+                companions = {part: table.frame[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in parts}
+                collected[name] = Column(name, table, {"": table.frame[name], **companions})
+    return list(collected.values()), duplicates
 
 
 def heads_of(tables: Iterable[Table]) -> list[tuple[str, int, int]]:
-    """The heads that the tables are of, in our order of kinds."""
-    sets = (_own(table) for table in sorted(tables, key=lambda table: table.stem == "gates"))
-    found = next((own for own in sets if own), set())  # gates are of the heads that may go only
-    return sorted(found, key=lambda head: ([*KINDS, head[0]].index(head[0]), head[1], head[2]))
+    """Return the heads of the tables, in the order of KINDS."""
+    sets = (_heads(table) for table in sorted(tables, key=lambda table: table.stem == "gates"))
+    heads = next((part for part in sets if part), set())  # gates last: they are of prunable heads only
+    return sorted(heads, key=lambda head: ([*KINDS, head[0]].index(head[0]), head[1], head[2]))
 
 
 def _shortest(folders: list[Path]) -> list[str]:
-    """The last parts of each path, as few as tell it from the others."""
+    """The last parts of each path, as few as make it unique."""
     for depth in range(1, max(len(folder.parts) for folder in folders)):
         names = ["/".join(folder.parts[-depth:]) for folder in folders]
         if len(set(names)) == len(names):
@@ -104,20 +113,20 @@ def _shortest(folders: list[Path]) -> list[str]:
 
 
 def _check_heads(tables: list[Table], folders: dict[str, Path]) -> None:
-    """Raise for tables of another model: whose heads are others."""
-    with_heads = sorted((table for table in tables if _own(table)), key=lambda table: table.stem == "gates")
+    """Raise ValueError for tables of models with other heads."""
+    with_heads = sorted((table for table in tables if _heads(table)), key=lambda table: table.stem == "gates")
     for table in with_heads[1:]:
-        first, own = _own(with_heads[0]), _own(table)
-        if first != own and not (table.stem == "gates" and own < first):  # gates are of the heads that may go
+        first, heads = _heads(with_heads[0]), _heads(table)
+        if first != heads and not (table.stem == "gates" and heads < first):  # gates are of prunable heads
             raise ValueError(
                 f"{folders[with_heads[0].folder]} ({with_heads[0].name}) and {folders[table.folder]} ({table.name}) "
-                f"are of different heads: {len(first)} and {len(own)}, {len(first & own)} in common; "
+                f"are of different heads: {len(first)} and {len(heads)}, {len(first & heads)} in common; "
                 "a report is of one model"
             )
 
 
-def _own(table: Table) -> set[tuple[str, int, int]]:
-    """The heads of a table, none where it has no row for each."""
+def _heads(table: Table) -> set[tuple[str, int, int]]:
+    """Heads of a table; empty if it has no row for each."""
     frame = table.frame
     if list(frame.index.names) == LEVELS:
         rows: Any = frame.index
