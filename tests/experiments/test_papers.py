@@ -819,7 +819,7 @@ def test_no_rule_holds_of_an_untrained_toy_or_of_shuffled_labels(toys, paper, na
     asked = [control for control in told.values() if control["of"]]
     assert asked or name in ("fig6", "heads_share")  # a formula, a count
     for control in told.values():
-        assert len(control["why"]) > 5
+        assert len(control["why"]) >= 5
 
 
 @pytest.mark.slow
