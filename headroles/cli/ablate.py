@@ -277,6 +277,7 @@ def train(
     loaded = untrained(loaded, seed=seed) if from_scratch else loaded
     if without is not None:
         remove_heads(loaded, heads_of(without))
+    further: dict[str, Any] = {"label_smoothing_factor": smoothing} if smoothing else {}
     history = run(
         loaded,
         tokenizer,
@@ -289,7 +290,7 @@ def train(
         rate=rate,
         warmup_steps=warmup,
         seed=seed,
-        **({"label_smoothing_factor": smoothing} if smoothing else {}),
+        **further,
     )
     show_table(history.set_index("epoch"), f"trained on {len(sentences)} examples")
     say(f"written: {output}")

@@ -73,7 +73,7 @@ def heads_of(text: str) -> Any:
         return table[name]
     if not columns:
         raise ValueError(
-            f"{file}{mark} has no column of heads that are kept (1) or pruned (0); give a survival table of headroles prune"
+            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table of headroles prune"
         )
     what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
     raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")

@@ -57,9 +57,8 @@ def architectures(
         architecture_table.into(readme, found)
     answers = found["holds"].value_counts()
     counted = ", ".join(f"{answers.get(answer, 0)} {answer}" for answer in ("yes", "no", "refused", "not asked"))
-    say(
-        f"{found.index.get_level_values('name').nunique()} architectures, checks that hold: {counted}; written: {output}"
-    )
+    count = found.index.get_level_values("name").nunique()
+    say(f"{count} architectures, checks that hold: {counted}; written: {output}")
 
 
 @contextmanager

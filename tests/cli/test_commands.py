@@ -149,7 +149,7 @@ def test_its_tables_are_those_of_the_library(scored, trees):
     offsets = hr.data.offsets(hr.read(trees))
     pd.testing.assert_frame_equal(_bare(frame.load_table(folder / "offsets.parquet")), _bare(offsets))
     fields = dict(field.split(":", 1) for field in frame.provenance(table, "confidence").split("|"))
-    assert {"corpus": "planted", "sentences": "60", "n_resamples": "50", "seed": "0"}.items() <= fields.items()
+    assert {"corpus": "planted", "sentences": "60", "resamples": "50", "seed": "0"}.items() <= fields.items()
 
 
 def _bare(table: pd.DataFrame) -> pd.DataFrame:
