@@ -1,4 +1,4 @@
-"""What the arguments of commands say: scores, thresholds, heads, kinds, numbers of heads, strategies."""
+"""Parse command-line argument strings: scores, thresholds, heads, kinds, numbers of heads, strategies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def opened(model: str, device: str | None, *, submodel: Any = None, dtype: str | None = None) -> tuple[Any, Any]:
-    """The model that a command names, where it is asked for, and its tokenizer; "auto": over all devices there are."""
+    """Load a model onto a device, or with "auto" onto all available ones, and its tokenizer."""
     from headroles.models.loading import load, place
 
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
@@ -20,7 +20,7 @@ def opened(model: str, device: str | None, *, submodel: Any = None, dtype: str |
 
 
 def study_of(folder: Path, *, overwrite: bool = False) -> Any:
-    """The study that a command will write, found to be writable before a model is loaded."""
+    """Open the study of a command and check that it can be written before a model is loaded."""
     from headroles.tables.study import Study
 
     study = Study(folder, overwrite=overwrite)
@@ -29,18 +29,18 @@ def study_of(folder: Path, *, overwrite: bool = False) -> Any:
 
 
 def scores_of(scores: str, rules: str) -> list[Any]:
-    """The scores of a list with commas, relevance by each rule set of another."""
+    """Return the scores of a comma-separated list, relevance by each rule set of another list."""
     from headroles.scores import Relevance
 
-    found: list[Any] = []
+    named: Any = [rule.strip() for rule in rules.split(",")]
+    parsed: list[Any] = []
     for name in (name.strip() for name in scores.split(",")):
-        each: Any = [rule.strip() for rule in rules.split(",")]
-        found += [Relevance(rules=rule) for rule in each] if name == "relevance" else [name]
-    return found
+        parsed += [Relevance(rules=rule) for rule in named] if name == "relevance" else [name]
+    return parsed
 
 
 def assignment(text: str) -> tuple[str, float]:
-    """The role and the number of a text such as positional=0.8. Raises ValueError for another form."""
+    """Return the name and the number of a text such as positional=0.8; raise ValueError for another form."""
     name, _, value = text.partition("=")
     with contextlib.suppress(ValueError):
         if not math.isnan(number := float(value)):
@@ -49,15 +49,22 @@ def assignment(text: str) -> tuple[str, float]:
 
 
 def heads_of(text: str) -> Any:
-    """The heads of a text such as enc-self:0:2,cross:1:0; or those that go by a column of a table, FILE:COLUMN or FILE.
+    """Return the heads of a text, such as enc-self:0:2,cross:1:0, or of a column of a survival table.
 
-    Raises ValueError for another form, and for a FILE with several columns of which none is named.
+    Args:
+        text: Heads, or FILE:COLUMN of a survival table; FILE alone if it has one such column.
+
+    Returns:
+        The heads, or the column of heads that are kept (1) or pruned (0).
+
+    Raises:
+        ValueError: For another form, and for a file with several columns without a name.
     """
     from headroles.tables.io import load_table
 
     file, mark, column = text.partition(".parquet")
     if not mark:
-        return [head_of(one) for one in text.split(",")]
+        return [head_of(part) for part in text.split(",")]
     table = load_table(f"{file}{mark}")
     columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
@@ -65,34 +72,36 @@ def heads_of(text: str) -> Any:
     if name in columns:
         return table[name]
     if not columns:
-        raise ValueError(f"{file}{mark} has no column of heads that stay (1) or go (0); give one of headroles prune")
-    what = f"no column {name!r} of heads that go (0)" if name else f"{len(columns)} columns of heads that go"
+        raise ValueError(
+            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table of headroles prune"
+        )
+    what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
     raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
 
 
 def pairs_of(text: str) -> Any:
-    """The sentence pairs of a table of two columns, or of two files with a comma between."""
+    """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
     from headroles.data.readers import read
 
     source, comma, target = text.partition(",")
     return read(source, target) if comma else read(source)
 
 
-def strategy_named(name: str, gate_rate: float | None, freeze: Any, told: Path | None) -> Any:
-    """The strategy of a name, gates with their options, roles from a table of scores."""
+def strategy_named(name: str, gate_rate: float | None, freeze: Any, role_scores: Path | None) -> Any:
+    """Return the strategy of a name: gates with their options, roles from a score table."""
     from headroles.pruning.l0 import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
     from headroles.tables.io import load_table
 
     if name in ("l0", "exactly"):
         return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
-    return ByRoles(load_table(told)) if name == "roles" and told is not None else name
+    return ByRoles(load_table(role_scores)) if name == "roles" and role_scores is not None else name
 
 
 def numbers(text: str) -> list[float]:
-    """Numbers of heads, or shares. Raises ValueError for what are none."""
+    """Parse numbers of heads, or shares; raise ValueError for other text."""
     try:
-        return [float(one) if "." in one else int(one) for one in text.split(",")]
+        return [float(number) if "." in number else int(number) for number in text.split(",")]
     except ValueError:
         raise ValueError(
             f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
@@ -100,17 +109,17 @@ def numbers(text: str) -> list[float]:
 
 
 def shares(text: str) -> tuple[float, ...]:
-    """Shares of heads. Raises ValueError for what are none."""
+    """Parse shares of heads; raise ValueError for other text."""
     return tuple(map(float, numbers(text)))
 
 
 def kinds_of(text: str | None) -> Any:
-    """Kinds of heads; None: all."""
-    return None if text is None else [one.strip() for one in text.split(",")]
+    """Parse kinds of heads; None: all."""
+    return None if text is None else [kind.strip() for kind in text.split(",")]
 
 
 def head_of(text: str) -> Any:
-    """The head of a text such as enc-self:0:2. Raises ValueError for another form."""
+    """Parse a head such as enc-self:0:2; raise ValueError for another form."""
     parts = text.strip().split(":")
     if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
         raise ValueError(f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2")

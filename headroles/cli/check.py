@@ -1,4 +1,4 @@
-"""The commands that check what works: conform for a model of yours, families for all architectures."""
+"""The commands that check which features work: for one model, and for all architectures."""
 
 from __future__ import annotations
 
@@ -12,57 +12,58 @@ import typer
 
 from headroles.cli.console import say, show_answers
 
-Tower = Annotated[str | None, typer.Option(help="Only this tower of a model of text, pictures or sound, as text.")]
+Submodel = Annotated[str | None, typer.Option(help="Submodel of a multimodal model, such as text.")]
 
 
 def check_model(
     model: Annotated[str | None, typer.Argument(help="Hub id or local folder of a Hugging Face model.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Instead: a config.json, of which a miniature with random weights is made.")
+        Path | None, typer.Option(help="Instead of a model: a config.json, for a tiny model with random weights.")
     ] = None,
-    submodel: Tower = None,
+    submodel: Submodel = None,
 ) -> None:
-    """Put every law of headroles to a model: what works with it, and why not where it does not."""
+    """Run all checks of headroles on a model: which features work with it, and why others do not."""
     from headroles.models import loading, sites
     from headroles.testing import check_model as run
     from headroles.testing.tiny_models import tiny_model
 
     if (model is None) == (config is None):
-        raise ValueError("give either a model or --config CONFIG.json, of which a miniature is made")
+        raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
     if config is None:
-        asked = loading.alone(str(model), submodel=submodel)
+        checked = loading.alone(str(model), submodel=submodel)
     else:
-        made = tiny_model(loading.configured(config))
-        asked = made if submodel is None else sites.submodel(made, submodel)
+        tiny = tiny_model(loading.configured(config))
+        checked = tiny if submodel is None else sites.submodel(tiny, submodel)
     with _quietly():
-        answers = run(asked)
-    show_answers(answers, f"{type(asked).__name__}: which laws hold")
+        answers = run(checked)
+    show_answers(answers, f"{type(checked).__name__}: which checks hold")
 
 
 def architectures(
     output: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("families"),
-    only: Annotated[str | None, typer.Option(help="Only these architectures; commas between.")] = None,
-    readme: Annotated[Path | None, typer.Option(help="A README: the table is written between its marks.")] = None,
+    only: Annotated[str | None, typer.Option(help="Architectures, separated by commas; by default all.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="README in which to write the table, between its marks.")] = None,
 ) -> None:
-    """Put every law to a miniature of every architecture of the zoo, in a few minutes, and write the table of them."""
+    """Run all checks on a tiny model of every known architecture and write the table."""
     from headroles.tables.io import save_table
     from headroles.testing import architecture_table, architectures
 
     with _quietly():
-        found = architectures.architectures(None if only is None else [one.strip() for one in only.split(",")])
+        found = architectures.architectures(None if only is None else [name.strip() for name in only.split(",")])
     output.mkdir(parents=True, exist_ok=True)
     save_table(found, output / "families.parquet")
     (output / "families.md").write_text(architecture_table.written(found) + "\n", encoding="utf-8")
     if readme is not None:
         architecture_table.into(readme, found)
     answers = found["holds"].value_counts()
-    counted = ", ".join(f"{answers.get(one, 0)} {one}" for one in ("yes", "no", "refused", "not asked"))
-    say(f"{found.index.get_level_values('name').nunique()} architectures, laws that hold: {counted}; written: {output}")
+    counted = ", ".join(f"{answers.get(answer, 0)} {answer}" for answer in ("yes", "no", "refused", "not asked"))
+    count = found.index.get_level_values("name").nunique()
+    say(f"{count} architectures, checks that hold: {counted}; written: {output}")
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Within the block nothing is said of the many small models that are made, saved and loaded."""
+    """Silence logs and progress bars of the many tiny models that are built, saved and loaded."""
     from transformers.utils import logging as theirs
 
     ours, shown, loud = logging.getLogger("headroles"), theirs.is_progress_bar_enabled(), theirs.get_verbosity()

@@ -1,4 +1,4 @@
-"""What the commands say on a terminal: a line, the figures drawn, the heads with roles, a table of numbers."""
+"""Console output of the command line: lines, tables of numbers, heads with roles, verdicts."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # column
 
 
 def say(text: str) -> None:
-    """Print one line as it is."""
+    """Print one line without markup."""
     _console(soft_wrap=True, highlight=False).print(text, markup=False)
 
 
 def list_figures(files: list[Path], folder: Path) -> None:
-    """Say where the tables are and which figures were drawn."""
+    """Print the folder of the tables and the names of the drawn figures."""
     say(f"tables are in {folder}, and these figures: {', '.join(file.name for file in files)}")
 
 
-def show_roles(told: Any) -> None:
-    """Print the heads that have roles, a line each: the role, the score it rests on, its stability."""
+def show_roles(assigned: Any) -> None:
+    """Print the heads that have roles, a line each: the role, its score, its stability."""
     from headroles.analysis.role_rules import held
 
-    rows = held(told)
+    rows = held(assigned)
     rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
     lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
-    shown = Table(title=f"{len(lines)} of {len(told)} heads have a role", caption="role, its score, its stability")
+    shown = Table(title=f"{len(lines)} of {len(assigned)} heads have a role", caption="role, its score, its stability")
     for column in ("kind", "layer", "head", "roles"):
         shown.add_column(column, justify="right" if column in ("layer", "head") else "left", overflow="fold")
     for row in lines.astype(str).to_dict("records"):
@@ -41,7 +41,7 @@ def show_roles(told: Any) -> None:
 
 
 def show_table(table: Any, title: str) -> None:
-    """Print a table of numbers, one row to a line; the columns `.low` and `.high` go into the cells of theirs."""
+    """Print a table of numbers, one row to a line, with the columns `.low` and `.high` as intervals."""
     names = [str(name) for name in table]
     own = [name for name in names if not name.removesuffix("low").removesuffix("high").endswith(".")]
     rows = [row for _, row in table.iterrows()]
@@ -50,7 +50,7 @@ def show_table(table: Any, title: str) -> None:
 
 
 def show_effects(table: Any, intact: dict[str, float], metric: str) -> None:
-    """Print what the intact model reaches, the largest effects of a table of `ablate`, how many have a small p."""
+    """Print the score of the intact model, the largest effects of ablation, and how many have a small p."""
     say(f"the intact model: {metric} {_number(intact)}")
     name = str(table.columns[0])
     most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
@@ -75,14 +75,14 @@ def show_best(table: Any, how: str) -> None:
 
 
 def show_relations(table: Any) -> None:
-    """Print the relations of roles and outcomes that have numbers, then in a sentence each what has none."""
-    told = table[table["auc"].notna()]
-    shown = told[["auc", "auc.low", "auc.high", "p", "holm"]]
-    shown.index = [f"{row.role}: {row.outcome}" for row in told.itertuples()]
+    """Print the relations of roles and outcomes, then the reasons of those without numbers."""
+    known = table[table["auc"].notna()]
+    shown = known[["auc", "auc.low", "auc.high", "p", "holm"]]
+    shown.index = [f"{row.role}: {row.outcome}" for row in known.itertuples()]
     shown.index.name = "role: outcome"
     if len(shown):
         show_table(shown, "auc: larger with the role than without; p: within layers")
-        say(f"{(told['holm'] < 0.05).sum()} of {len(told)} relations have p < 0.05 within layers after Holm")
+        say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")
     for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
         say(f"{role}: {note} ({len(rows)} outcomes)")
 
@@ -98,15 +98,17 @@ def show_claims(rows: Any) -> None:
 
 
 def show_rows(table: Any, title: str) -> None:
-    """Print a table of numbers and words as it is; what is not there is blank."""
-    cells = {str(name): ["" if one != one or one is None else _plain(one) for one in table[name]] for name in table}
+    """Print a table of numbers and words; missing values are blank."""
+    cells = {
+        str(name): ["" if value != value or value is None else _plain(value) for value in table[name]] for name in table
+    }
     _show_columns(cells, title)
 
 
 def show_answers(table: Any, title: str) -> None:
-    """Print what laws answer, a line each, with how far off they are, and the reasons beneath, each once."""
+    """Print the results of checks, a line each, with their deviations, then each reason once."""
     shown = Table(title=escape(title))
-    for column in ("law", "of", "holds", "off"):
+    for column in ("check", "of", "holds", "off"):
         shown.add_column(column, justify="right" if column == "off" else "left", overflow="fold")
     for row in table.itertuples():
         shown.add_row(row.Index, row.of, row.holds, "" if row.off != row.off else f"{row.off:.1g}")
@@ -116,17 +118,17 @@ def show_answers(table: Any, title: str) -> None:
 
 
 def show_removed(before: Any, after: Any) -> None:
-    """Print which heads a model has no more, a line for each layer, from its heads before and after."""
-    gone: dict[Any, list[str]] = {}
+    """Print the removed heads, a line for each layer, from the heads before and after."""
+    removed: dict[Any, list[str]] = {}
     for kind, layer, head in before.difference(after, sort=False):
-        gone.setdefault((kind, layer), []).append(str(head))
-    for (kind, layer), numbers in gone.items():
+        removed.setdefault((kind, layer), []).append(str(head))
+    for (kind, layer), numbers in removed.items():
         say(f"removed: {kind} layer {layer}, head{'s' * (len(numbers) > 1)} {', '.join(numbers)}")
     say(f"{len(before) - len(after)} of {len(before)} heads are removed")
 
 
 def _show_columns(columns: dict[str, list[str]], title: str) -> None:
-    """Print columns of text; those that the terminal has no room for follow beneath, beside the first one again."""
+    """Print columns of text; columns beyond the width of the terminal follow below, beside the first column."""
     console = _console()
     (first, labels), *rest = columns.items()
     half = console.width // 2
@@ -155,13 +157,13 @@ def _widest(name: str, cells: list[str]) -> int:
 
 
 def _number(interval: dict[str, float]) -> str:
-    """A value and its interval, where it has one."""
+    """Format a value and its interval."""
     ends = "" if interval["low"] != interval["low"] else f" [{interval['low']:.3f}, {interval['high']:.3f}]"
     return f"{interval['value']:.3f}{ends}"
 
 
 def _console(**options: Any) -> Console:
-    """What prints; of several processes only the first does."""
+    """Return the console; of several processes only the first one prints."""
     return Console(quiet=not _distributed.first(), **options)
 
 
@@ -169,14 +171,14 @@ def _cell(row: Any, name: str) -> str:
     ends = [row.get(f"{name}.{end}") for end in ("low", "high")]
     interval = "" if None in ends else " [{:.3f}, {:.3f}]".format(*ends)
     number = row[name]
-    if number != number:  # there is none
+    if number != number:
         return ""
     interval = "" if "nan" in interval else interval
     return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"
 
 
 def _plain(value: Any) -> str:
-    """A whole number without decimals, another with three."""
+    """Format a number: whole ones without decimals, others with three."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if value.is_integer() else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""The command line: each subcommand parses its arguments, makes one public call and says what it wrote."""
+"""The command line: each subcommand parses its arguments, makes one public call and prints what it wrote."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,7 +24,7 @@ from headroles.cli.ablate import (
     train,
 )
 from headroles.cli.arguments import assignment, head_of, opened, scores_of, study_of
-from headroles.cli.check import Tower, architectures, check_model
+from headroles.cli.check import Submodel, architectures, check_model
 from headroles.cli.console import list_figures, say, show_roles
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
 from headroles.cli.prune import compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
@@ -33,23 +33,23 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="What does each attention head of a Hugging Face model do, and does it matter?",
+    help="Analyse, ablate and prune the attention heads of Hugging Face models.",
 )
 Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
-Folder = Annotated[Path, typer.Argument(help="Study folder: its tables are read and the results put beside them.")]
+Folder = Annotated[Path, typer.Argument(help="Study folder with tables, to which results are added.")]
 
 
 @app.command()
 def parse(
     text: Annotated[Path, typer.Argument(help="Text file (.gz too), one sentence per line.")],
-    output: Annotated[Path | None, typer.Option(help="Also write the trees here, as CoNLL-U.")] = None,
-    language: Annotated[str, typer.Option(help="Language of the text, as Stanza calls it.")] = "en",
+    output: Annotated[Path | None, typer.Option(help="CoNLL-U file for the trees.")] = None,
+    language: Annotated[str, typer.Option(help="Stanza's code of the language.")] = "en",
     models: Annotated[Path | None, typer.Option(help="Folder of Stanza models; by default Stanza's own.")] = None,
     download: Annotated[
-        Literal["missing", "never"] | None, typer.Option(help="Fetch models that are not there?")
+        Literal["missing", "never"] | None, typer.Option(help="Whether to download missing Stanza models.")
     ] = None,
 ) -> None:
-    """Give every sentence of a text a dependency tree by Stanza, kept as CoNLL-U beside the text."""
+    """Parse every sentence of a text by Stanza and save the trees as CoNLL-U beside the text."""
     from headroles.data.stanza_parser import parse as run
 
     corpus = run(text, language=language, models=models, download=download, output=output)
@@ -61,26 +61,32 @@ def parse(
 def score(
     model: Model,
     corpus: Annotated[Path, typer.Argument(help="Corpus: CoNLL-U (trees), text, parallel or labelled TSV; .gz too.")],
-    target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
+    target: Annotated[
+        Path | None, typer.Argument(help="Translations of the corpus, line by line or as CoNLL-U.")
+    ] = None,
     study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
     scores: Annotated[str | None, typer.Option(help="Scores, separated by commas; by default all that apply.")] = None,
     rules: Annotated[str, typer.Option(help="Rule sets of the score relevance, separated by commas.")] = "cp",
-    limit: Annotated[int | None, typer.Option(help="Only the first sentences of the corpus.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Number of first sentences to read; by default all.", min=1)] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Read the corpus while it is scored: files of any length.")
+        bool, typer.Option("--stream", help="Read the corpus in parts during scoring, for files of any length.")
     ] = False,
     reference: Annotated[
-        Path | None, typer.Option(help="Corpus to count token frequencies in; by default itself.")
+        Path | None, typer.Option(help="Corpus of token counts; by default the scored corpus.")
     ] = None,
-    n_resamples: Annotated[int, typer.Option("--resamples", help="Bootstrap resamples of sentences.", min=0)] = 1000,
+    n_resamples: Annotated[
+        int, typer.Option("--resamples", help="Number of bootstrap resamples of sentences.", min=0)
+    ] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
-    max_tokens: Annotated[int, typer.Option(help="Tokens in a batch, with padding.", min=1)] = 4096,
+    max_tokens: Annotated[
+        int, typer.Option(help="Largest number of tokens in a batch, padding included.", min=1)
+    ] = 4096,
     overwrite: Overwrite = False,
-    submodel: Tower = None,
+    submodel: Submodel = None,
     device: Devices = None,
     dtype: Dtype = None,
 ) -> None:
-    """Score every attention head of a model on a corpus, tell the roles and draw the figures."""
+    """Score every attention head of a model on a corpus, assign roles and draw the figures."""
     from headroles.analysis.role_rules import assignable
     from headroles.data.readers import read
     from headroles.data.streaming import StreamingCorpus
@@ -90,12 +96,20 @@ def score(
     sentences = StreamingCorpus(corpus, target, limit=limit) if stream else read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
     loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
-    asked = None if scores is None else scores_of(scores, rules)
-    options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed, "max_tokens": max_tokens, "reference": counted}
-    measure(folder, loaded, tokenizer, sentences, asked, **options)
+    measure(
+        folder,
+        loaded,
+        tokenizer,
+        sentences,
+        None if scores is None else scores_of(scores, rules),
+        n_resamples=n_resamples,
+        seed=seed,
+        max_tokens=max_tokens,
+        reference=counted,
+    )
     for name, shares in balances(folder).items():
         parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
-        say(f"relevance by {name}, of what is explained: {parts}")
+        say(f"relevance by {name}, shares of the target: {parts}")
     if assignable(folder.load("heads")):
         show_roles(tell(folder))
     list_figures(draw(folder), study)
@@ -105,10 +119,10 @@ def score(
 def roles(
     study: Folder,
     threshold: Annotated[
-        list[str] | None, typer.Option(help="A role's threshold, as positional=0.8; repeatable.")
+        list[str] | None, typer.Option(help="Threshold of a role, such as positional=0.8; repeatable.")
     ] = None,
 ) -> None:
-    """Tell the roles of the heads of a study from its scores, and print those that have any."""
+    """Assign roles to the heads of a study by its scores, and print the heads that have any."""
     from headroles.experiments.score_study import tell
     from headroles.tables.study import Study
 
@@ -119,7 +133,7 @@ def roles(
 
 @app.command()
 def plot(study: Folder) -> None:
-    """Draw every figure that the tables of a study allow, beside them."""
+    """Draw every figure that the tables of a study allow."""
     from headroles.experiments.score_study import draw
     from headroles.tables.study import Study
 
@@ -129,11 +143,11 @@ def plot(study: Folder) -> None:
 @app.command()
 def attention(
     model: Model,
-    sentence: Annotated[str, typer.Argument(help="The sentence.")],
-    head: Annotated[str, typer.Argument(help="The head, as kind:layer:head, such as enc-self:0:2.")],
+    sentence: Annotated[str, typer.Argument(help="Sentence.")],
+    head: Annotated[str, typer.Argument(help="Head as kind:layer:head, such as enc-self:0:2.")],
     output: Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = Path("attention.png"),
     overwrite: Replace = False,
-    submodel: Tower = None,
+    submodel: Submodel = None,
 ) -> None:
     """Draw the attention of one head on one sentence."""
     from headroles import plots, scores
@@ -156,13 +170,15 @@ def attention(
 def attention_examples(
     model: Model,
     corpus: Annotated[Path, typer.Argument(help="Corpus of example sentences: CoNLL-U or text; .gz too.")],
-    target: Annotated[Path | None, typer.Argument(help="Its translations, line by line or as CoNLL-U.")] = None,
-    limit: Annotated[int, typer.Option(help="How many of its first sentences.", min=1)] = 3,
+    target: Annotated[
+        Path | None, typer.Argument(help="Translations of the corpus, line by line or as CoNLL-U.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Number of first sentences.", min=1)] = 3,
     study: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("study"),
     overwrite: Overwrite = False,
     device: Devices = None,
 ) -> None:
-    """Keep the attention of every head on a few example sentences, for the report."""
+    """Save the attention of every head on a few example sentences, for the report."""
     from headroles.data.readers import read
     from headroles.scores.examples import attention_examples as run
 
@@ -176,7 +192,10 @@ def attention_examples(
 
 @app.command()
 def report(
-    studies: Annotated[list[Path], typer.Argument(help="Study folders of one model; later ones add what is missing.")],
+    studies: Annotated[
+        list[Path],
+        typer.Argument(help="Study folders of one model; a table is taken from the first folder that has it."),
+    ],
     output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page; by default the model's name.")] = None,
     overwrite: Replace = False,
@@ -191,18 +210,20 @@ def report(
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Study folder for the tables and figures.")] = Path("headroles-demo"),
-    translation: Annotated[bool, typer.Option("--translation", help="A toy translator instead of MiniLM.")] = False,
+    translation: Annotated[
+        bool, typer.Option("--translation", help="Score a toy translator instead of MiniLM.")
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Score a real pretrained encoder on the embedded corpus: roles, heatmaps and the role map, without any network."""
+    """Score a pretrained encoder on the embedded corpus, assign roles and draw the figures, offline."""
     from headroles.experiments.demo import demo as run
 
-    told, files = run(folder, translation=translation, overwrite=overwrite)
-    show_roles(told)
+    assigned, files = run(folder, translation=translation, overwrite=overwrite)
+    show_roles(assigned)
     list_figures(files, folder)
 
 
-REST = (
+COMMANDS = (
     compare,
     ablate,
     ablation_curve,
@@ -215,24 +236,26 @@ REST = (
     efficiency,
     weight_change,
     dynamics,
+    prepare,
+    replicate,
+    specialise,
+    check_model,
+    architectures,
+    reproduce,
 )
-for command in (*REST, prepare, replicate, specialise, check_model, architectures):
+for command in COMMANDS:
     app.command()(command)
-app.command()(reproduce)
 
 
 def main() -> None:
-    """Run the command line; bad input ends it with one line on standard error and exit code 2.
-
-    HEADROLES_TRACEBACK=1 shows where an error comes from.
-    """
-    told = logging.WARNING if _distributed.first() else logging.ERROR  # what several processes see is said once
-    logging.basicConfig(level=told, format="headroles: %(message)s")
+    """Run the command line; errors print one line and exit with code 2, or a traceback by HEADROLES_TRACEBACK=1."""
+    level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
+    logging.basicConfig(level=level, format="headroles: %(message)s")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         app(prog_name="headroles")
-    except SystemExit as end:  # typer makes a Ctrl-C an exit without a word
+    except SystemExit as end:  # typer exits silently on Ctrl-C
         sys.exit(_fail("interrupted; finished tables are kept", 130) if end.code == 130 else end.code)
     except MemoryError:
         sys.exit(_fail("not enough memory; fewer tokens at once (--max-tokens, --batch), or sentences, need less", 2))

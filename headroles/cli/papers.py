@@ -1,4 +1,4 @@
-"""The command `reproduce`: the figures and tables of the papers, from saved tables, a model of one's own, or toys."""
+"""The commands that reproduce the papers: their figures and tables, and replications from scratch."""
 
 from __future__ import annotations
 
@@ -14,42 +14,46 @@ from headroles.cli.arguments import assignment, pairs_of, shares, study_of
 from headroles.cli.console import list_figures, say, show_claims, show_rows, show_table
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
-TOYS: dict[str, tuple[Paper, ...]] = {  # what each toy is taken through
+TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
     "translation": ("voita2019", "michel2019"),
     "classifier": ("michel2019", "budhraja2020"),
 }
 
 
 def reproduce(
-    paper: Annotated[Paper | None, typer.Argument(help="Which paper; by default all.")] = None,
-    artefact: Annotated[str | None, typer.Argument(help="Its figure, table or claim, as fig7; by default all.")] = None,
-    folders: Annotated[
-        list[Path] | None, typer.Option("--from", help="Study whose tables are drawn, no model needed; repeatable.")
+    paper: Annotated[Paper | None, typer.Argument(help="Paper; by default all.")] = None,
+    artefact: Annotated[
+        str | None, typer.Argument(help="Figure, table or claim of the paper, such as fig7; by default all.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Hub id or folder of a model, to make what is missing.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Option("--from", help="Study with tables, in place of a model; repeatable.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Hub id or folder of a model, to compute missing tables.")] = None,
     data: Annotated[
         Path | None,
         typer.Option(help="Folder with train, dev, test, other, trees: .tsv, or .source.txt and .target.txt, .conllu."),
     ] = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Toy models, in two minutes, in place of a model.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Reproduce on toy models, in two minutes.")] = False,
     study: Annotated[
         Path | None, typer.Option(help="Folder for the results; by default the first of --from, or study.")
     ] = None,
     metric: Annotated[str | None, typer.Option(help="Metric; by default bleu, or accuracy of a classifier.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first examples of each file.", min=1)] = None,
-    rate: Annotated[float, typer.Option(help="Learning rate of weights when heads go.")] = 2e-5,
+    limit: Annotated[
+        int | None, typer.Option(help="Number of first examples to read of each file; by default all.", min=1)
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Learning rate of weights in pruning.")] = 2e-5,
     batch: Annotated[int, typer.Option(help="Examples of a step.", min=1)] = 32,
     gate_rate: Annotated[float, typer.Option(help="Learning rate of gates.")] = 0.1,
     scratch_epochs: Annotated[int, typer.Option(help="Epochs of trainings from scratch.", min=1)] = 10,
-    scratch_rate: Annotated[float, typer.Option(help="Their learning rate.")] = 2e-3,
+    scratch_rate: Annotated[float, typer.Option(help="Learning rate of trainings from scratch.")] = 2e-3,
     overwrite: Overwrite = False,
     device: Device = None,
 ) -> None:
-    """Draw every figure and table of the papers: their numbers beside ours, and whether each claim holds here."""
-    given = [name for name, value in (("--from", folders), ("--model", model), ("--tiny", tiny)) if value]
-    if len(given) != 1 or (model is None) != (data is None):
-        said = f"; got {' and '.join(given)}" if given else ""
-        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{said}")
+    """Reproduce the figures and tables of the papers, with their numbers, and judge whether each claim holds."""
+    sources = [name for name, value in (("--from", folders), ("--model", model), ("--tiny", tiny)) if value]
+    if len(sources) != 1 or (model is None) != (data is None):
+        got = f"; got {' and '.join(sources)}" if sources else ""
+        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
     if tiny:
@@ -66,7 +70,7 @@ def reproduce(
 
 
 def _workshop(place: Path, model: str, data: Any, limit: int | None, device: str | None, options: Any) -> Any:
-    """What makes the tables of a model; one that has no head for classes gets one where the data have labels."""
+    """Load a model, as a classifier if the data have labels, into the workshop that computes its tables."""
     from headroles.experiments.papers.materials import material
     from headroles.experiments.papers.workflow import Workshop
     from headroles.models.loading import load
@@ -80,7 +84,7 @@ def _workshop(place: Path, model: str, data: Any, limit: int | None, device: str
 
 
 def _bench(folders: list[Path], workshop: Any, *, trains: bool) -> Any:
-    """The tables of a model, kept or made, and those of an untrained one beside them."""
+    """Return the bench of a model, with that of an untrained model beside it."""
     from headroles.experiments.papers.tables import Bench
 
     bench = Bench(folders, workshop and workshop.make)
@@ -108,7 +112,7 @@ def _show(
     from headroles.experiments.papers.running import reproduce as run
     from headroles.tables.io import load_table
 
-    found = run(
+    rows = run(
         _bench(folders, workshop, trains=trains),
         place,
         paper,
@@ -119,25 +123,25 @@ def _show(
     table = place / "papers" / str(paper) / f"{artefact}.parquet"
     if artefact is not None and table.is_file():
         show_rows(load_table(table), f"{paper} {artefact}")
-    show_claims(found)
-    say(f"written: {place / 'papers'}, {found['made'].sum()} of {len(found)} artefacts")
-    return found
+    show_claims(rows)
+    say(f"written: {place / 'papers'}, {rows['made'].sum()} of {len(rows)} artefacts")
+    return rows
 
 
 def _toys(place: Path, paper: Paper | None, artefact: str | None) -> None:
-    """All artefacts, each on the toy that has what it needs. Raises RuntimeError where one could be made on neither."""
+    """Reproduce each artefact on the toys; raise RuntimeError if one could be made on neither."""
     import pandas as pd
 
     from headroles.experiments.papers.tiny import workshops
 
-    made = []
+    rows = []
     for name, workshop in workshops(place).items():
-        for one in (one for one in TOYS[name] if paper in (None, one)):
-            say(f"a toy {name.replace('translation', 'translator')}, {one}:")
-            made.append(_show([place / name], workshop, place / name, one, artefact, trains=True))
-    each = pd.concat(made).groupby(["paper", "artefact"])["made"].any()
-    if not each.all():
-        raise RuntimeError(f"not made on any toy: {', '.join(map(' '.join, each.index[~each]))}")
+        for toy_paper in (known for known in TOYS[name] if paper in (None, known)):
+            say(f"a toy {name.replace('translation', 'translator')}, {toy_paper}:")
+            rows.append(_show([place / name], workshop, place / name, toy_paper, artefact, trains=True))
+    flags = pd.concat(rows).groupby(["paper", "artefact"])["made"].any()
+    if not flags.all():
+        raise RuntimeError(f"not made on any toy: {', '.join(map(' '.join, flags.index[~flags]))}")
 
 
 Pairs = Annotated[list[str], typer.Argument(help="Sentence pairs: a table of two columns, or SOURCE,TARGET; .gz too.")]
@@ -145,30 +149,45 @@ Pairs = Annotated[list[str], typer.Argument(help="Sentence pairs: a table of two
 
 def prepare(
     pairs: Pairs,
-    output: Annotated[Path, typer.Option(help="Folder for the parts and the tokenizer.")],
-    other: Annotated[str | None, typer.Option(help="Pairs of another domain, to test on.")] = None,
+    output: Annotated[Path, typer.Option(help="New folder for the parts and the tokenizer.")],
+    other: Annotated[str | None, typer.Option(help="Test pairs of another domain.")] = None,
     parsed: Annotated[
-        str | None, typer.Option(help="CONLLU,TARGET to tell roles on; by default drawn from the pairs, and parsed.")
+        str | None,
+        typer.Option(help="CONLLU,TARGET on which roles are assigned; by default drawn from the pairs and parsed."),
     ] = None,
-    held_out: Annotated[int, typer.Option(help="Sentences of dev, of test, and at most of --other.", min=1)] = 1000,
-    trees: Annotated[int, typer.Option(help="Sentences drawn to be parsed.", min=1)] = 1000,
-    limit: Annotated[int | None, typer.Option(help="At most so many pairs to train on.", min=1)] = None,
+    held_out: Annotated[
+        int, typer.Option(help="Number of sentences each of dev and test, and at most of --other.", min=1)
+    ] = 1000,
+    trees: Annotated[int, typer.Option(help="Number of sentences drawn to be parsed.", min=1)] = 1000,
+    limit: Annotated[int | None, typer.Option(help="Largest number of training pairs; by default all.", min=1)] = None,
     pieces: Annotated[int, typer.Option(help="Pieces of the tokenizer, of both languages.", min=100)] = 8000,
-    longest: Annotated[int, typer.Option(help="Words of the longest sentence that is taken.", min=1)] = 50,
-    language: Annotated[str, typer.Option(help="Language of the sources, as Stanza calls it.")] = "en",
+    longest: Annotated[int, typer.Option(help="Largest number of words of a sentence.", min=1)] = 50,
+    language: Annotated[str, typer.Option(help="Stanza's code of the source language.")] = "en",
     models: Annotated[Path | None, typer.Option(help="Folder of Stanza models; by default Stanza's own.")] = None,
     download: Annotated[
-        Literal["missing", "never"] | None, typer.Option(help="Fetch models that are not there?")
+        Literal["missing", "never"] | None, typer.Option(help="Whether to download missing Stanza models.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of what is held out.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
 ) -> None:
-    """Clean sentence pairs, hold some out, parse some, and learn a tokenizer: a folder for headroles replicate."""
+    """Clean and split sentence pairs, parse a part, and train a tokenizer, for headroles replicate."""
     from headroles.experiments.preparation import prepare as run
 
-    options: dict[str, Any] = {"held_out": held_out, "trees": trees, "limit": limit, "pieces": pieces}
-    options |= {"longest": longest, "language": language, "models": models, "download": download, "seed": seed}
-    further, treed = (None if one is None else pairs_of(one) for one in (other, parsed))
-    counts = run(output, [pairs_of(one) for one in pairs], further, parsed=treed, **options)
+    further, treed = (None if text is None else pairs_of(text) for text in (other, parsed))
+    counts = run(
+        output,
+        [pairs_of(text) for text in pairs],
+        further,
+        parsed=treed,
+        held_out=held_out,
+        trees=trees,
+        limit=limit,
+        pieces=pieces,
+        longest=longest,
+        language=language,
+        models=models,
+        download=download,
+        seed=seed,
+    )
     show_table(counts, "sentence pairs")
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     say(f"written: {output}, {size / 2**20:.1f} MiB")
@@ -184,35 +203,43 @@ def replicate(
     layers: Annotated[int, typer.Option(help="Layers of the encoder, and of the decoder.", min=1)] = 6,
     heads: Annotated[int, typer.Option(help="Heads of each attention.", min=1)] = 8,
     dropout: Annotated[float, typer.Option(help="Dropout.", min=0, max=1)] = 0.1,
-    epochs: Annotated[int, typer.Option(help="How often the pairs are gone through.", min=1)] = 20,
+    epochs: Annotated[int, typer.Option(help="Number of epochs.", min=1)] = 20,
     batch: Annotated[int, typer.Option(help="Pairs of a step.", min=1)] = 512,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate; by default 7e-4 for a width of 512.")] = None,
     tune_epochs: Annotated[int, typer.Option(help="Epochs of training for each size of pruning.", min=1)] = 1,
-    tune_pairs: Annotated[int | None, typer.Option(help="Pairs of that training; by default all.", min=1)] = None,
+    tune_pairs: Annotated[
+        int | None, typer.Option(help="Number of pairs of that training; by default all.", min=1)
+    ] = None,
     encoder_keep: Annotated[
-        str, typer.Option(help="Shares of the encoder's heads that stay; commas between.")
+        str, typer.Option(help="Shares of the encoder's heads to keep, separated by commas.")
     ] = "0.75,0.5,0.33,0.2,0.125,0.06",
-    keep: Annotated[str, typer.Option(help="Shares of all heads that stay; commas between.")] = "0.75,0.5,0.375,0.25",
-    n_resamples: Annotated[int, typer.Option("--resamples", help="Bootstrap resamples.", min=0)] = 1000,
+    keep: Annotated[
+        str, typer.Option(help="Shares of all heads to keep, separated by commas.")
+    ] = "0.75,0.5,0.375,0.25",
+    n_resamples: Annotated[int, typer.Option("--resamples", help="Number of bootstrap resamples.", min=0)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of training.")] = 0,
     only: Annotated[str | None, typer.Option(help="Stages to run, such as train,score; by default all.")] = None,
 ) -> None:
-    """Replicate the papers: train a Transformer from nothing, score, ablate, prune and relate; stopped, it goes on."""
+    """Replicate the papers: train a Transformer from scratch, score, ablate, prune and relate; resumes if stopped."""
     from headroles.experiments.preparation import prepared
-    from headroles.experiments.replication import Recipe
+    from headroles.experiments.recipe import Recipe
     from headroles.experiments.replication import replicate as run
 
-    sizes: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "dropout": dropout}
-    training: dict[str, Any] = {
-        "epochs": epochs,
-        "batch": batch,
-        "rate": rate,
-        "n_resamples": n_resamples,
-        "seed": seed,
-    }
-    pruning: dict[str, Any] = {"tune_epochs": tune_epochs, "tune_pairs": tune_pairs}
-    pruning |= {"encoder_keep": shares(encoder_keep), "keep": shares(keep)}
-    recipe = Recipe(**sizes, **training, **pruning)
+    recipe = Recipe(
+        width=width,
+        layers=layers,
+        heads=heads,
+        dropout=dropout,
+        epochs=epochs,
+        batch=batch,
+        rate=rate,
+        tune_epochs=tune_epochs,
+        tune_pairs=tune_pairs,
+        encoder_keep=shares(encoder_keep),
+        keep=shares(keep),
+        n_resamples=n_resamples,
+        seed=seed,
+    )
     chosen = None if only is None else [name.strip() for name in only.split(",")]
     run(study, prepared(folder), recipe, weights=weights, only=chosen, told=say)
     list_figures(sorted(study.glob("*.png")), study)
@@ -221,15 +248,22 @@ def replicate(
 def specialise(
     folder: Annotated[Path, typer.Argument(help="Folder of headroles prepare.")],
     output: Annotated[Path, typer.Option(help="Folder for the models and for unfinished training.")],
-    arm: Annotated[Literal["A", "B", "C", "C-shuffled", "E"], typer.Option(help="How the encoder begins.")] = "C",
+    arm: Annotated[
+        Literal["A", "B", "C", "C-shuffled", "E"],
+        typer.Option(
+            help="Initial encoder: A and B untrained, C and C-shuffled a masked language model, E pretrained."
+        ),
+    ] = "C",
     seed: Annotated[int, typer.Option(help="Seed of the weights and of training.")] = 0,
-    texts: Annotated[Path | None, typer.Option(help="More sentences for the masked language model.")] = None,
-    probe: Annotated[list[Path] | None, typer.Option(help="CoNLL-U to score heads on in training; repeatable.")] = None,
-    limit: Annotated[int, typer.Option(help="Sentences of each such file.", min=1)] = 300,
-    size: Annotated[list[str] | None, typer.Option(help="A field of Recipe, as width=256; repeatable.")] = None,
+    texts: Annotated[Path | None, typer.Option(help="Text with more sentences for the masked language model.")] = None,
+    probe: Annotated[
+        list[Path] | None, typer.Option(help="CoNLL-U on which heads are scored during training; repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Number of first sentences of each such file.", min=1)] = 300,
+    size: Annotated[list[str] | None, typer.Option(help="Field of Recipe, such as width=256; repeatable.")] = None,
     study: Annotated[Path | None, typer.Option(help="Folder for a copy of the table of heads.")] = None,
 ) -> None:
-    """Train a translator whose encoder begins untrained, as a masked language model or pretrained; it resumes."""
+    """Train a translator from an untrained, masked-language-model or pretrained encoder; resumes if stopped."""
     import pandas as pd
 
     from headroles.data.readers import read
@@ -242,7 +276,7 @@ def specialise(
         name: int(value) if value == int(value) else value for name, value in map(assignment, size or [])
     }
     data = prepared(folder)
-    probed = [data.parsed[:limit], *(read(one, limit=limit) for one in probe or ())]
+    probed = [data.parsed[:limit], *(read(path, limit=limit) for path in probe or ())]
     more = None if texts is None else read(texts)
     table = run(output, data, arm, seed=seed, recipe=Recipe(**sizes), texts=more, probed=probed)
     if study is not None:

@@ -1,4 +1,4 @@
-"""Which score tells best which heads matter: agreement with ablation, and what is left when the least are closed."""
+"""Compare scores as predictors of a head's effect: agreement with ablation, and cumulative ablation curves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headroles.scores.lrp import Rules
 
-ABLATION = "attribution[FeatureAblation].size"  # the effect of closing one head on what is explained
+ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
 Array = npt.NDArray[np.floating[Any]]
 
 
@@ -38,12 +38,26 @@ def compare(
     max_tokens: int = 1024,
     n_resamples: int = 1000,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Compare relevance by each rule set with importance, confidence and chance; kept in the study, as four tables.
+    """Compare relevance by each rule set with importance, confidence and chance.
 
-    On `corpus` every head is scored and closed alone (`heads`); `agreement` are rank correlations with the latter. On
-    `held_out` the heads are closed together, the least relevant first (`curves`: agreement with the intact model's
-    choices, of an encoder the cosine with its states); `areas` are the mean heights of those curves. Voita's rules, and
-    they alone, explain the sum of all steps in one pass. Returns `agreement` and `areas`.
+    Four tables are kept in the study: `heads`, every head scored and ablated alone on `corpus`; `agreement`, rank
+    correlations of scores with these effects; `curves`, the heads ablated cumulatively on `held_out`, the least
+    relevant first (agreement with the intact model's choices; of an encoder the cosine with its states); and `areas`,
+    the mean heights of the curves. Voita's rules, and they alone, explain the sum of all steps in one pass.
+
+    Args:
+        study: Study in which the tables are kept.
+        model: Model with the heads.
+        tokenizer: Its tokenizer.
+        corpus: Corpus on which heads are scored.
+        held_out: Corpus of the curves.
+        rules: Rule sets of relevance.
+        seeds: Number of random rankings.
+        max_tokens: Largest number of tokens in a batch, padding included; four times as many for the curves.
+        n_resamples: Number of bootstrap resamples.
+
+    Returns:
+        The tables `agreement` and `areas`.
     """
     from headroles.ablation.curves import ablation_curve, areas, orders
     from headroles.models import loading
@@ -52,45 +66,54 @@ def compare(
         study, model, tokenizer, corpus, _scores(rules, model), max_tokens=max_tokens, n_resamples=n_resamples
     )
     names = [name for name in map(str, table) if _is_candidate(name)]
-    found = agreement(table, names, ABLATION)
-    listed = orders(table, [*names, ABLATION], seeds=seeds)
+    correlations = agreement(table, names, ABLATION)
+    rankings = orders(table, [*names, ABLATION], seeds=seeds)
     scored = frame.holding(scores=frame.provenance(table, names[0]))
-    options: dict[str, Any] = {"rules": ",".join(rules), "seeds": seeds, "resamples": n_resamples}
-    own = frame.sign(text=held_out.hash, **options, headroles=version("headroles"))
-    recipe = f"{frame.sign(weights=loading.revision(model))}|{scored}|{own}"
+    options = frame.sign(
+        text=held_out.hash, rules=",".join(rules), seeds=seeds, resamples=n_resamples, headroles=version("headroles")
+    )
+    key = f"{frame.sign(weights=loading.revision(model))}|{scored}|{options}"
 
-    @cache  # several artefacts ask for it in one run
-    def drawn() -> pd.DataFrame:
-        return ablation_curve(model, tokenizer, held_out, listed, n_resamples=n_resamples, max_tokens=4 * max_tokens)
+    @cache  # for both tables
+    def curves() -> pd.DataFrame:
+        return ablation_curve(model, tokenizer, held_out, rankings, n_resamples=n_resamples, max_tokens=4 * max_tokens)
 
-    study.keep("curves", recipe, drawn)
-    area = study.keep("areas", recipe, lambda: areas(drawn()))
-    save_table(found, study.path("agreement"))
-    return found, area
+    study.keep("curves", key, curves)
+    heights = study.keep("areas", key, lambda: areas(curves()))
+    save_table(correlations, study.path("agreement"))
+    return correlations, heights
 
 
 def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.DataFrame:
-    """Spearman's correlation of each column with another: a row per column.
+    """Compute Spearman's correlation of columns with another column.
 
-    `all`: over all heads; `within`: the mean over layers of the correlation within the layer. Each with the bounds of a
-    95 % interval, 1.96 standard deviations of the resamples that ride in the table to either side (their quantiles
-    would lie below: resampling adds noise to both sides of a correlation).
+    Bounds are 1.96 standard deviations of the resamples of the table to either side. Quantiles would lie too low,
+    because resampling adds noise to both sides of a correlation.
+
+    Args:
+        table: Table of heads.
+        columns: Columns to correlate.
+        with_: The other column.
+
+    Returns:
+        One row per column, sorted: `all`, the correlation over all heads, and `within`, the mean over layers of the
+        correlation within the layer, each with `.low` and `.high`, the bounds of a 95 % interval.
     """
-    found = frame.resamples(table)
+    draws = frame.resamples(table)
     places = pd.Series(range(len(table)), index=table.index)
     layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
 
     def values(column: str) -> Array:
-        own = table[column].to_numpy(float)[:, None]
-        return own if found is None else np.concatenate([own, found.of(column, frame.rows(table))], axis=1)
+        column_ = table[column].to_numpy(float)[:, None]  # [heads, 1]
+        return column_ if draws is None else np.concatenate([column_, draws.of(column, frame.rows(table))], axis=1)
 
     other = values(with_)
     rows = []
     for column in columns:
-        one = values(column)
-        over_all = _spearman(one, other)
-        within = np.mean([_spearman(one[layer], other[layer]) for layer in layers], axis=0)
-        rows.append([number for each in (over_all, within) for number in (each[0], *_ends(each))])
+        scores = values(column)
+        over_all = _spearman(scores, other)
+        within = np.mean([_spearman(scores[layer], other[layer]) for layer in layers], axis=0)
+        rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
     names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
     result.attrs["signatures"] = dict.fromkeys(names, frame.provenance(table, with_))
@@ -98,7 +121,7 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
 
 
 def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[Any]:
-    """What is compared; the importance of an encoder without a head is that for what its relevance explains."""
+    """Return the compared scores; importance of a model without a loss is for the target of its relevance."""
     from headroles.scores import Attribution, Importance, Relevance, objectives, outputs
 
     lossless = not outputs.has_vocabulary(model) and not outputs.has_classes(model)
@@ -111,20 +134,20 @@ def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[Any]:
 
 
 def _is_candidate(name: str) -> bool:
-    """Absolute relevance, importance and confidence: what heads can be ordered by."""
+    """Return whether heads can be ranked by a column: absolute relevance, importance, confidence."""
     return name in ("confidence", "importance") or (name.startswith("relevance[") and name.endswith(".size"))
 
 
-def _spearman(one: Array, other: Array) -> Array:
-    """Rank correlation of each column of two arrays [heads, draws]: [draws]."""
-    a, b = (pd.DataFrame(each).rank().to_numpy() for each in (one, other))
+def _spearman(first: Array, second: Array) -> Array:
+    """Return the rank correlation of each column of two arrays [heads, draws]: [draws]."""
+    a, b = (pd.DataFrame(values).rank().to_numpy() for values in (first, second))
     a, b = a - a.mean(0), b - b.mean(0)
-    with np.errstate(invalid="ignore"):  # heads that are all alike have no ranks
+    with np.errstate(invalid="ignore"):  # equal values have no ranks
         return np.asarray((a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0)))
 
 
-def _ends(values: Array) -> tuple[float, float]:
-    """The bounds around the first value, from the spread of the others."""
+def _bounds(values: Array) -> tuple[float, float]:
+    """Return bounds around the first value, from the spread of the others."""
     draws = values[1:][~np.isnan(values[1:])]
     if not len(draws):
         return np.nan, np.nan

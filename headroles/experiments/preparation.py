@@ -1,4 +1,4 @@
-"""Pairs made ready for training: cleaned, divided into parts, parsed, with a tokenizer of their own, in one folder."""
+"""Prepare sentence pairs for a replication: cleaned, split, parsed and with a tokenizer, in one folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a replication needs: pairs to train on, held-out ones, those of another domain, and sentences with trees."""
+    """Corpora of a replication: train, dev, test, sentences with trees, and another domain."""
 
     folder: Path
     train: Corpus
@@ -64,24 +64,39 @@ def prepare(
     download: Download | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Put what `replicate` needs into a new folder, from sentence pairs of one or several corpora: how many went where.
+    """Clean and split sentence pairs, parse a part of them, and train a tokenizer, in a new folder.
 
-    `held_out` source sentences each go into dev and test and `trees` into the part with trees, drawn by `seed`, one
-    translation each; the rest is to train on, at most `limit` pairs. What is drawn for trees is parsed by Stanza
-    (`language`, `models`, `download`: as for `parse`) unless it has trees; `parsed` are sentences with trees and
-    translations to take instead. `other` is a test of another domain, of which at most `held_out` pairs are taken.
+    Left out, and counted, are: pairs of which a side is not mostly letters, or longer than `longest` words; repeated
+    pairs; and training pairs of which a side is also in a held-out part (compared without case and punctuation).
 
-    Left out, and counted: pairs of which a side is not mostly letters, or longer than `longest` words; pairs that come
-    twice; and pairs to train on of which a side is in a held-out part too (compared without case and punctuation). The
-    tokenizer has at most `pieces` pieces of both languages, learnt from what is to train on. Raises ValueError for too
-    few pairs, for sentences without translation, and FileExistsError for a folder that is not empty.
+    Args:
+        folder: New folder.
+        pairs: Corpora of sentence pairs.
+        other: Test pairs of another domain, of which at most `held_out` are taken.
+        parsed: Sentences with trees and translations; by default drawn from `pairs` and parsed by Stanza.
+        held_out: Number of source sentences each of dev and test, drawn by `seed`, one translation each.
+        trees: Number of source sentences drawn to be parsed.
+        limit: Largest number of training pairs; by default all the rest.
+        pieces: Largest number of pieces of the tokenizer, of both languages, learnt from the training pairs.
+        longest: Words of the longest sentence.
+        language: Language of the sources, as of `parse`.
+        models: Folder of Stanza models, as of `parse`.
+        download: Whether to download missing Stanza models, as of `parse`.
+        seed: Seed of the split.
+
+    Returns:
+        The number of `pairs` of each part, and of those left out by reason.
+
+    Raises:
+        ValueError: For too few pairs, and for sentences without translation.
+        FileExistsError: If the folder is not empty.
     """
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise FileExistsError(f"{place} is there already, and not empty; name another folder, or remove it")
+        raise FileExistsError(f"{place} exists and is not empty; name another folder, or remove it")
     faults: Counter[Fault] = Counter()
     drawn = [] if parsed is not None else [trees]
-    clean = list(_clean((one for corpus in pairs for one in corpus), longest, faults))
+    clean = list(_clean((pair for corpus in pairs for pair in corpus), longest, faults))
     held, rest = _divided(clean, [held_out, held_out, *drawn], Random(seed))
     rows = {"dev": held[0], "test": held[1]}
     if other is not None:
@@ -89,10 +104,10 @@ def prepare(
     treed = list(_clean(parsed, longest, faults)) if parsed is not None else held[2]
     rows["train"] = _unseen(rest, [*rows.values(), treed], faults)[:limit]
     if not all(rows.values()) or not treed:
-        empty = ", ".join(name for name, own in {**rows, "parsed": treed}.items() if not own)
+        empty = ", ".join(name for name, part in {**rows, "parsed": treed}.items() if not part)
         why = ", ".join(f"{count} {fault}" for fault, count in faults.items() if count) or "none"
         raise ValueError(f"no pair is left for {empty}; left out were: {why}")
-    if not all(one.has_tree for one in treed):
+    if not all(sentence.has_tree for sentence in treed):
         treed = [*parse(Corpus("parsed", tuple(treed)), language=language, models=models, download=download)]
     draft = beside(place.absolute())
     try:
@@ -105,22 +120,23 @@ def prepare(
 
 
 def prepared(folder: str | Path) -> Prepared:
-    """What `prepare` put into a folder. Raises FileNotFoundError with what is missing."""
+    """Read a folder that `prepare` made; raise FileNotFoundError if a part is missing."""
     place = Path(folder)
     needed = [COUNTS, TOKENIZER, TREES, TRANSLATIONS, *map(_file, ("train", "dev", "test"))]
     if missing := [name for name in needed if not (place / name).exists()]:
         raise FileNotFoundError(f"{place} lacks {', '.join(missing)}; make such a folder with headroles prepare")
-    parts = {name: read(place / _file(name), form="parallel", name=name) for name in PAIRS if _has(place, name)}
+    files = {name: place / _file(name) for name in PAIRS}
+    parts = {name: read(file, form="parallel", name=name) for name, file in files.items() if file.is_file()}
     return Prepared(place, parsed=read(place / TREES, place / TRANSLATIONS, name="parsed"), **parts)
 
 
 def _clean(sentences: Iterable[Sentence], longest: int, faults: Counter[Fault]) -> Iterable[Sentence]:
-    """Pairs without a fault, each once, runs of white space made one space where there is no tree."""
+    """Yield pairs without a fault, each once; without a tree, runs of white space become one space."""
     seen = set()
-    for one in sentences:
-        if one.target is None:
-            raise ValueError(f"{one.text!r} has no translation; give pairs: a table of two columns, or SOURCE,TARGET")
-        source, target = one.text if one.has_tree else _spaced(one.text), _spaced(one.target.text)
+    for pair in sentences:
+        if pair.target is None:
+            raise ValueError(f"{pair.text!r} has no translation; give pairs: a table of two columns, or SOURCE,TARGET")
+        source, target = pair.text if pair.has_tree else _spaced(pair.text), _spaced(pair.target.text)
         fault: Fault | None = None
         if not (_is_text(source) and _is_text(target)):
             fault = "not text"
@@ -132,7 +148,7 @@ def _clean(sentences: Iterable[Sentence], longest: int, faults: Counter[Fault]) 
             faults[fault] += 1
             continue
         seen.add((source, target))
-        yield replace(one if one.has_tree else Sentence(source), target=Sentence(target))
+        yield replace(pair if pair.has_tree else Sentence(source), target=Sentence(target))
 
 
 def _spaced(text: str) -> str:
@@ -140,18 +156,18 @@ def _spaced(text: str) -> str:
 
 
 def _is_text(text: str) -> bool:
-    """Whether at least half of the characters but spaces are letters, and none is a control character."""
-    characters = [one for one in text if not one.isspace()]
+    """Return whether at least half of the characters without spaces are letters, and all are printable."""
+    characters = [letter for letter in text if not letter.isspace()]
     return 2 * sum(map(str.isalpha, characters)) >= len(characters) > 0 and text.isprintable()
 
 
 def _divided(
     pairs: Sequence[Sentence], sizes: Sequence[int], random: Random
 ) -> tuple[list[list[Sentence]], list[Sentence]]:
-    """Parts of so many source sentences, the first translation of each; and all other pairs in random order."""
+    """Split into parts of some source sentences with their first translation, and all other pairs, shuffled."""
     groups: dict[str, list[Sentence]] = {}
-    for one in pairs:
-        groups.setdefault(_key(one.text), []).append(one)
+    for pair in pairs:
+        groups.setdefault(_key(pair.text), []).append(pair)
     if 2 * sum(sizes) > len(groups):
         raise ValueError(
             f"{len(groups)} different source sentences are too few to hold out {sum(sizes)}; hold out at most half"
@@ -162,22 +178,22 @@ def _divided(
     for size in sizes:
         parts.append([groups[key][0] for key in keys[start : start + size]])
         start += size
-    rest = [one for key in keys[start:] for one in groups[key]]
-    rest += [one for key in keys[:start] for one in groups[key][1:]]  # which `_unseen` leaves out and counts
+    rest = [pair for key in keys[start:] for pair in groups[key]]
+    rest += [pair for key in keys[:start] for pair in groups[key][1:]]  # `_unseen` leaves these out and counts them
     random.shuffle(rest)
     return parts, rest
 
 
 def _unseen(pairs: Sequence[Sentence], parts: Iterable[Sequence[Sentence]], faults: Counter[Fault]) -> list[Sentence]:
-    """The pairs neither side of which is in one of the parts."""
-    held = {_key(side.text) for part in parts for one in part for side in (one, one.target) if side is not None}
-    kept = [one for one in pairs if one.target and not {_key(one.text), _key(one.target.text)} & held]
+    """Select the pairs without a side in one of the parts."""
+    held = {_key(side.text) for part in parts for pair in part for side in (pair, pair.target) if side is not None}
+    kept = [pair for pair in pairs if pair.target and not {_key(pair.text), _key(pair.target.text)} & held]
     faults["also held out"] += len(pairs) - len(kept)
     return kept
 
 
 def _key(text: str) -> str:
-    """What two texts have in common that are the same but for case, punctuation and spaces."""
+    """Return a text without case, punctuation and spaces."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
@@ -191,21 +207,23 @@ def _written(
     seed: int,
 ) -> pd.DataFrame:
     place.mkdir(parents=True)
-    texts = {name: [(one.text, one.target.text if one.target else "") for one in own] for name, own in rows.items()}
-    for name, sides in texts.items():
-        _write_lines(place / _file(name), ["\t".join(pair) for pair in sides])
+    texts = {name: [(pair.text, _translation(pair)) for pair in part] for name, part in rows.items()}
+    for name, part in texts.items():
+        _write_lines(place / _file(name), ["\t".join(pair) for pair in part])
     write(Corpus("parsed", tuple(treed)), place / TREES)
-    _write_lines(place / TRANSLATIONS, [one.target.text if one.target else "" for one in treed])
+    _write_lines(place / TRANSLATIONS, [*map(_translation, treed)])
     pieced((side for pair in texts["train"] for side in pair), pieces).save_pretrained(place / TOKENIZER)
     counts: dict[str, Any] = {f"left out: {fault}": faults[fault] for fault in get_args(Fault)}
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
-    text = frame.sign(
-        sources=",".join(f"{one.name} {one.hash}" for one in sources), seed=seed, headroles=version("headroles")
-    )
-    table.attrs["signatures"] = {"pairs": text}
+    names = ",".join(f"{corpus.name} {corpus.hash}" for corpus in sources)
+    table.attrs["signatures"] = {"pairs": frame.sign(sources=names, seed=seed, headroles=version("headroles"))}
     save_table(table, place / COUNTS)
     return table
+
+
+def _translation(pair: Sentence) -> str:
+    return pair.target.text if pair.target else ""
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:
@@ -214,7 +232,3 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
 
 def _file(part: str) -> str:
     return f"{part}.tsv.gz"
-
-
-def _has(place: Path, part: str) -> bool:
-    return (place / _file(part)).is_file()

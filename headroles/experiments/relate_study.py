@@ -1,4 +1,4 @@
-"""Roles meet outcomes in one study folder: relations, odds, predictors, and what became of roles (no torch)."""
+"""Relate roles to outcomes in one study folder: relations, odds, predictors, role changes (no torch)."""
 
 from __future__ import annotations
 
@@ -31,77 +31,93 @@ def relate_study(
     kinds: Sequence[Kind] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Relate the roles of one study to the outcomes of others; kept in `study` as tables; `relate` is returned.
+    """Relate the roles of one study to the outcomes of others, and keep the tables in `study`.
 
-    `roles` and `outcomes` are study folders or files of tables. `relate` is that of `hr.relate`. Where there is an
-    outcome of 0 and 1, `odds` is that of `hr.survival_odds`, and `predictors` tells which score says best who survives; where a
-    study has the roles of what is left at several sizes, `drift-STRATEGY` is that of `hr.role_changes`. A column that comes
-    twice is that of the first study; what is the same for several seeds is their mean, of survival the share of seeds
-    in which a head stays. `only` keeps outcomes that begin, or whose brackets begin, with one of these words. Raises
-    FileNotFoundError, or ValueError as `hr.relate`.
-    """
-    told = load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
+    The tables are `relate`, as of `hr.relate`; if there is an outcome of 0 and 1, `odds`, as of `hr.survival_odds`, and
+    `predictors`, how well each score predicts survival; and `drift-STRATEGY`, as of `hr.role_changes`, for studies with
+    the roles of the remaining heads at several sizes. Of a column in several studies the first is taken. Columns of
+    several seeds are averaged; of survival this is the share of seeds in which a head stays.
+
+    Args:
+        study: Study in which the tables are kept.
+        roles: Study folder or table of roles.
+        outcomes: Study folders or tables of outcomes.
+        by: Unit of a role, as of `hr.relate`.
+        only: Words; outcomes are kept if their name or their bracket begins with one of them.
+        kinds: Kinds of heads; by default all.
+        seed: Seed of resamples and permutations.
+
+    Returns:
+        The table `relate`.
+
+    Raises:
+        FileNotFoundError: If a study has no such table.
+        ValueError: If no outcome remains, or as of `hr.relate`.
+    """  # noqa: DOC502
+    assigned = load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
     measured = _joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
-    found = relate(told, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
-    study.remove(study.claim("relate", frame.provenance(found, "role")))
+    table = relate(assigned, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
+    study.remove(study.claim("relate", frame.provenance(table, "role")))
     for old in study.names():
         if old.partition("-")[0] in ("odds", "predictors", "drift"):
             study.path(old).unlink()  # of other outcomes
-    save_table(found, study.path("relate"))
-    survival = [name for name in dict.fromkeys(found["outcome"]) if re.fullmatch(r"survival\[[^\]]*\]", name)]
-    own = measured.loc[told.index]
-    sure = [name for name in survival if set(values(own, name).dropna()) == {0.0, 1.0}]
+    save_table(table, study.path("relate"))
+    survival = [name for name in dict.fromkeys(table["outcome"]) if re.fullmatch(r"survival\[[^\]]*\]", name)]
+    outcome = measured.loc[assigned.index]
+    sure = [name for name in survival if set(values(outcome, name).dropna()) == {0.0, 1.0}]
     if sure:
-        save_table(survival_odds(told, own, names=sure), study.path("odds"))
-    if survival and any(map(predicts, map(str, own))):
-        save_table(predict_outcome(own, own, of=survival, seed=seed), study.path("predictors"))
-    for strategy, tables in _left(outcomes).items():
-        save_table(role_changes(told, tables), study.path(f"drift-{strategy}"))
-    return found
+        save_table(survival_odds(assigned, outcome, names=sure), study.path("odds"))
+    if survival and any(map(predicts, map(str, outcome))):
+        save_table(predict_outcome(outcome, outcome, of=survival, seed=seed), study.path("predictors"))
+    for strategy, tables in _remaining(outcomes).items():
+        save_table(role_changes(assigned, tables), study.path(f"drift-{strategy}"))
+    return table
 
 
 def _named(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | None:
-    """The outcomes that begin with one of these words, or have one at the beginning of their brackets."""
+    """Select the outcomes that begin, or have a bracket that begins, with one of these words."""
     if words is None:
         return None
     known = outcomes_of(table, None)
-    found = [name for name in known if any(name.startswith(word) or f"[{word}" in name for word in words)]
-    if not found:
+    names = [name for name in known if any(name.startswith(word) or f"[{word}" in name for word in words)]
+    if not names:
         raise ValueError(f"no outcome begins with {' or '.join(words)}; there are: {', '.join(known)}")
-    return found
+    return names
 
 
 def _joined(places: Sequence[str | Path]) -> pd.DataFrame:
-    """The columns of several studies or files, each once."""
+    """Join the columns of several studies or files, each once."""
     tables: list[pd.DataFrame] = []
     for place in places:
         table = load_table(place) if Path(place).is_file() else Study(place).scores()
-        twice = [name for one in tables for name in one if name in table]
-        if twice:
-            log.info("%s: %d columns that an earlier study has are left out", place, len(twice))
-        table = frame.only(table, [name for name in map(str, table) if name not in twice])
+        repeated = [name for earlier in tables for name in earlier if name in table]
+        if repeated:
+            log.info("%s: %d columns of an earlier study are left out", place, len(repeated))
+        table = frame.only(table, [name for name in map(str, table) if name not in repeated])
         if table.shape[1]:
             tables.append(table)
     return _over_seeds(frame.join(*tables))
 
 
 def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    """Columns that differ only by a seed, as in `survival[random 36 seed 0]`, as their mean."""
+    """Average columns that differ only by a seed, as in `survival[random 36 seed 0]`."""
     seeds: dict[str, list[str]] = {}
     for name in map(str, table):
         if (short := re.sub(r" seed \d+(?=\])", "", name)) != name:
             seeds.setdefault(short, []).append(name)
-    rest = frame.only(table, [name for name in map(str, table) if not any(name in each for each in seeds.values())])
-    means = {name: table[each].mean(axis=1) for name, each in seeds.items()}
-    signed = {name: f"{frame.provenance(table, each[0])}|seeds:{len(each)}" for name, each in seeds.items()}
+    rest = frame.only(
+        table, [name for name in map(str, table) if not any(name in columns for columns in seeds.values())]
+    )
+    means = {name: table[columns].mean(axis=1) for name, columns in seeds.items()}
+    signed = {name: f"{frame.provenance(table, columns[0])}|seeds:{len(columns)}" for name, columns in seeds.items()}
     return frame.join(*filter(len, [rest] if not means else [rest, frame.table(means, frame.rows(table), signed)]))
 
 
-def _left(places: Sequence[str | Path]) -> dict[str, dict[int, pd.DataFrame]]:
-    """The roles of what is left at each size, by strategy."""
-    found: dict[str, dict[int, pd.DataFrame]] = {}
+def _remaining(places: Sequence[str | Path]) -> dict[str, dict[int, pd.DataFrame]]:
+    """Load the roles of the remaining heads at each size, by strategy."""
+    sizes: dict[str, dict[int, pd.DataFrame]] = {}
     for study in (Study(place) for place in places if not Path(place).is_file()):
         for name in study.names():
             if (parts := re.fullmatch(r"roles-(.+)-(\d+)", name)) is not None:
-                found.setdefault(parts[1], {})[int(parts[2])] = study.load(name)
-    return {strategy: dict(sorted(tables.items(), reverse=True)) for strategy, tables in found.items()}
+                sizes.setdefault(parts[1], {})[int(parts[2])] = study.load(name)
+    return {strategy: dict(sorted(tables.items(), reverse=True)) for strategy, tables in sizes.items()}

@@ -1,11 +1,12 @@
-"""The main job in one study folder: score the heads of a model on a corpus, tell their roles, draw the figures."""
+"""Score the heads of a model on a corpus, assign their roles and draw the figures, in one study folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from headroles.scores import Measure, Relevance
 
-BALANCED = 100  # sentences of the conservation report
+CHECKED = 100  # sentences of the conservation report
 
 
 def measure(
@@ -38,19 +39,33 @@ def measure(
     seed: int = 0,
     reference: Corpus | None = None,
 ) -> pd.DataFrame:
-    """The score table of a study: kept if it is there and made from the same model, corpus and options.
+    """Compute the score table of a study, or return it if it is of the same model, corpus and options.
 
-    Arguments and errors are those of `score`. Where no scores are named, the heads of a decoder without an encoder are
-    also scored on random tokens, each sequence twice in a row: induction and duplicate. Where the corpus has trees, the
-    distances between heads and dependents are kept too, as the table `offsets`; for relevance its conservation report
-    on the first sentences, as `conservation-RULES`. Of a stream distances are those of its first part.
+    Two more tables are kept: `offsets`, the distances between heads and dependents, if the corpus has trees (of a
+    stream those of its first part); and `conservation-RULES`, the conservation report on the first 100 sentences, for
+    each relevance score.
+
+    Args:
+        study: Study in which the tables are kept.
+        model: Model to score.
+        tokenizer: Its tokenizer.
+        corpus: Corpus, or a stream of one.
+        scores: Scores or their names. By default all that apply; a decoder without an encoder is also scored on random
+            tokens, each sequence twice in a row (induction and duplicate-token heads).
+        max_tokens: Largest number of tokens in a batch, padding included.
+        n_resamples: Number of bootstrap resamples of sentences.
+        seed: Seed of the resamples.
+        reference: Corpus of token counts; by default the scored corpus.
+
+    Returns:
+        The score table, as of `hr.score`, which also lists the errors.
     """
-    from headroles import scores as room
     from headroles.models import loading
+    from headroles.scores import Relevance, named, score
 
-    chosen = None if scores is None else room.named(scores)
-    twice = _twice(model, tokenizer) if chosen is None else None
-    recipe = frame.sign(
+    chosen = None if scores is None else named(scores)
+    repeated = _repeated(model, tokenizer) if chosen is None else None
+    key = frame.sign(
         weights=loading.revision(model),
         tokenizer=loading.tokens(tokenizer),
         text=corpus.hash,
@@ -59,26 +74,20 @@ def measure(
         seed=seed,
         reference="self" if reference is None else reference.hash,
         headroles=version("headroles"),
-        **({} if twice is None else {"repeated": twice.hash}),
+        **({} if repeated is None else {"repeated": repeated.hash}),
     )
-    options: dict[str, Any] = {
-        "max_tokens": max_tokens,
-        "n_resamples": n_resamples,
-        "seed": seed,
-        "reference": reference,
-    }
 
     def compute() -> pd.DataFrame:
-        found = room.score(model, tokenizer, corpus, chosen, **options)
-        if twice is None:
-            return found
-        again = options | {"reference": None}
-        return frame.join(found, room.score(model, tokenizer, twice, ["induction", "duplicate"], **again))
+        compute_on = partial(score, model, tokenizer, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
+        table = compute_on(corpus, chosen, reference=reference)
+        if repeated is None:
+            return table
+        return frame.join(table, compute_on(repeated, ["induction", "duplicate"]))
 
-    table = study.keep("heads", recipe, compute)
+    table = study.keep("heads", key, compute)
     sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
-    for one in (one for one in chosen or () if isinstance(one, room.Relevance)):
-        _keep_conservation(study, recipe, one, model, tokenizer, sample[:BALANCED], max_tokens)
+    for relevance in (measure for measure in chosen or () if isinstance(measure, Relevance)):
+        _keep_conservation(study, key, relevance, model, tokenizer, sample[:CHECKED], max_tokens)
     if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
         from headroles.data.readers import offsets
 
@@ -89,7 +98,7 @@ def measure(
 
 
 def balances(study: Study) -> dict[str, dict[str, float]]:
-    """The conservation report of each rule set a study has, in short: shares of inputs, biases, and the residue."""
+    """Return the totals of each conservation report of a study: shares of inputs, biases and the residue."""
     from headroles.scores.lrp import totals
 
     names = [name for name in study.names() if name.startswith("conservation-")]
@@ -97,9 +106,17 @@ def balances(study: Study) -> dict[str, dict[str, float]]:
 
 
 def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.DataFrame:
-    """The role table of a study, from its score table; saved as `roles`.
+    """Assign roles from the score table of a study and save them as its table `roles`.
 
-    Raises FileNotFoundError if the study has no score table.
+    Args:
+        study: Study with a score table.
+        thresholds: Thresholds of roles by name; by default those of the roles.
+
+    Returns:
+        The role table, as of `hr.roles`.
+
+    Raises:
+        FileNotFoundError: If the study has no score table.
     """
     if not study.has("heads"):
         raise FileNotFoundError(f"no score table in {study.folder}; make it with headroles score")
@@ -109,17 +126,26 @@ def tell(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.Data
 
 
 def draw(study: Study) -> list[Path]:
-    """Draw every figure that the study's tables allow, as PNG beside them; returns the files.
+    """Draw every figure that the tables of a study allow, as PNG beside them.
 
-    Figures of an earlier drawing that the tables no longer allow are removed. Raises FileNotFoundError if the study
-    has no tables, FileExistsError where a picture is in the place of one that is not ours.
-    """
+    Figures of an earlier drawing that the tables no longer allow are removed.
+
+    Args:
+        study: Study with tables.
+
+    Returns:
+        The files.
+
+    Raises:
+        FileNotFoundError: If the study has no tables.
+        FileExistsError: If a picture that headroles did not draw has the name of a figure.
+    """  # noqa: DOC502
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     files = []
     for name, axes in figures(study):
         path = study.folder / f"{name}.png"
-        if path.is_file() and b"Matplotlib" not in path.read_bytes():  # as figures of earlier versions have it
+        if path.is_file() and b"Matplotlib" not in path.read_bytes():  # earlier versions did not sign figures
             check_ours(path, "", overwrite=study.overwrite)
         files.append(save(axes, path))
     for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
@@ -128,22 +154,22 @@ def draw(study: Study) -> list[Path]:
     return files
 
 
-def _twice(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Corpus | None:
-    """Sequences of random tokens, each twice in a row, for a decoder without an encoder; None for other models."""
+def _repeated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Corpus | None:
+    """Return sequences of random tokens, each twice in a row, for a decoder without an encoder; else None."""
     from headroles.data.synthetic import LENGTH, repeated_tokens
-    from headroles.models import heads as families
     from headroles.models import loading
+    from headroles.models.heads import attention_sites
 
-    if any(site.kind != "dec-self" for site in families.attention_sites(model)):
+    if any(site.kind != "dec-self" for site in attention_sites(model)):
         return None
-    room = (loading.positions(tokenizer, model) - 1) // 2
-    return repeated_tokens(tokenizer, length=min(LENGTH, room, len(tokenizer) // 2))
+    longest = (loading.positions(tokenizer, model) - 1) // 2
+    return repeated_tokens(tokenizer, length=min(LENGTH, longest, len(tokenizer) // 2))
 
 
 def _keep_conservation(
     study: Study,
-    recipe: str,
-    score: Relevance,
+    key: str,
+    relevance: Relevance,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
@@ -151,7 +177,15 @@ def _keep_conservation(
 ) -> None:
     from headroles.scores.lrp import conservation
 
-    options: dict[str, Any] = {"epsilon": score.epsilon, "objective": score.objective, "max_tokens": max_tokens}
-    study.keep(
-        f"conservation-{score.rules}", recipe, lambda: conservation(model, tokenizer, corpus, score.rules, **options)
-    )
+    def compute() -> pd.DataFrame:
+        return conservation(
+            model,
+            tokenizer,
+            corpus,
+            relevance.rules,
+            epsilon=relevance.epsilon,
+            objective=relevance.objective,
+            max_tokens=max_tokens,
+        )
+
+    study.keep(f"conservation-{relevance.rules}", key, compute)

@@ -1,4 +1,4 @@
-"""Dynamics: at every checkpoint of a training, what closing heads costs, which heads count, and which have roles."""
+"""Training dynamics: ablation curves, importance and roles of heads at every checkpoint of a training."""
 
 from __future__ import annotations
 
@@ -31,48 +31,61 @@ def dynamics(
     steps: int = 10,
     n_resamples: int = 1000,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """At each checkpoint in a folder of `train` (Michel et al. 2019, section 6, Fig. 5); kept in the study.
+    """Ablate and score heads at each checkpoint of a training (Michel et al. 2019, section 6, Fig. 5).
 
-    `dynamics-curves`: a row per checkpoint and number of closed heads, those of the smallest importance on `corpus`
-    first: `epoch`, `step`, `closed`, `share`, `value` on `held_out` with `low`, `high`, and `kept`, the share of the
-    whole model's value at that checkpoint. `dynamics-order`: a row per checkpoint: Spearman's correlation of importance
-    with that at the last, over `all` heads and `within` layers, with intervals; and how many heads have each family of
-    roles, and how many of the `last` checkpoint's roles are there already. Finished checkpoints are not read again.
-    Raises FileNotFoundError where there is no checkpoint.
-    """
-    found = checkpoints(training)
-    last = loading.revision(loading.alone(found[-1][2]))
-    gone = study.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
+    The tables are kept in the study; finished checkpoints are not measured again.
+
+    Args:
+        study: Study in which the tables are kept.
+        training: Folder of `hr.train`, with checkpoints.
+        corpus: Corpus on which importance and roles are computed.
+        held_out: Corpus on which ablated models are evaluated.
+        metric: Metric of the curves.
+        steps: Number of steps in which all heads are ablated.
+        n_resamples: Number of bootstrap resamples.
+
+    Returns:
+        `dynamics-curves`, a row per checkpoint and number of ablated heads, the least important first: `epoch`, `step`,
+        `closed`, `share`, `value` with `low` and `high`, and `kept`, the share of the intact model's value at that
+        checkpoint. And `dynamics-order`, a row per checkpoint: Spearman's correlation of importance with that at the
+        last one, over `all` heads and `within` layers, with intervals; the number of heads with each family of roles;
+        and the share of the last checkpoint's roles that are already assigned.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+    """  # noqa: DOC502
+    places = checkpoints(training)
+    last = loading.revision(loading.alone(places[-1][2]))
+    outdated = study.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []
-    for epoch, step, place in found:
-        part, table = _one(study, place, step, corpus, held_out, metric, steps, n_resamples)
+    for epoch, step, place in places:
+        part, table = _measured(study, place, step, corpus, held_out, metric, steps, n_resamples)
         parts.append(part.assign(epoch=epoch, step=step))
         tables.append(table)
     curves = pd.concat(parts, ignore_index=True)
     whole = curves[curves["closed"] == 0].set_index("step")["value"]
     curves["kept"] = curves["value"] / curves["step"].map(whole)
-    rows = [
+    order = pd.DataFrame(
         {"epoch": epoch, "step": step} | _settled(table, tables[-1])
-        for (epoch, step, _), table in zip(found, tables, strict=True)
-    ]
-    ordered = pd.DataFrame(rows)
-    study.remove(gone)
-    for name, made in (("dynamics-curves", curves), ("dynamics-order", ordered)):
-        made.attrs["signatures"] = dict.fromkeys(map(str, made.columns), parts[-1].attrs["signatures"]["value"])
-        save_table(made, study.path(name))
-    return curves, ordered
+        for (epoch, step, _), table in zip(places, tables, strict=True)
+    )
+    study.remove(outdated)
+    for name, table in (("dynamics-curves", curves), ("dynamics-order", order)):
+        table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), parts[-1].attrs["signatures"]["value"])
+        save_table(table, study.path(name))
+    return curves, order
 
 
 def checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
-    """The checkpoints of a training, in order: epoch, step, folder. Raises FileNotFoundError where there is none."""
-    places = sorted(Path(training).glob("checkpoint-*"), key=lambda one: int(one.name.rpartition("-")[2]))
+    """List the checkpoints of a training in order: epoch, step, folder; raise FileNotFoundError without any."""
+    places = sorted(Path(training).glob("checkpoint-*"), key=lambda place: int(place.name.rpartition("-")[2]))
     if not places:
         raise FileNotFoundError(f"no checkpoint in {training}; headroles train keeps one each epoch")
     states = [json.loads((place / "trainer_state.json").read_text()) for place in places]
-    return [(float(one["epoch"]), int(one["global_step"]), place) for one, place in zip(states, places, strict=True)]
+    return [(float(at["epoch"]), int(at["global_step"]), place) for at, place in zip(states, places, strict=True)]
 
 
-def _one(
+def _measured(
     study: Study,
     place: Path,
     step: int,
@@ -82,10 +95,10 @@ def _one(
     steps: int,
     n_resamples: int,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The curve and the scores of one checkpoint."""
+    """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
     model, tokenizer = loading.load(place)
-    recipe = frame.sign(
+    key = frame.sign(
         weights=loading.revision(model),
         text=corpus.hash,
         held_out=held_out.hash,
@@ -96,36 +109,36 @@ def _one(
     )
 
     def scores() -> pd.DataFrame:
-        told: Any = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
+        rest: Any = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
         importance = score(model, tokenizer, corpus, ["importance"], n_resamples=n_resamples)
-        return frame.join(importance, told[[name for name in told if not str(name).startswith("importance")]])
+        return frame.join(importance, rest[[name for name in rest if not str(name).startswith("importance")]])
 
-    table = kept.keep(f"heads-{step}", recipe, scores)
-    line = orders(table, ["importance"])
-    part = kept.keep(
-        f"curve-{step}",
-        recipe,
-        lambda: ablation_curve(model, tokenizer, held_out, line, metric=metric, steps=steps, n_resamples=n_resamples),
-    )
-    return part, table
+    table = kept.keep(f"heads-{step}", key, scores)
+
+    def curve() -> pd.DataFrame:
+        ranking = orders(table, ["importance"])
+        return ablation_curve(model, tokenizer, held_out, ranking, metric=metric, steps=steps, n_resamples=n_resamples)
+
+    return kept.keep(f"curve-{step}", key, curve), table
 
 
 def _settled(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
-    """How much the order of heads is that of the last checkpoint, and its roles."""
+    """Compare the importance and roles of heads with those at the last checkpoint."""
     index = frame.rows(table)
-    drawn = {"now": frame.resamples(table), "last": frame.resamples(last)}
-    draws = {name: one.of("importance", index) for name, one in drawn.items() if one is not None}
+    resamples = {"now": frame.resamples(table), "last": frame.resamples(last)}
+    draws = {name: drawn.of("importance", index) for name, drawn in resamples.items() if drawn is not None}
     columns = {"now": table["importance"], "last": last["importance"].reindex(table.index)}
     both = frame.table(columns, index, frame.provenance(table, "importance"), draws=draws)
     row = dict(agreement(both, ["now"], "last").iloc[0])
     if not role_rules.assignable(table):
         return row
-    now, then = (_held(each) for each in (table, last))
-    families_ = [name.partition("[")[0] for _, name in now]
-    row |= {f"roles[{name}]": families_.count(name) for name in sorted({one.name for one in role_rules.ROLES})}
+    now, then = _held(table), _held(last)
+    families = [name.partition("[")[0] for _, name in now]
+    row |= {f"roles[{name}]": families.count(name) for name in sorted({role.name for role in role_rules.ROLES})}
     return row | {"roles of the last": float(np.nan) if not then else len(now & then) / len(then)}
 
 
 def _held(table: pd.DataFrame) -> set[tuple[Any, str]]:
+    """Return the pairs of head and assigned role."""
     held: Any = role_rules.held(role_rules.roles(table))
     return {((row.kind, row.layer, row.head), row.role) for row in held.itertuples()}

@@ -411,7 +411,7 @@ def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
     assert (done.code, done.err) == (0, "")
     for rules in ("cp", "attn"):
         shares = r"inputs -?[\d.]+ %, biases -?[\d.]+ %, residue -?[\d.]+ %"
-        assert re.search(rf"^relevance by {rules}, of what is explained: {shares}$", done.out, re.M)
+        assert re.search(rf"^relevance by {rules}, shares of the target: {shares}$", done.out, re.M)
     tables = {"heads", "conservation-cp", "conservation-attn"}
     assert tables <= set(hr.Study(tmp_path).names())
     figures = {
@@ -431,7 +431,7 @@ def test_compare_prints_two_tables(folder, text, tmp_path):
     common = ["--study", tmp_path, "--limit", 18, "--device", "cpu"]
     done = run("compare", folder, text, "--rules", "cp", *common)
     assert (done.code, done.err) == (0, "")
-    for title in ("rank correlation with closing one head alone", "mean height of the curve"):
+    for title in ("rank correlation with ablating one head", "mean height of the curve"):
         assert done.out.count(title) == 1
     for name in ("relevance[cp].size", "relevance[cp logit].size", "importance", "confidence"):
         assert len(re.findall(rf"^│ {re.escape(name)} +│", done.out, re.M)) == 2, name

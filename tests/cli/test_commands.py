@@ -172,7 +172,7 @@ def test_it_prints_every_head_that_has_a_role(scored):
 def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     before = _contents(study)
     monkeypatch.setattr(hr.scores, "score", lambda *_, **__: pytest.fail("scored again"))
-    monkeypatch.setattr(hr.data.readers, "offsets", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr("headroles.data.readers.offsets", lambda *_: pytest.fail("counted again"))
     again = run("score", model, trees, "--study", study, *FEW)
     assert again.code == 0
     after = _contents(study)
@@ -200,7 +200,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference.write_text("the a with near .\n")
     options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "n_resamples": 7}
     options |= {"seed": 3, "max_tokens": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
-    assert {*options, "stream", "tower", "dtype", "overwrite"} == {  # these have tests of their own
+    assert {*options, "stream", "submodel", "dtype", "overwrite"} == {  # these have tests of their own
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]

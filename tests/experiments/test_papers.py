@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import matplotlib
 
@@ -22,25 +23,17 @@ from helpers.commands import run
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.experiments.papers import budhraja2020, michel2019, voita2019
-from headroles.experiments.papers.artefact import (
-    above,
-    below,
-    beside,
-    every,
-    expected,
-    less,
-    of_wmt,
-    on_balance,
-    printed,
-    provided,
-    said,
-    some,
-    widened,
-    wilson,
-    within,
-)
+from headroles.experiments.papers.artefact import beside, of_wmt, printed
 from headroles.experiments.papers.controls import Control, controls, settled
+from headroles.experiments.papers.intervals import (
+    Interval,
+    every,
+    on_balance,
+    prediction_bound,
+    provided,
+    share,
+    some,
+)
 from headroles.experiments.papers.materials import material
 from headroles.experiments.papers.running import PAPERS, artefacts, reproduce
 from headroles.experiments.papers.tables import Bench, Missing, gains, metric_of, of_kind
@@ -53,7 +46,18 @@ WANTED = {  # what is listed in the papers
     "michel2019": "fig1 fig2 fig3 fig4 fig5 fig6 table1 table2 table3 table4 table5 table6 heads_share",
     "budhraja2020": "claim1 claim2 claim3 claim4",
 }
-CLAIMS = {"voita2019": voita2019, "michel2019": michel2019, "budhraja2020": budhraja2020}
+
+
+def claims_of(paper: str) -> ModuleType:
+    """The functions that judge the claims of a paper, from whichever of its modules."""
+    claims = ModuleType(paper)
+    for name, make in artefacts(paper).items():
+        setattr(claims, f"{name}_claim", getattr(sys.modules[make.__module__], f"{name}_claim"))
+    return claims
+
+
+CLAIMS = {paper: claims_of(paper) for paper in PAPERS}
+voita2019, michel2019, budhraja2020 = CLAIMS.values()
 
 
 def whole(message: str) -> str:
@@ -63,9 +67,10 @@ def whole(message: str) -> str:
 # --- three answers ------------------------------------------------------------------------------------------------
 
 
-def test_an_interval_with_the_bound_in_it_tells_nothing():
-    assert [above(1.1, 2, 1), above(0, 0.9, 1), above(0.5, 2, 1), above(np.nan, 2, 1)] == [True, False, None, None]
-    assert [below(0, 0.9, 1), below(1.1, 2, 1), below(0.5, 2, 1)] == [True, False, None]
+def test_interval_with_the_bound_inside_is_undecided():
+    ends = (1.1, 2), (0, 0.9), (0.5, 2), (np.nan, 2)
+    assert [Interval(1, *pair).above(1) for pair in ends] == [True, False, None, None]
+    assert [Interval(1, *pair).below(1) for pair in ends] == [False, True, None, None]
 
 
 @pytest.mark.parametrize(
@@ -84,21 +89,27 @@ def test_answers_are_joined(parts, all_, any_, balance):
     assert (every(parts), some(parts), on_balance(parts)) == (all_, any_, balance)
 
 
-def test_a_difference_of_two_that_vary_apart_is_as_wide_as_both():
-    assert less((5, 4, 7), (3, 2, 5)) == pytest.approx((2, 2 - np.hypot(1, 2), 2 + np.hypot(2, 1)))
+def test_interval_minus_is_as_wide_as_both():
+    difference = Interval(5, 4, 7).minus(Interval(3, 2, 5))
+    assert difference == pytest.approx((2, 2 - np.hypot(1, 2), 2 + np.hypot(2, 1)))
 
 
-def test_more_comparisons_make_an_interval_wider():
-    assert widened((1, 0, 3), 1) == pytest.approx((1, 0, 3))
-    value, low, high = widened((1, 0, 3), 8)
+def test_interval_widened_grows_with_the_comparisons():
+    assert Interval(1, 0, 3).widened(1) == pytest.approx((1, 0, 3))
+    value, low, high = Interval(1, 0, 3).widened(8)
     assert (value, 1 - low, high - 1) == pytest.approx((1, 1.395, 2.790), abs=0.002)  # z of .025 / 8 over that of .025
 
 
-def test_the_interval_of_a_share():
-    assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=0.001)
-    assert np.isnan(wilson(0, 0)).all()
-    assert (said(0.126), said(1.5, 1, 2, digits=1)) == ("0.13", "1.5 [1.0, 2.0]")
-    assert (said(-0.001), said(np.nan)) == ("0.00", "undefined")
+def test_interval_of_a_row_scaled_and_of_a_share():
+    row = {"a": 2, "a.low": 1, "a.high": 4}
+    assert Interval.of(row, "a").scaled(-10) == (-20, -40, -10)
+    assert share(8, 10) == pytest.approx((0.8, 0.490, 0.943), abs=0.001)
+    assert np.isnan(share(0, 0)).all()
+
+
+def test_interval_format():
+    assert (f"{Interval(0.126)}", f"{Interval(1.5, 1, 2):.1f}") == ("0.13", "1.5 [1.0, 2.0]")
+    assert (f"{Interval(-0.001)}", f"{Interval(np.nan)}") == ("0.00", "undefined")
 
 
 # --- the papers' numbers ------------------------------------------------------------------------------------------
@@ -153,7 +164,7 @@ def test_michels_tables_have_the_significant_layers_the_text_counts():
 
 
 def test_numbers_there_are_none_of():
-    with pytest.raises(FileNotFoundError, match=whole(f"no numbers of 'fig'; there are: {', '.join(names())}")):
+    with pytest.raises(FileNotFoundError, match=whole(f"no numbers of 'fig'; known: {', '.join(names())}")):
         printed("fig")
 
 
@@ -173,9 +184,9 @@ def test_every_artefact_is_there_with_its_claim(paper):
     for name, make in artefacts(paper).items():
         assert len(inspect.getsource(make).splitlines()) <= 35
         assert inspect.getdoc(make)
-        claim, _, rule = inspect.getdoc(getattr(CLAIMS[paper], f"{name}_claim")).partition("\n\n")
-        assert "\n" not in claim
-        assert re.match(r"(Holds if|The rule of)", rule)
+        claim = getattr(CLAIMS[paper], f"{name}_claim")
+        assert claim.text.endswith(".")
+        assert re.match(r"(Holds if|The rule of)", claim.rule)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -448,18 +459,19 @@ def test_what_was_not_trained_alike_is_not_compared(rule, table):
 
 
 def test_a_difference_in_either_direction_is_one():
-    assert [within(-0.01, 0.01, 0.03), within(-0.2, -0.1, 0.03), within(-0.1, 0.01, 0.03)] == [True, False, None]
+    ends = (-0.01, 0.01), (-0.2, -0.1), (-0.1, 0.01)
+    assert [Interval(0, *pair).within(0.03) for pair in ends] == [True, False, None]
     assert [provided(True, None), provided(True, True), provided(False, None)] == [None, True, False]
     loses = gained(0.001, -0.001, 0.003)
     loses.loc[1, ["gain", "gain.low", "gain.high"]] = -0.2, -0.21, -0.19
     assert budhraja2020.claim2_claim(loses).holds is None  # no strategy is better than chance, but one is worse
 
 
-def test_the_next_of_some_values_is_seldom_larger_than_expected():
+def test_prediction_bound_is_seldom_exceeded():
     draws = np.random.default_rng(0).normal(size=(2000, 6))
-    over = [last > expected(row) for *row, last in draws]
+    over = [last > prediction_bound(row) for *row, last in draws]
     assert np.mean(over) == pytest.approx(0.01, abs=0.006)
-    assert np.isnan(expected([1.0]))
+    assert np.isnan(prediction_bound([1.0]))
 
 
 def test_every_claim_has_its_three_tables():
@@ -468,9 +480,7 @@ def test_every_claim_has_its_three_tables():
 
 
 def test_formulas_that_are_not_the_papers_fail_its_claim():
-    from headroles.experiments.papers.voita2019 import fig6
-
-    table = fig6(Bench([])).table
+    table = artefacts("voita2019")["fig6"](Bench([])).table
     assert voita2019.fig6_claim(table).holds is True
     assert table["ours P(0)"].tolist() == pytest.approx([0.232, 0.039, 0.858], abs=5e-4)
     assert voita2019.fig6_claim(table.assign(**{"ours P(0)": 0.5})).holds is False
@@ -586,8 +596,8 @@ def test_an_artefact_is_written_with_its_claim_and_what_it_is_from(tmp_path):
     assert found.to_dict("records") == [
         {
             "paper": "voita2019", "artefact": "fig7", "made": True, "holds": True, "answer": "yes",
-            "why": "with 10 of 48 heads left 0.3 [-0.3, 1.0] % of the control's score is lost, 33 % with none and no "
-            "training",
+            "why": "with 10 of 48 heads left 0.3 [-0.3, 1.0] % of the control's score is lost, 33 % without any and "
+            "without training",
             "controls": "untrained: not asked; shuffled: not asked",
         }
     ]  # fmt: skip
@@ -810,7 +820,7 @@ def test_no_rule_holds_of_an_untrained_toy_or_of_shuffled_labels(toys, paper, na
     asked = [control for control in told.values() if control["of"]]
     assert asked or name in ("fig6", "heads_share")  # a formula, a count
     for control in told.values():
-        assert re.search(r"\d|\w{4}", control["why"])
+        assert len(control["why"]) >= 5
 
 
 @pytest.mark.slow
@@ -819,10 +829,8 @@ def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_we
     untrained = Bench([toys / "classifier" / "untrained"])
     untrained.shared = Bench([toys / "classifier"])
     table = artefacts("budhraja2020")[name](untrained).table
-    assert getattr(budhraja2020, f"{name}_claim")(table.assign(epochs=3.0, steps=100)).answer in (
-        "no",
-        "cannot be said",
-    )
+    verdict = getattr(budhraja2020, f"{name}_claim")(table.assign(epochs=3.0, steps=100))
+    assert verdict.answer in ("no", "cannot be said")
 
 
 @pytest.mark.slow

@@ -375,7 +375,7 @@ def test_pairs_that_cannot_be_prepared(tmp_path, folder):
     target.write_text("Eins.\nZwei.\n")
     few = "2 different source sentences are too few to hold out 3000; hold out at most half"
     assert run("prepare", f"{source},{target}", "--output", out) == line(few)
-    there = f"{folder} is there already, and not empty; name another folder, or remove it"
+    there = f"{folder} exists and is not empty; name another folder, or remove it"
     assert run("prepare", f"{source},{target}", "--output", folder) == line(there)
     assert not out.exists()
 

@@ -556,7 +556,7 @@ def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
     index = families.head_index(learnt())
     gone = {"survival[a]": [0.0, *[1.0] * 7], "survival[a].open": [0.5] * 8, "survival[b]": [1.0, 0.0, *[1.0] * 6]}
     path = save_table(frame.table(gone, index, "s"), tmp_path / "t.parquet")
-    message = f"2 columns of heads that go in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
+    message = f"2 columns of pruned heads in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
     with pytest.raises(ValueError, match=whole(message)):
         heads_of(str(path))
     assert heads_of(f"{path}:survival[b]").tolist() == gone["survival[b]"]

@@ -271,12 +271,12 @@ def test_check_model_command_for_a_folder_and_a_config(tmp_path):
     tiny_model("siglip").save_pretrained(tmp_path / "model")
     told = run("check-model", tmp_path / "model", "--submodel", "text")
     assert told.code == 0
-    assert "SiglipTextModel: which laws hold" in told.out
+    assert "SiglipTextModel: which checks hold" in told.out
     assert "SiglipTextModel does not generate" in told.out
     (tmp_path / "config.json").write_text(json.dumps(transformers.OPTConfig().to_dict()))
     told = run("check-model", "--config", tmp_path / "config.json")
     assert told.code == 0
-    assert "OPTForCausalLM: which laws hold" in told.out
+    assert "OPTForCausalLM: which checks hold" in told.out
     assert told.out.count(" yes ") == len(CHECKS)
 
 
@@ -302,7 +302,7 @@ def test_check_model_command_without_a_model_or_with_two_fails(tmp_path):
     for given in ([], ["one", "--config", tmp_path / "config.json"]):
         told = run("check-model", *given)
         assert (told.code, told.out) == (2, "")
-        assert told.err == "headroles: give either a model or --config CONFIG.json, of which a miniature is made\n"
+        assert told.err == "headroles: give either a model or --config CONFIG.json, from which a tiny model is made\n"
     told = run("check-model", "--config", tmp_path / "none.json")
     assert told.code == 2
     assert told.err.startswith(f"headroles: could not read the config '{tmp_path / 'none.json'}': ")
@@ -314,7 +314,7 @@ def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
     readme.write_text(f"before\n{architecture_table.START}\nold\n{architecture_table.END}\nafter\n")
     told = run("architectures", "--only", "olmo2,mamba,vit", "--output", tmp_path / "made", "--readme", readme)
     assert told.code == 0
-    assert "3 architectures, laws that hold: 25 yes, 0 no, 16 refused, 4 not asked" in told.out
+    assert "3 architectures, checks that hold: 25 yes, 0 no, 16 refused, 4 not asked" in told.out
     found = load_table(tmp_path / "made/families.parquet")
     assert list(found.index.unique("name")) == ["olmo2", "mamba", "vit"]
     assert (

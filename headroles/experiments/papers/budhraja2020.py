@@ -2,197 +2,177 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers.artefact import (
-    LITTLE,
-    Holds,
-    Reproduced,
-    Verdict,
-    above,
-    below,
-    every,
-    judged,
-    less,
-    on_balance,
-    printed,
-    provided,
-    said,
-    some,
-    widened,
-    within,
-)
-from headroles.experiments.papers.stakes import trained
-from headroles.experiments.papers.tables import Bench, gains, metric_of
+from headroles.experiments.papers.artefact import Reproduced, Verdict, claim, judged, printed
+from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, on_balance, provided, some
+from headroles.experiments.papers.stakes import LITTLE, trained
+from headroles.experiments.papers.tables import Bench, gains, metric_label, metric_of
 
-ENDS = ("", ".low", ".high")
+ALL = "all heads"  # the row without pruning
+GAIN = bounded("gain")
+UNEVEN = 0.1  # spread of the heads' mean movements over their mean from which they are not "uniform" (our choice)
+SURE = 0.01
+LEAST = 3  # epochs of all data of the task: taken as the paper's shortest fine-tuning (our choice)
 
 
 def claim1(bench: Bench) -> Reproduced:
-    """Heads chosen by chance, before and after training; beside them Prasanna et al. 2020, not the paper's numbers."""
+    """Show random pruning before and after training; beside it Prasanna et al. 2020, not the paper's numbers."""
     table = bench.table("contest")
     whole = _whole(table)
     rows = table[table["strategy"] == "random"].assign(of="here", whole=table["tuned"].map(whole["value"]))
-    costs = [less(whole.loc[row["tuned"], LEVELS], row[LEVELS]) for _, row in rows.iterrows()]
-    rows[[f"cost{end}" for end in ENDS]] = gains(np.array(costs), metric_of(table)) / rows[["whole"]].to_numpy()
+    costs = [
+        Interval.of(whole.loc[row["tuned"]], "value").minus(Interval.of(row, "value")) for _, row in rows.iterrows()
+    ]
+    rows[bounded("cost")] = gains(np.array(costs), metric_of(table)) / rows[["whole"]].to_numpy()
     rows["share"] = rows["heads"] / table.loc[table["strategy"] == ALL, "heads"].iloc[0]
     theirs = printed("prasanna2020-claim1")
     others = pd.DataFrame({"of": "Prasanna et al. 2020, " + theirs["task"], "strategy": "random", "tuned": True})
     others = others.assign(value=theirs["random"], whole=theirs["whole"], cost=1 - theirs["random"] / theirs["whole"])
-    columns = ["of", "strategy", "heads", "share", "tuned", *LEVELS, "whole", *(f"cost{end}" for end in ENDS)]
-    found = pd.concat([rows, others], ignore_index=True)[columns]
-    found.attrs["source"] = theirs.attrs["source"]
-    return judged(claim1_claim, _how_long(bench, found), lambda: plots.contest(table, label=_label(table))[0])
+    columns = ["of", "strategy", "heads", "share", "tuned", *bounded("value"), "whole", *bounded("cost")]
+    both = pd.concat([rows, others], ignore_index=True)[columns]
+    both.attrs["source"] = theirs.attrs["source"]
+    return judged(claim1_claim, _with_training(bench, both), lambda: plots.contest(table, label=metric_label(table))[0])
+
+
+@claim(
+    "A large fraction of random heads can be pruned at little cost if the model is fine-tuned afterwards.",
+    """Holds if, with half of the heads or fewer left, random pruning costs less than 3 % of the score of the whole
+    model after the same training, with its interval, at some number of heads, and more without training; fails if
+    it costs more at each. Not comparable where the training is shorter than three epochs of all data of the task,
+    or its length is unknown.""",
+)
+def claim1_claim(table: Any) -> Verdict:
+    """Judge the claim of claim 1."""
+    here = table[(table["of"] == "here") & (table["share"] <= 0.5 + 1e-9)]
+    tuned, untuned = (
+        [(row["heads"], Interval.of(row, "cost")) for _, row in here[flags].iterrows()]
+        for flags in (here["tuned"], ~here["tuned"])
+    )
+    needed = some(cost.above(LITTLE) for _, cost in untuned)
+    text = ", ".join(f"{cost.scaled(100):.1f} % with {heads:.0f}" for heads, cost in tuned)
+    text = f"random pruning, after training, loses of the score: {text} heads left"
+    return _after_training(provided(some(cost.below(LITTLE) for _, cost in tuned), needed), text, table)
 
 
 def claim2(bench: Bench) -> Reproduced:
-    """What is gained over chance by each choice of heads, after training."""
+    """Show the gain of each strategy over random pruning, after training."""
     table = bench.table("contest")
-    worst = table["strategy"].str.startswith("-")  # that is no way to choose what stays
-    rows = table[~worst & ~table["strategy"].isin(["random", ALL])]
+    reversed_ = table["strategy"].str.startswith("-")  # no strategy for choosing heads to keep
+    rows = table[~reversed_ & ~table["strategy"].isin(["random", ALL])]
     rows = rows[["strategy", "heads", "value", "tuned", *GAIN]].copy()
     rows[GAIN] = gains(rows[GAIN].to_numpy(), metric_of(table))
-    names = {name: name.replace("gain", "untuned") for name in GAIN}
+    names = dict(zip(GAIN, bounded("untuned"), strict=True))
     before = rows[~rows["tuned"]].rename(columns=names)[["strategy", "heads", *names.values()]]
-    found = rows[rows["tuned"]].drop(columns="tuned").merge(before, on=["strategy", "heads"], how="left")
-    return judged(claim2_claim, _how_long(bench, found.assign(whole=_whole(table).loc[True, "value"])))
+    rows = rows[rows["tuned"]].drop(columns="tuned").merge(before, on=["strategy", "heads"], how="left")
+    return judged(claim2_claim, _with_training(bench, rows.assign(whole=_whole(table).loc[True, "value"])))
+
+
+@claim(
+    "After fine-tuning, choosing heads by importance or place has no advantage over choosing them at random.",
+    """Holds if every difference from random pruning is below 3 % of the score in either direction, its interval
+    widened for all comparisons (Bonferroni), and without training some is not; fails if such an interval of any is
+    above 0. Not comparable as claim 1.""",
+)
+def claim2_claim(table: Any) -> Verdict:
+    """Judge the claim of claim 2."""
+    rows = [row for _, row in table.iterrows()]
+    wide = [Interval.of(row, "gain").widened(len(table)) for row in rows]
+    bounds = [LITTLE * row["whole"] for row in rows]
+    small = every(gain.within(bound) for gain, bound in zip(wide, bounds, strict=True))
+    before = [Interval(math.nan, row["untuned.low"], row["untuned.high"]) for row in rows]
+    needed = any(gain.within(bound) is False for gain, bound in zip(before, bounds, strict=True))
+    most = table.loc[table["gain"].idxmax()]
+    gain = Interval.of(most, "gain").widened(len(table))
+    text = f"the largest gain is that of {most['strategy']} with {most['heads']:.0f} heads left, {gain:.3f}"
+    holds = False if any(gain.low > 0 for gain in wide) else True if small and needed else None
+    return _after_training(holds, f"{text} ({len(table)} comparisons)", table)
 
 
 def claim3(bench: Bench) -> Reproduced:
-    """Heads taken from the ends or the middle, from consecutive or alternating layers, after training."""
+    """Show pruning of the ends or the middle, of consecutive or alternating layers, after training."""
     table = bench.table("places")
     tuned = table[table["tuned"] & (table["strategy"] != ALL)]
-    rows = []
     pairs = [("middle", "ends", "middle")]
     pairs += [("consecutive", f"{place} alternating", place) for place in ("bottom", "middle", "top")]
+    rows = []
     for heads, part in tuned.set_index("strategy").groupby("heads", sort=False):
-        for question, one, other in pairs:
-            if {one, other} <= set(part.index):
-                told = gains(np.array([less(part.loc[one, LEVELS], part.loc[other, LEVELS])]), metric_of(table))[0]
-                rows.append((question, f"{one} rather than {other}", heads, *told))
-    found = pd.DataFrame(rows, columns=["question", "taken", "heads", "gain", "low", "high"])
-    return judged(claim3_claim, _how_long(bench, found), lambda: plots.contest(table, label=_label(table))[0])
+        values = {name: Interval.of(row, "value") for name, row in part.iterrows()}
+        for question, first, second in pairs:
+            if {first, second} <= set(values):
+                gain = gains(np.array([values[first].minus(values[second])]), metric_of(table))[0]
+                rows.append((question, f"{first} rather than {second}", heads, *gain))
+    gaps = pd.DataFrame(rows, columns=["question", "taken", "heads", "gain", "low", "high"])
+    return judged(claim3_claim, _with_training(bench, gaps), lambda: plots.contest(table, label=metric_label(table))[0])
+
+
+@claim(
+    "In an encoder it is better not to prune heads of the middle layers, nor of consecutive ones.",
+    """Holds if after training pruning the middle leaves less than pruning the ends, and pruning consecutive layers
+    less than alternating ones: each with its interval at some number of heads, and the contrary at none. Not
+    comparable as claim 1.""",
+)
+def claim3_claim(table: Any) -> Verdict:
+    """Judge the claim of claim 3."""
+    if table.empty:
+        return Verdict(None, "no two of the places that the claim compares are in the comparison")
+    gaps = [Interval(*row) for row in table[["gain", "low", "high"]].to_numpy()]
+    rows = [*zip(table["question"], table["taken"], table["heads"], gaps, strict=True)]
+    text = ", ".join(f"{taken} with {heads:.0f} heads left {gap:.3f}" for _, taken, heads, gap in rows)
+    holds = every(
+        on_balance(gap.above(0) for question, _, _, gap in rows if question == name)
+        for name in ("middle", "consecutive")
+    )
+    return _after_training(holds, text, table)
 
 
 def claim4(bench: Bench) -> Reproduced:
-    """How far the weights of each head moved in fine-tuning, and whether all moved alike."""
-    moved = bench.table("compensation")
-    found = bench.table("uniformity").reset_index()
-    found["moved"] = moved["moved[all]"].mean()
-    found["moved.whole"] = found.get("moved.whole", np.nan)  # of training with all heads
+    """Show how much the weights of each head changed in fine-tuning, and whether all changed alike."""
+    moved = bench.table("compensation")["moved[all]"]
+    rows = bench.table("uniformity").reset_index()
+    rows["moved"] = moved.mean()
+    rows["moved.whole"] = rows.get("moved.whole", np.nan)  # of training with all heads
     label = "change of the weights, relative"
-    found = _how_long(bench, found)
-    return judged(claim4_claim, found, lambda: plots.heatmaps(moved["moved[all]"], label=label)[0])
+    return judged(claim4_claim, _with_training(bench, rows), lambda: plots.heatmaps(moved, label=label)[0])
 
 
-def _how_long(bench: Bench, found: pd.DataFrame) -> pd.DataFrame:
-    """The table with how long models were fine-tuned after heads were removed."""
-    return found.assign(**{name: trained(bench, "retrained", name) for name in ("steps", "epochs")})
+@claim(
+    "In fine-tuning all remaining heads make up for the pruned ones: their weights move alike.",
+    """Holds if the heads' mean movements differ by less than a tenth of their mean (coefficient of variation), and
+    it is not the same heads that move most each time (Friedman's test over heads, p >= 0.01), and they move more
+    than in the same training without pruning; fails if it is the same heads and the spread is larger. Not
+    comparable as claim 1.""",
+)
+def claim4_claim(table: Any) -> Verdict:
+    """Judge the claim of claim 4."""
+    row = table.set_index("of").loc["moved[all] of heads"]
+    text = f"spread {row['cv']:.2f} of the mean, the largest {row['largest over mean']:.2f} times it; w {row['w']:.2f}"
+    alike = row["p"] >= SURE and row["cv"] <= UNEVEN
+    uneven = row["p"] < SURE and row["cv"] > UNEVEN
+    holds = True if alike and row["moved"] > row["moved.whole"] else False if uneven else None
+    return _after_training(holds, f"{text}, p {row['p']:.2g}", table)
+
+
+def _after_training(holds: Holds, text: str, table: Any) -> Verdict:
+    """Return a verdict on fine-tuned models, not comparable unless they were fine-tuned long enough."""
+    epochs, steps = table[["epochs", "steps"]].iloc[0]
+    if math.isnan(epochs):
+        return Verdict(None, f"{text}; the length of training is unknown", comparable=False)
+    long = bool(epochs >= LEAST)
+    text += f"; trained for {steps:.0f} steps, {epochs:.2g} epochs of the task's data"
+    return Verdict(holds if long else None, text, long)
+
+
+def _with_training(bench: Bench, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add how long models were fine-tuned after pruning."""
+    return rows.assign(**{name: trained(bench, "retrained", name) for name in ("steps", "epochs")})
 
 
 def _whole(table: Any) -> Any:
-    """The rows of nothing gone, by whether they were trained."""
+    """Select the rows without pruning, by whether the model was trained."""
     return table[table["strategy"] == ALL].set_index("tuned")
-
-
-def _label(table: Any) -> str:
-    return {"bleu": "BLEU", "chrf": "chrF"}.get(metric_of(table), metric_of(table))
-
-
-ALL = "all heads"  # the row of nothing gone
-LEVELS = ["value", "value.low", "value.high"]
-GAIN = ["gain", "gain.low", "gain.high"]
-UNEVEN = 0.1  # the spread of heads' mean movement over its mean from which it is not "uniform" (our choice)
-SURE = 0.01
-QUESTIONS = ("middle", "consecutive")
-LEAST = 3  # epochs of all data of the task: what the paper's shortest fine-tuning is taken to be (our choice)
-
-
-def claim1_claim(table: Any) -> Verdict:
-    """A large fraction of heads, chosen by chance, can go at little cost if the model is fine-tuned after it.
-
-    Holds if, with half of the heads or fewer left, chance costs less than 3 % of the score of the whole model after the
-    same training, with its interval, at some number of heads, and more without training; fails if it costs more at
-    each. Not comparable where the training is shorter than three epochs of all data of the task, or nothing says how
-    long.
-    """
-    here = table[(table["of"] == "here") & (table["share"] <= 0.5 + 1e-9)]
-    rows, untuned = here[here["tuned"]], here[~here["tuned"]]
-    parts = [below(row["cost.low"], row["cost.high"], LITTLE) for _, row in rows.iterrows()]
-    needed = some(above(row["cost.low"], row["cost.high"], LITTLE) for _, row in untuned.iterrows())
-    costs = (100 * rows[["cost", "cost.low", "cost.high"]]).to_numpy()
-    told = ", ".join(
-        f"{said(*cost, digits=1)} % with {heads:.0f}" for cost, heads in zip(costs, rows["heads"], strict=True)
-    )
-    text = f"of the score is lost by chance, after training: {told} heads left"
-    return _tuned(provided(some(parts), needed), text, table)
-
-
-def claim2_claim(table: Any) -> Verdict:
-    """After fine-tuning there is no advantage in choosing heads by importance or place over choosing by chance.
-
-    Holds if every difference from chance is below 3 % of the score in either direction, its interval widened for all
-    comparisons (Bonferroni), and without training some is not; fails if such an interval of any is above 0. Not
-    comparable as claim 1.
-    """
-    wide = [widened(row[GAIN], len(table)) for _, row in table.iterrows()]
-    better = any(low > 0 for _, low, _ in wide)
-    small = every(within(low, high, LITTLE * whole) for (_, low, high), whole in zip(wide, table["whole"], strict=True))
-    before = table[["untuned.low", "untuned.high", "whole"]].to_numpy()
-    needed = any(within(low, high, LITTLE * whole) is False for low, high, whole in before)
-    most = table.loc[table["gain"].idxmax()]
-    gain = said(*widened(most[GAIN], len(table)), digits=3)
-    text = f"the most is gained by {most['strategy']} with {most['heads']:.0f} heads left, {gain}"
-    found = False if better else True if small and needed else None
-    return _tuned(found, f"{text} ({len(table)} comparisons)", table)
-
-
-def _tuned(found: Holds, text: str, table: Any) -> Verdict:
-    """A verdict on models after fine-tuning, if that was long enough."""
-    epochs, steps = table[["epochs", "steps"]].iloc[0]
-    if epochs != epochs:
-        return Verdict(None, f"{text}; nothing says how long was trained", comparable=False)
-    long = bool(epochs >= LEAST)
-    text += f"; trained for {steps:.0f} steps, {epochs:.2g} epochs of the task's data"
-    return Verdict(found if long else None, text, long)
-
-
-def claim3_claim(table: Any) -> Verdict:
-    """In an encoder it is better not to take heads from the middle layers, nor from consecutive ones.
-
-    Holds if after training taking from the middle leaves less than taking from the ends, and taking consecutive layers
-    less than alternating ones: each with its interval at some number of heads, and the contrary at none. Not comparable
-    as claim 1.
-    """
-    if table.empty:
-        return Verdict(None, "no two of the places that the claim compares are in the contest")
-    parts: dict[str, list[Holds]] = {name: [] for name in QUESTIONS}
-    for row in table.itertuples():
-        parts[row.question].append(above(row.low, row.high, 0))
-    numbers = table[["gain", "low", "high"]].to_numpy()
-    texts = zip(table["taken"], table["heads"], numbers, strict=True)
-    told = ", ".join(f"{taken} with {heads:.0f} heads left {said(*gain, digits=3)}" for taken, heads, gain in texts)
-    return _tuned(every(on_balance(each) for each in parts.values()), told, table)
-
-
-def claim4_claim(table: Any) -> Verdict:
-    """In fine-tuning the heads that are left all make up for the others: their weights move alike.
-
-    Holds if the heads' mean movements differ by less than a tenth of their mean (coefficient of variation), and it is
-    not the same heads that move most each time (Friedman's test over heads, p >= 0.01), and they move more than in the
-    same training with no head removed; fails if it is the same heads and the spread is larger. Not comparable as claim
-    1.
-    """
-    row = table.set_index("of").loc["moved[all] of heads"]
-    text = f"spread {row['cv']:.2f} of the mean, the largest {row['largest over mean']:.2f} times it; w {row['w']:.2f}"
-    alike = bool(row["p"] >= SURE and row["cv"] <= UNEVEN)
-    found = True if alike and row["moved"] > row["moved.whole"] else False if _uneven(row) else None
-    return _tuned(found, f"{text}, p {row['p']:.2g}", table)
-
-
-def _uneven(row: Any) -> bool:
-    return bool(row["p"] < SURE and row["cv"] > UNEVEN)

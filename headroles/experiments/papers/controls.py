@@ -1,4 +1,4 @@
-"""Negative controls: a claim's rule on an untrained model, and on tables whose labels are shuffled (no torch)."""
+"""Negative controls: a claim's rule applied to an untrained model and to tables with shuffled labels (no torch)."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import numpy as np
 import pandas as pd
 
 from headroles.experiments.papers.artefact import Reproduced, Verdict
+from headroles.experiments.papers.intervals import bounded
 from headroles.experiments.papers.tables import Bench, Missing
 from headroles.tables.frame import KINDS
 
 TRIES = 20  # shuffles, with the seeds 0 to 19
 ALLOWED = 0.05  # share of tries that may say yes by chance
 Shuffle = Callable[[Any, Any], Any]  # a table, a generator -> the table with labels shuffled
-EXEMPT = {  # rules that no untrained model can be asked, and why
+EXEMPT = {  # rules that do not apply to an untrained model, and why
     "voita2019 fig3": "the rule is about texts, not a model",
     "voita2019 fig6": "the rule is about a formula, not a model",
-    "voita2019 gates": "gates are trained in any model; the control is gates before training",
+    "voita2019 gates": "gates are trained in any model; the control is the gates before training",
     "michel2019 table4": "speed does not depend on weights; the control is a copy with nothing removed",
     "michel2019 heads_share": "a count of parameters does not depend on weights",
 }
 
 
 class Control(NamedTuple):
-    """What a rule says where the claim cannot be true: how often yes, of how many tries, and why."""
+    """How often a rule holds where the claim cannot be true: `yes` of `of` tries (0: not applied), and why."""
 
     yes: int
-    of: int  # 0: not asked
+    of: int
     why: str
 
     @property
     def passes(self) -> bool:
-        """Whether the rule says yes more often than chance lets it."""
+        """Whether the rule holds more often than by chance."""
         return self.yes > ALLOWED * self.of
 
     def __str__(self) -> str:
@@ -43,20 +44,19 @@ class Control(NamedTuple):
 
 
 def controls(name: str, make: Callable[[Bench], Reproduced], bench: Bench) -> dict[str, Control]:
-    """What an artefact's rule says of an untrained model's tables and of shuffled ones; `name` as "voita2019 fig1a"."""
+    """Apply the rule of an artefact, such as "voita2019 fig1a", to an untrained model's tables and to shuffled ones."""
     used = [*bench.used]
-    found = {"untrained": _untrained(name, make, bench.untrained), "shuffled": _shuffled(name, make, bench)}
+    results = {"untrained": _untrained(name, make, bench.untrained), "shuffled": _shuffled(name, make, bench)}
     bench.used = used
-    return found
+    return results
 
 
-def settled(verdict: Verdict, found: dict[str, Control]) -> Verdict:
-    """The verdict, a yes turned into "cannot be said" where a control says yes too."""
-    passed = [name for name, control in found.items() if control.passes]
+def settled(verdict: Verdict, results: dict[str, Control]) -> Verdict:
+    """Turn a yes into "cannot be said" if the rule holds of a control too."""
+    passed = "; ".join(f"{name}: {control}" for name, control in results.items() if control.passes)
     if not verdict.holds or not passed:
         return verdict
-    said = "; ".join(f"{name}: {found[name]}" for name in passed)
-    return verdict._replace(holds=None, why=f"{verdict.why}; but the rule holds of its negative control too ({said})")
+    return verdict._replace(holds=None, why=f"{verdict.why}; but the rule holds of its negative control too ({passed})")
 
 
 def _untrained(name: str, make: Callable[[Bench], Reproduced], bench: Bench | None) -> Control:
@@ -73,7 +73,7 @@ def _untrained(name: str, make: Callable[[Bench], Reproduced], bench: Bench | No
 
 def _shuffled(name: str, make: Callable[[Bench], Reproduced], bench: Bench) -> Control:
     if name not in SHUFFLES:
-        return Control(0, 0, "the rule counts heads and does not ask which, so that no shuffle changes it")
+        return Control(0, 0, "the rule only counts heads, so that shuffling changes nothing")
     kept: dict[Any, Any] = {}
     verdicts = [make(_Shuffled(bench, SHUFFLES[name], kept, seed)).verdict for seed in range(TRIES)]
     answers = [verdict.answer for verdict in verdicts]
@@ -82,14 +82,13 @@ def _shuffled(name: str, make: Callable[[Bench], Reproduced], bench: Bench) -> C
 
 
 class _Shuffled(Bench):
-    """A bench whose tables are those of another, some of them shuffled; what was loaded is kept for the next seed."""
+    """A bench with the tables of another, some of them shuffled; loaded tables are cached for the next seed."""
 
     def __init__(self, bench: Bench, shuffles: dict[str, Shuffle], kept: dict[Any, Any], seed: int) -> None:
         super().__init__(bench.folders)
         self.bench, self.shuffles, self.kept, self.seed = bench, shuffles, kept, seed
 
     def _found(self, name: str) -> list[Path]:
-        """The files of the other bench, looked for once."""
         if name not in self.kept:
             self.kept[name] = self.bench._found(name)
         return self.kept[name]  # type: ignore[no-any-return]
@@ -107,7 +106,7 @@ class _Shuffled(Bench):
 
 
 def _scores(table: Any, random: Any) -> Any:
-    """Each score of its own is dealt out anew over the heads of a kind, with its interval."""
+    """Permute each score with its interval over the heads of a kind."""
     for kind in table.index.unique("kind"):
         rows = np.flatnonzero(table.index.get_level_values("kind") == kind)
         groups = [re.match(r"\w+(\[[^\]]*\])?", str(column)) for column in table]
@@ -119,12 +118,12 @@ def _scores(table: Any, random: Any) -> Any:
 
 
 def _heads(table: Any, random: Any) -> Any:
-    """All columns together are dealt out anew over all heads."""
+    """Permute all columns together over all heads."""
     return table.iloc[random.permutation(len(table))].set_axis(table.index)
 
 
 def _within_kinds(table: Any, random: Any) -> Any:
-    """All columns together are dealt out anew over the heads of each kind."""
+    """Permute all columns together over the heads of each kind."""
     order = np.arange(len(table))
     for kind in table.index.unique("kind"):
         rows = np.flatnonzero(table.index.get_level_values("kind") == kind)
@@ -133,28 +132,26 @@ def _within_kinds(table: Any, random: Any) -> Any:
 
 
 def _orders(table: Any, random: Any) -> Any:
-    """An order by chance is called the order by importance, and the other way round."""
+    """Swap the names of a random ranking and the ranking by importance."""
     chance = [name for name in table["order"].unique() if re.fullmatch(r"random \d+", name)]
     if not chance:
-        raise Missing("the curves have no order by chance to call importance")
+        raise Missing("the curves have no random ranking")
     drawn = random.choice(chance)
     return table.assign(order=table["order"].replace({"importance": drawn, drawn: "importance"}))
 
 
 def _kinds(table: Any, random: Any) -> Any:
-    """The curves of the kinds are called by each other's names, that of cross-attention never by its own."""
-    own = table["order"].str.partition(" ")[0]
-    kinds = list(own.unique())
+    """Permute the names of the kinds' curves; that of cross-attention always changes."""
+    names = table["order"].str.partition(" ")
+    kinds = list(names[0].unique())
     drawn = list(random.permutation(kinds))
     while "cross" in kinds and len(kinds) > 1 and drawn[kinds.index("cross")] == "cross":
         drawn = list(random.permutation(kinds))
-    return table.assign(
-        order=own.map(dict(zip(kinds, drawn, strict=True))) + " " + table["order"].str.partition(" ")[2]
-    )
+    return table.assign(order=names[0].map(dict(zip(kinds, drawn, strict=True))) + " " + names[2])
 
 
 def _left(table: Any, random: Any) -> Any:
-    """At each size the heads left of each kind are those of one order by chance."""
+    """Replace the number of heads of each kind at each size by that of one random ranking."""
     whole = table.loc[table["heads"].idxmax(), [*KINDS]].to_numpy(int)
     order = random.permutation(np.repeat(np.arange(len(KINDS)), whole))
     counts = [np.bincount(order[:size], minlength=len(KINDS)) for size in table["heads"].astype(int)]
@@ -162,7 +159,7 @@ def _left(table: Any, random: Any) -> Any:
 
 
 def _roles(table: Any, random: Any) -> Any:
-    """At each size the functions left are those of heads drawn by chance from all, for each kind of heads."""
+    """Replace the functions at each size by those of heads drawn at random, for each kind of heads."""
     for _, part in table.groupby("kind", observed=True):
         whole = part[part["heads"] == part["heads"].max()]
         bag = np.repeat(whole["function"].astype(str).to_numpy(), whole["count"].to_numpy(int))
@@ -173,7 +170,7 @@ def _roles(table: Any, random: Any) -> Any:
 
 
 def _rarest(table: Any, random: Any) -> Any:
-    """In each sentence another counted token, drawn by chance, is called the rarest."""
+    """Mark a random content token of each sentence as the rarest."""
     for _, part in table[table["counted"]].groupby("sentence"):
         keys = part["key"].unique()
         table.loc[part.index, "rarest"] = part["key"] == random.choice(keys)
@@ -181,7 +178,7 @@ def _rarest(table: Any, random: Any) -> Any:
 
 
 def _offsets(table: Any, random: Any) -> Any:
-    """The words of each relation fall on all its offsets alike."""
+    """Distribute the words of each relation uniformly over its offsets."""
     for _, part in table.groupby("relation", sort=False):
         counts = random.multinomial(part["count"].sum(), np.full(len(part), 1 / len(part)))
         table.loc[part.index, "count"] = counts
@@ -190,7 +187,7 @@ def _offsets(table: Any, random: Any) -> Any:
 
 
 def _first_step(table: Any, random: Any) -> Any:
-    """Gates end as they began: there is no chance in it."""
+    """Replace the last step of gates by the first (deterministic)."""
     assert random is not None
     first = table[table["step"] == table["step"].min()]
     attrs, last = table.attrs, first.assign(step=table["step"].max())
@@ -200,14 +197,14 @@ def _first_step(table: Any, random: Any) -> Any:
 
 
 def _steps(table: Any, random: Any) -> Any:
-    """The checkpoints are called by each other's steps."""
+    """Permute the steps of the checkpoints."""
     steps = table[["step", "epoch"]].drop_duplicates()
     drawn = steps.iloc[random.permutation(len(steps))].set_axis(steps["step"])
     return table.assign(step=table["step"].map(drawn["step"]), epoch=table["step"].map(drawn["epoch"]))
 
 
 def _copy(table: Any, random: Any) -> Any:
-    """The speeds of a copy with nothing removed stand for those with heads removed: there is no chance in it."""
+    """Replace all speeds by those of a copy without removed heads (deterministic)."""
     assert random is not None
     copies = table[(table["way"] == "cut") & (table["closed"] == 0)].set_index("batch")
     for name in ("speed", "speed.sd", "speedup", "speedup.low", "speedup.high"):
@@ -216,15 +213,14 @@ def _copy(table: Any, random: Any) -> Any:
 
 
 def _trainings(table: Any, random: Any) -> Any:
-    """The pruned model and the one from scratch are called by each other's names: there is no chance in it."""
+    """Swap the names of the pruned model and the one from scratch (deterministic)."""
     assert random is not None
-    names = {f"{one}{end}": f"{other}{end}" for one, other in (("finetuned", "scratch"), ("scratch", "finetuned"))
-             for end in ("", ".low", ".high")}  # fmt: skip
-    return table.rename(columns=names)
+    pruned, scratch = bounded("finetuned"), bounded("scratch")
+    return table.rename(columns=dict(zip(pruned + scratch, scratch + pruned, strict=True)))
 
 
 def _strategies(table: Any, random: Any) -> Any:
-    """The strategies are called by each other's names."""
+    """Permute the names of the strategies."""
     names = [name for name in table["strategy"].unique() if name != "all heads"]
     return table.assign(strategy=table["strategy"].replace(dict(zip(names, random.permutation(names), strict=True))))
 

@@ -1,4 +1,4 @@
-"""Drawings of the papers' figures that take more than one call of `hr.plots` (no torch)."""
+"""Drawings of the papers' figures that need more than one call of `hr.plots` (no torch)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ from headroles.plots.axes import new_axes
 
 
 def ranked(pair: pd.DataFrame) -> Any:
-    """A map of the first column, the heads of each layer in falling order of the second, with their numbers."""
+    """Draw the first column, the heads of each layer by falling values of the second, with their numbers."""
     ranks = pair.iloc[:, 1].groupby(level="layer").rank(ascending=False, method="first").astype(int) - 1
-    numbers = pd.Series(pair.index.get_level_values("head").astype(str), pair.index)
-    values, texts = pair.iloc[:, 0], numbers
-    for each in (values, texts):
-        each.index = pd.MultiIndex.from_arrays(
-            [pair.index.get_level_values("kind"), pair.index.get_level_values("layer"), ranks],
-            names=["kind", "layer", "head"],
-        )
-    ax = plots.heatmap(values.sort_index(), annotate=texts, kind="enc-self")
+    kinds, layers, heads = (pair.index.get_level_values(name) for name in ("kind", "layer", "head"))
+    index = pd.MultiIndex.from_arrays([kinds, layers, ranks], names=["kind", "layer", "head"])
+    values = pair.iloc[:, 0].set_axis(index).sort_index()
+    ax = plots.heatmap(values, annotate=pd.Series(heads.astype(str), index), kind="enc-self")
     ax.set_xlabel("head, by falling relevance; its number in the cell")
     return ax
 
 
 def corpora(panels: Sequence[tuple[Any, Any, str]]) -> Any:
-    """Draw confidence and functions, side by side, of each table of scores, its roles and the name of its corpus."""
+    """Draw confidence and functions side by side; a panel is a table of scores, its roles and its corpus."""
     import matplotlib.pyplot as plt
 
     deep, wide = (of_kind(panels[0][1]).index.get_level_values(level).max() + 1 for level in ("layer", "head"))
@@ -44,7 +40,7 @@ def corpora(panels: Sequence[tuple[Any, Any, str]]) -> Any:
 
 
 def weights(part: Any) -> Any:
-    """The attention weights of one sentence, queries by keys."""
+    """Return the attention weights of one sentence, queries by keys."""
     return part.pivot_table(index="query", columns="key", values="weight")
 
 

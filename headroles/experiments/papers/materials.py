@@ -1,4 +1,4 @@
-"""Looking: the attention of one head on sentences, token by token, with the rarest token of each marked."""
+"""Corpora of a folder, and the reference tables of a reproduction: attention, untrained models, trainings."""
 
 from __future__ import annotations
 
@@ -26,31 +26,39 @@ if TYPE_CHECKING:
     from headroles.experiments.papers.workflow import Workshop
 
 
-def looks(
+def token_attention(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     sentences: Sequence[Sentence],
     head: Any,
 ) -> pd.DataFrame:
-    """A row per sentence, query and key: `weight`, and of the key its `token`, whether it is real and the rarest.
+    """Return the attention of one head on sentences, token by token, with the rarest token of each sentence.
 
-    How rare a token is, is counted in `corpus`; `counted` are tokens that are not special, `rarest` the first of the
-    least frequent among them.
+    Args:
+        model: Model with the head.
+        tokenizer: Its tokenizer.
+        corpus: Corpus in which tokens are counted.
+        sentences: Sentences on which attention is computed.
+        head: Kind, layer and head.
+
+    Returns:
+        One row per sentence, query and key: `weight`, and of the key its `token`, `counted` (a content token) and
+        `rarest` (the first of the least frequent content tokens).
     """
     special = loading.special(tokenizer, model)
     counts: Counter[int] = Counter()
-    for one in corpus:
-        counts.update(tokenizer(one.text)["input_ids"])
+    for sentence in corpus:
+        counts.update(tokenizer(sentence.text)["input_ids"])
     rows = []
     for number, sentence in enumerate(sentences):
         weights = attention_matrix(model, tokenizer, sentence, head).to_numpy()
         ids = tokenizer(sentence.text)["input_ids"]
-        real = [place for place, one in enumerate(ids) if one not in special]
-        rarest = min(real, key=lambda place: counts[ids[place]])
+        content = [place for place, token in enumerate(ids) if token not in special]
+        rarest = min(content, key=lambda place: counts[ids[place]])
         tokens = tokenizer.convert_ids_to_tokens(ids)
         rows += [
-            (number, *head, query, key, tokens[key], weights[query, key], key in real, key == rarest)
+            (number, *head, query, key, tokens[key], weights[query, key], key in content, key == rarest)
             for query in range(len(ids))
             for key in range(len(ids))
         ]
@@ -62,7 +70,7 @@ def looks(
 
 
 class Material(NamedTuple):
-    """What is learnt from, told on, measured on; None where the folder has no such file."""
+    """Train, dev and test corpora, and more; None if the file is missing."""
 
     train: Corpus
     dev: Corpus
@@ -70,25 +78,33 @@ class Material(NamedTuple):
     other: Corpus | None  # another domain
     trees: Corpus | None
     other_trees: Corpus | None
-    sentences: Corpus | None  # a few, to draw the attention on; by default of those with trees
+    sentences: Corpus | None  # a few, for drawing attention; by default some with trees
 
 
 def material(folder: str | Path, *, limit: int | None = None) -> Material:
-    """The corpora of a folder; of each the first `limit` sentences.
+    """Read the corpora of a folder.
 
-    `train`, `dev` and `test`, and if they are there `other` (another domain), `trees` and `other_trees` (CoNLL-U),
-    `sentences` (a few, to draw attention on): for
-    a classifier files such as train.tsv, for a translation model pairs such as train.source.txt and train.target.txt;
-    .gz too. Raises FileNotFoundError for a folder without the first three, ValueError for files that are no pair.
-    """
+    Args:
+        folder: Folder with `train`, `dev` and `test`; if present also `other` (another domain), `trees` and
+            `other_trees` (CoNLL-U), and `sentences` (a few, for drawing attention). For a classifier these are files
+            such as train.tsv, for a translation model pairs such as train.source.txt and train.target.txt; .gz too.
+        limit: Number of first sentences to read of each file; by default all.
+
+    Returns:
+        The corpora.
+
+    Raises:
+        FileNotFoundError: If train, dev or test is missing.
+        ValueError: If several files of one part are not a pair.
+    """  # noqa: DOC502
     place = Path(folder)
-    found = {name: _part(place, name, limit) for name in Material._fields}
-    if lacking := [name for name in ("train", "dev", "test") if found[name] is None]:
+    parts = {name: _part(place, name, limit) for name in Material._fields}
+    if lacking := [name for name in ("train", "dev", "test") if parts[name] is None]:
         raise FileNotFoundError(
             f"no {lacking[0]} in {place}; a folder of data has train, dev and test: .tsv with labels, "
             f"or .source.txt and .target.txt; and if you have them other, trees and other_trees (.conllu), sentences"
         )
-    return Material(**found)  # type: ignore[arg-type]
+    return Material(**parts)  # type: ignore[arg-type]
 
 
 def _part(folder: Path, name: str, limit: int | None) -> Corpus | None:
@@ -106,69 +122,75 @@ def _part(folder: Path, name: str, limit: int | None) -> Corpus | None:
 COUNT = 10  # untrained models, with the seeds 1 to 10; seed 0 is the negative control
 SIZE = ".size"
 TRAINED = {"sizes", "survival", "scratch", "sizes-encoder", "functions-encoder", "gates", "dynamics", "contest"}
-TRAINED |= {"places", "compensation", "uniformity"}  # what needs trainings
+TRAINED |= {"places", "compensation", "uniformity"}  # needs that take training
 
 
 def references(workshop: Workshop) -> list[Path]:
-    """The table of untrained models: the largest relevance of a head, and its correlation with confidence.
+    """Make the table of untrained models of the same shape.
 
-    `most` is the largest share of relevance of any encoder head, in equal shares of its layer, `correlation` the rank
-    correlation of confidence with relevance within layers.
+    Args:
+        workshop: Workshop of the model.
+
+    Returns:
+        The file of the table, a row per seed: `most`, the largest share of relevance of any encoder head in equal
+        shares of its layer; `correlation`, the rank correlation of confidence with relevance within layers.
     """
     study, corpus = Study(workshop.references / "relevance"), workshop.material.dev
-    parts = (
-        loading.revision(loading.untrained(workshop.model)),
-        loading.tokens(workshop.tokenizer),
-        corpus.hash,
-        COUNT,
-    )
-    study.keep("untrained", " ".join(map(str, parts)), lambda: _measured(workshop))
+    weights = loading.revision(loading.untrained(workshop.model))
+    key = f"{weights} {loading.tokens(workshop.tokenizer)} {corpus.hash} {COUNT}"
+    study.keep("untrained", key, lambda: _untrained_scores(workshop))
     return [study.path("untrained")]
 
 
-def _measured(workshop: Workshop) -> pd.DataFrame:
+def _untrained_scores(workshop: Workshop) -> pd.DataFrame:
     rows, signature = [], ""
     for seed in range(1, COUNT + 1):
-        fresh = loading.untrained(workshop.model, seed=seed)
-        found = score(fresh, workshop.tokenizer, workshop.material.dev, ["confidence", "relevance"], n_resamples=2)
-        name = next(name for name in map(str, found) if name.startswith("relevance[") and name.endswith(SIZE))
-        pair: Any = of_kind(found)[["confidence", name]]
+        model = loading.untrained(workshop.model, seed=seed)
+        scores = score(model, workshop.tokenizer, workshop.material.dev, ["confidence", "relevance"], n_resamples=2)
+        name = next(name for name in map(str, scores) if name.startswith("relevance[") and name.endswith(SIZE))
+        pair: Any = of_kind(scores)[["confidence", name]]
         equal = pair[name].groupby(level="layer").transform("size")
-        most, told = float((pair[name] * equal).max()), within_layers(pair)
-        rows.append({"seed": seed, "most": most, "correlation": float(told["spearman"])})
-        signature = signature or frame.provenance(found, name)
+        correlation = float(within_layers(pair)["spearman"])
+        rows.append({"seed": seed, "most": float((pair[name] * equal).max()), "correlation": correlation})
+        signature = signature or frame.provenance(scores, name)
     table = pd.DataFrame(rows)
     table.attrs["signatures"] = dict.fromkeys(table, signature)
     return table
 
 
 def trainings(workshop: Workshop) -> list[Path]:
-    """The table of trainings: with how many steps and epochs a model is retrained, or trained from scratch."""
-    study = Study(workshop.folder / "pruning")
-    rows = [_training("retrained", workshop.tune, workshop), _training("finetuned", workshop.tune, workshop)]
-    table = pd.DataFrame([*rows, _training("scratch", workshop.scratch, workshop)])
+    """Make the table of trainings: the steps and epochs of retraining, and of training from scratch."""
+    study, pairs = Study(workshop.folder / "pruning"), len(workshop.material.train)
+    rows = []
+    for name, options in (
+        ("retrained", workshop.tune),
+        ("finetuned", workshop.tune),
+        ("scratch", workshop.scratch),
+    ):
+        steps = math.ceil(pairs / options.get("batch", 32)) * options["epochs"]
+        rows.append({"what": name, "steps": steps, "epochs": float(options["epochs"])})
+    table = pd.DataFrame(rows)
     table.attrs["signatures"] = dict.fromkeys(table, frame.sign(corpus=workshop.material.train.name))
     save_table(table, study.path("trainings"))
     return [study.path("trainings")]
 
 
-def _training(what: str, options: Any, workshop: Workshop) -> dict[str, Any]:
-    epochs = options["epochs"]
-    steps = math.ceil(len(workshop.material.train) / options.get("batch", 32)) * epochs
-    return {"what": what, "steps": steps, "epochs": float(epochs)}
-
-
 def control(workshop: Workshop, *, trains: bool = False) -> Workshop:
-    """A workshop of an untrained model of the same shape, in a folder beneath; its weights stay as they are drawn.
+    """Return the workshop of an untrained model of the same shape, in a subfolder, its weights kept as drawn.
 
-    Without `trains` it refuses what needs trainings (pruning, contests), which take as long as those of the model.
+    Args:
+        workshop: Workshop of the model.
+        trains: Whether to make the needs that take training, as long as for the model; by default they are refused.
+
+    Returns:
+        The workshop of the negative control.
     """
-    found = copy(workshop)
-    found.folder = workshop.folder / "untrained"
-    found.model = loading.untrained(workshop.model)
-    found.tune, found.scratch = workshop.tune | {"rate": 0.0}, workshop.scratch | {"rate": 0.0}
-    found.trains = trains
-    return found
+    untrained = copy(workshop)
+    untrained.folder = workshop.folder / "untrained"
+    untrained.model = loading.untrained(workshop.model)
+    untrained.tune, untrained.scratch = workshop.tune | {"rate": 0.0}, workshop.scratch | {"rate": 0.0}
+    untrained.trains = trains
+    return untrained
 
 
 MADE: dict[str, Callable[[Workshop], list[Path]]] = {"untrained": references, "trainings": trainings}

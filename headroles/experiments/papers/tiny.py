@@ -1,4 +1,4 @@
-"""Tiny: a toy translator and a toy classifier, trained in seconds, through all artefacts of the papers."""
+"""A toy translator and a toy classifier, trained in seconds, for all artefacts of the papers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headroles.experiments.papers.workflow import Workshop
 from headroles.training.toy_translator import translator
 from headroles.training.trainer import train
 
-COUNTED = 1500  # sentences in which tokens are counted: the rarest must be outside the 500 most frequent
+COUNTED = 1500  # sentences of token counts: the rarest token must be outside the 500 most frequent
 FEW: dict[str, Any] = {
     "keep": (0.5, 0.2),
     "seeds": 1,
@@ -27,7 +27,7 @@ FEW: dict[str, Any] = {
 
 
 def workshops(folder: str | Path, *, seed: int = 0) -> dict[str, Workshop]:
-    """Workshops of the two toys, each in a folder of its own: `translation` and `classifier`."""
+    """Return the workshops of the two toys, `translation` and `classifier`, each with its own folder."""
     place = Path(folder)
     return {
         "translation": _translation(place / "translation", seed),
@@ -36,26 +36,17 @@ def workshops(folder: str | Path, *, seed: int = 0) -> dict[str, Workshop]:
 
 
 def _translation(folder: Path, seed: int) -> Workshop:
-    """Three layers, so that there is a lower, a middle and an upper one."""
+    """Train a toy translator of three layers: a lower, a middle and an upper one."""
     model, tokenizer = translator(folder / ".trainings" / "model", size="bare", seed=seed)
-    data = _material(seed, translated=True)
     scratch = {"epochs": 2, "rate": 3e-3, "batch": 32}
     tune = {"epochs": 1, "rate": 1e-3, "batch": 32}
-    return Workshop(
-        folder,
-        model,
-        tokenizer,
-        data,
-        metric="loss",
-        tune=tune,
-        scratch=scratch,
-        counted=synthetic.synthetic_corpus(COUNTED),
-        **FEW,
-    )
+    parts = folder, model, tokenizer, _material(seed, translated=True)
+    counted = synthetic.synthetic_corpus(COUNTED)
+    return Workshop(*parts, metric="loss", tune=tune, scratch=scratch, counted=counted, **FEW)
 
 
 def _classifier(folder: Path, seed: int) -> Workshop:
-    """A BERT of three layers that learns whether a sentence has a direct object."""
+    """Train a BERT of three layers to classify whether a sentence has a direct object."""
     _, tokenizer = translator(folder.parent / "translation" / ".trainings" / "model", size="bare", seed=seed)
     data = _material(seed, translated=False)
     config = transformers.BertConfig(
@@ -68,26 +59,18 @@ def _classifier(folder: Path, seed: int) -> Workshop:
         model = transformers.BertForSequenceClassification(config)
     options: Any = {"rate": 3e-3, "batch": 16, "warmup_steps": 10, "save_strategy": "no"}
     train(model, tokenizer, data.train, folder / ".trainings" / "model", epochs=10, **options)
-    return Workshop(
-        folder,
-        model,
-        tokenizer,
-        data,
-        tune={"rate": 1e-3, "batch": 32},
-        counted=synthetic.synthetic_corpus(COUNTED),
-        **FEW,
-    )
+    tune, counted = {"rate": 1e-3, "batch": 32}, synthetic.synthetic_corpus(COUNTED)
+    return Workshop(folder, model, tokenizer, data, tune=tune, counted=counted, **FEW)
 
 
 def _material(seed: int, *, translated: bool) -> Material:
-    """Short sentences to learn and measure on; longer ones are the other domain."""
-    made = synthetic.synthetic_corpus(1800, seed=seed + 2, translated=translated)
+    """Draw short sentences for training and measuring, and longer ones as the other domain."""
+    drawn = synthetic.synthetic_corpus(1800, seed=seed + 2, translated=translated)
+    sentences = list(drawn)
     if not translated:
-        made = Corpus(
-            made.name, tuple(replace(one, label="object" if "obj" in one.relations else "no") for one in made)
-        )
-    short = [one for one in made if len(one.heads) <= 9]
-    long = Corpus("toy, longer", tuple(one for one in made if 9 < len(one.heads) <= 13)[:40])
+        sentences = [replace(row, label="object" if "obj" in row.relations else "no") for row in drawn]
+    short = [sentence for sentence in sentences if len(sentence.heads) <= 9]
+    long = Corpus("toy, longer", tuple(sentence for sentence in sentences if 9 < len(sentence.heads) <= 13)[:40])
     parts = {"dev": slice(40), "test": slice(40, 80), "trees": slice(80, 140), "train": slice(140, 400)}
-    cut = {name: Corpus(f"toy {name}", tuple(short[where])) for name, where in parts.items()}
-    return Material(**cut, other=long, other_trees=long, sentences=None)
+    corpora = {name: Corpus(f"toy {name}", tuple(short[rows])) for name, rows in parts.items()}
+    return Material(**corpora, other=long, other_trees=long, sentences=None)

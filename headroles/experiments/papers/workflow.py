@@ -1,4 +1,4 @@
-"""Making: the tables that the artefacts need, of a model on a material, each kept in the study as it is finished."""
+"""Compute the tables that the artefacts of papers need, each kept in the study when it is finished."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headroles.ablation.evaluation import evaluate
 from headroles.data.corpus import Corpus
 from headroles.experiments import score_study
 from headroles.experiments.papers import materials
-from headroles.experiments.papers.materials import Material, looks
+from headroles.experiments.papers.materials import Material, token_attention
 from headroles.experiments.papers.tables import Missing
 from headroles.experiments.training_dynamics import dynamics
-from headroles.models import heads as families
 from headroles.models import loading
+from headroles.models.heads import head_index
 from headroles.plots.scales import SMALLER_IS_BETTER
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.costs import efficiency
@@ -42,7 +42,25 @@ LONGEST = 14  # words of a sentence whose attention is drawn
 
 
 class Workshop:
-    """Makes what is needed, by the public functions, with one set of options; `make` is what a bench takes."""
+    """The model, corpora and options of a reproduction; `make` computes the tables for a `Bench`.
+
+    Args:
+        folder: Study folder.
+        model: Model; pruning and training change copies of it.
+        tokenizer: Its tokenizer.
+        material: Corpora.
+        metric: Metric; by default BLEU of a translation model, accuracy of a classifier, else the loss.
+        keep: Shares of heads that gates keep.
+        contested: Shares of heads that compared pruning strategies keep.
+        seeds: Number of seeds.
+        gate_rate: Learning rate of gates.
+        tune: Options of retraining, as of `train`.
+        scratch: Options of training from scratch, as of `train`.
+        n_resamples: Number of bootstrap resamples.
+        timed: Options of `efficiency`.
+        counted: Corpus of token counts; by default the training corpus.
+        overwrite: Whether to remove tables of another model or corpus.
+    """
 
     def __init__(
         self,
@@ -77,81 +95,79 @@ class Workshop:
         self.scratch = {"epochs": 10, "rate": 2e-3, "save_strategy": "epoch"} | dict(scratch or {})
 
     def make(self, need: str) -> list[Path]:
-        """The files of a need, made now or kept from before. Raises Missing for what this model or material lacks."""
+        """Return the files of a need, computed or kept; raise Missing if the model or material lacks what it takes."""
         if need in materials.TRAINED and not self.trains:
-            raise Missing("pruning and training are not done again for an untrained model")
+            raise Missing("pruning and training are not repeated for an untrained model")
         if need in materials.MADE:
             return materials.MADE[need](self)
-        made: list[Path] = getattr(self, f"_{need.replace('-', '_')}")()
-        return made
+        files: list[Path] = getattr(self, f"_{need.replace('-', '_')}")()
+        return files
 
     def _study(self, name: str) -> Study:
         return Study(self.folder / name, overwrite=self.overwrite)
 
     def _relevance(self) -> list[Path]:
-        asked = ["confidence", "importance", "relevance"]
-        study = self._study("relevance")
-        score_study.measure(study, self.model, self.tokenizer, self.material.dev, asked, n_resamples=self.n_resamples)
+        study, scores = self._study("relevance"), ["confidence", "importance", "relevance"]
+        score_study.measure(study, self.model, self.tokenizer, self.material.dev, scores, n_resamples=self.n_resamples)
         return [study.path("heads")]
 
     def _functions(self) -> list[Path]:
-        found = []
+        files = []
         for name, corpus in (("functions", self._trees()), ("functions-other", self.material.other_trees)):
             if corpus is not None:
-                study = self._study(name)
-                options: Any = {"n_resamples": self.n_resamples, "reference": self.counted}
-                score_study.measure(study, self.model, self.tokenizer, corpus, **options)
-                found.append(study.path("heads"))
-        return found
+                study, parts = self._study(name), (self.model, self.tokenizer, corpus)
+                score_study.measure(study, *parts, n_resamples=self.n_resamples, reference=self.counted)
+                files.append(study.path("heads"))
+        return files
 
     def _offsets(self) -> list[Path]:
         return [path.with_name("offsets.parquet") for path in self._functions()]
 
     def _attention(self) -> list[Path]:
-        told = load_table(self._functions()[0])
-        if "enc-self" not in told.index.unique("kind"):
-            raise Missing("the rare-word head is one of an encoder, and this model has none")
-        rarity = told.xs("enc-self", level="kind", drop_level=False)["rarity"]
+        scores = load_table(self._functions()[0])
+        if "enc-self" not in scores.index.unique("kind"):
+            raise Missing("the rare-word head is a head of an encoder; this model has no encoder")
+        rarity = scores.xs("enc-self", level="kind", drop_level=False)["rarity"]
         if rarity.isna().all():
-            raise Missing("no sentence with trees has a token outside the 500 most frequent of the corpus to learn")
-        rarest, given = rarity.idxmax(), self.material.sentences or self._trees()
-        short = [one for one in given if len(one.text.split()) <= LONGEST][:3]
-        study, recipe = self._study("functions"), f"{loading.revision(self.model)} {rarest} {given.hash}"
-        study.keep("attention-rare", recipe, lambda: looks(self.model, self.tokenizer, self.counted, short, rarest))
+            raise Missing("no sentence with trees has a token outside the 500 most frequent of the training corpus")
+        rarest, corpus = rarity.idxmax(), self.material.sentences or self._trees()
+        short = [sentence for sentence in corpus if len(sentence.text.split()) <= LONGEST][:3]
+        study, key = self._study("functions"), f"{loading.revision(self.model)} {rarest} {corpus.hash}"
+        parts = self.model, self.tokenizer, self.counted, short, rarest
+        study.keep("attention-rare", key, lambda: token_attention(*parts))
         return [study.path("attention-rare")]
 
     def _single(self) -> list[Path]:
         return [
-            self._closed(name, corpus, "head").path(f"ablation-{self.metric}-single-zero")
+            self._ablated(name, corpus, "head").path(f"ablation-{self.metric}-single-zero")
             for name, corpus in (("ablation", self.material.test), ("ablation-other", self.material.other))
             if corpus is not None
         ]
 
     def _best(self) -> list[Path]:
-        return [self._closed("ablation", self.material.test, "all_but_one").path(f"best-{self.metric}-zero")]
+        return [self._ablated("ablation", self.material.test, "all_but_one").path(f"best-{self.metric}-zero")]
 
     def _halves(self) -> list[Path]:
-        return [self._closed("ablation", self.material.test, "all_but_one").path(f"best-{self.metric}-zero-halves")]
+        return [self._ablated("ablation", self.material.test, "all_but_one").path(f"best-{self.metric}-zero-halves")]
 
-    def _closed(self, name: str, corpus: Corpus, unit: Any) -> Study:
-        options: Any = {"metric": self.metric, "unit": unit, "n_resamples": self.n_resamples}
-        closed_in(self._study(name), self.model, self.tokenizer, corpus, **options)
-        return self._study(name)
+    def _ablated(self, name: str, corpus: Corpus, unit: Any) -> Study:
+        study, parts = self._study(name), (self.model, self.tokenizer, corpus)
+        closed_in(study, *parts, metric=self.metric, unit=unit, n_resamples=self.n_resamples)
+        return study
 
     def _curves(self) -> list[Path]:
-        return self._together(None, 3)
+        return self._cumulative(None, 3)
 
     def _kinds(self) -> list[Path]:
-        return self._together("each", 0)
+        return self._cumulative("each", 0)
 
-    def _together(self, kind: Any, seeds: int) -> list[Path]:
-        told = frame.join(load_table(self._relevance()[0]), load_table(self._single()[0]))
+    def _cumulative(self, kind: Any, seeds: int) -> list[Path]:
+        scores = frame.join(load_table(self._relevance()[0]), load_table(self._single()[0]))
         effect = f"{'' if self.metric in SMALLER_IS_BETTER else '-'}ablation[{self.metric}]"
-        listed = orders(told, ["importance"] if kind else ["importance", effect], kind=kind, seeds=seeds)
-        options: Any = {"metric": self.metric, "kind": kind, "n_resamples": self.n_resamples}
-        curves_in(self._study("curves"), self.model, self.tokenizer, self.material.test, listed, **options)
-        name = "-".join(["curves", self.metric, *([kind] if kind else [])])
-        return [self._study("curves").path(name)]
+        rankings = orders(scores, ["importance"] if kind else ["importance", effect], kind=kind, seeds=seeds)
+        study, parts = self._study("curves"), (self.model, self.tokenizer, self.material.test)
+        curves_in(study, *parts, rankings, metric=self.metric, kind=kind, n_resamples=self.n_resamples)
+        return [study.path("-".join(["curves", self.metric, *([kind] if kind else [])]))]
 
     def _sizes_encoder(self) -> list[Path]:
         return [self._pruned("enc-self").path("sizes-l0-enc-self")]
@@ -169,39 +185,46 @@ class Workshop:
     def _survival(self) -> list[Path]:
         return [self._pruned(None).path("survival-l0")]
 
-    @cache  # noqa: B019  # several artefacts ask for it in one run
+    @cache  # noqa: B019  # needed by several artefacts of one run
     def _pruned(self, kind: Any) -> Study:
-        """Heads learnt away, of the encoder alone with the decoder frozen, or of all kinds."""
+        """Prune the encoder with the decoder frozen, or heads of all kinds, by learnt gates."""
         if kind is None:
             self._only_translation()
-        study = self._study("pruning")
+        study, parts = self._study("pruning"), (self.model, self.tokenizer, self.material.train, self.material.test)
         gates = L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing")
-        options: Any = {"keep": self.keep, "kinds": kind and [kind], "metric": self.metric, "tune": self.tune}
-        options |= {"scored": self.material.trees, "n_resamples": self.n_resamples}
-        sparsity_sweep(study, self.model, self.tokenizer, self.material.train, self.material.test, gates, **options)
+        sparsity_sweep(
+            study,
+            *parts,
+            gates,
+            keep=self.keep,
+            kinds=kind and [kind],
+            scored=self.material.trees,
+            tune=self.tune,
+            metric=self.metric,
+            n_resamples=self.n_resamples,
+        )
         return study
 
     def _scratch(self) -> list[Path]:
         study = self._study("pruning")
-        sizes, left = (load_table(path[0]) for path in (self._sizes(), self._survival()))
+        sizes, survival = (load_table(path[0]) for path in (self._sizes(), self._survival()))
         rows = []
-        for name in left.filter(regex=r"\]$"):
-            gone = left.index[left[name] == 0]
-            found = self._anew(gone, str(name)).loc[self.metric]
-            row = sizes[sizes["heads"] == int(left[name].sum())].iloc[0]
+        for name in survival.filter(regex=r"\]$"):
+            pruned = survival.index[survival[name] == 0]
+            scratch = self._trained_without(pruned, str(name)).loc[self.metric]
+            row = sizes[sizes["heads"] == int(survival[name].sum())].iloc[0]
             kinds = dict(zip("edc", row[list(frame.KINDS)], strict=True))
-            same = {f"finetuned{end}": row[of] for end, of in _ENDS.items()}
-            rows.append(
-                {"heads": row["heads"]} | kinds | same | {f"scratch{end}": found[of] for end, of in _ENDS.items()}
-            )
+            values = {f"{label}{end}": of[column] for label, of in (("finetuned", row), ("scratch", scratch))
+                      for end, column in _ENDS.items()}  # fmt: skip
+            rows.append({"heads": row["heads"]} | kinds | values)
         table = pd.DataFrame(rows)
         table.attrs["signatures"] = dict.fromkeys(table, frame.provenance(sizes, "value"))
         save_table(table, study.path("scratch"))
         return [study.path("scratch")]
 
-    def _anew(self, gone: Any, name: str) -> pd.DataFrame:
-        """What a model without these heads reaches that is trained from scratch."""
-        model = remove_heads(loading.untrained(self.model), list(gone))
+    def _trained_without(self, pruned: Any, name: str) -> pd.DataFrame:
+        """Train a model without the pruned heads from scratch and evaluate it."""
+        model = remove_heads(loading.untrained(self.model), list(pruned))
         train(model, self.tokenizer, self.material.train, self._hidden("scratch", name), **self.scratch)
         return evaluate(model, self.tokenizer, self.material.test, [self.metric], n_resamples=self.n_resamples)
 
@@ -209,37 +232,44 @@ class Workshop:
         study = self._study("efficiency")
         study.remove(study.claim("efficiency", frame.sign(weights=loading.revision(self.model))))
         if not study.has("efficiency"):
-            save_table(efficiency(self.model, self._chance(), **self.timed), study.path("efficiency"))
+            save_table(efficiency(self.model, self._random(), **self.timed), study.path("efficiency"))
         return [study.path("efficiency")]
 
     def _dynamics(self) -> list[Path]:
         self._only_translation()
-        place = self._hidden("training", "all")
+        study, place = self._study("dynamics"), self._hidden("training", "all")
         train(loading.untrained(self.model), self.tokenizer, self.material.train, place, **self.scratch)
-        told = self.material.trees or self.material.dev
-        options: Any = {"metric": self.metric, "n_resamples": self.n_resamples}
-        dynamics(self._study("dynamics"), place, told, self.material.test, **options)
-        return [self._study("dynamics").path("dynamics-curves")]
+        corpora = self.material.trees or self.material.dev, self.material.test
+        dynamics(study, place, *corpora, metric=self.metric, n_resamples=self.n_resamples)
+        return [study.path("dynamics-curves")]
 
     def _contest(self) -> list[Path]:
-        told = [] if self.material.trees is None else [ByRoles(load_table(self._functions()[0]))]
-        chosen = ["importance", "effect", L0(rate=self.gate_rate), *told, "random", "-importance"]
-        return self._contest_of("contest", chosen, self.contested)
+        roles = [] if self.material.trees is None else [ByRoles(load_table(self._functions()[0]))]
+        strategies = ["importance", "effect", L0(rate=self.gate_rate), *roles, "random", "-importance"]
+        return self._compared("contest", strategies, self.contested)
 
     def _places(self) -> list[Path]:
-        return self._contest_of("places", PLACES, (0.5,))
+        return self._compared("places", PLACES, (0.5,))
 
-    def _contest_of(self, name: str, strategies: Sequence[Any], keep: Sequence[float]) -> list[Path]:
-        parts = self.model, self.tokenizer, self.material.train, self.material.test
-        options: Any = {"strategies": strategies, "keep": keep, "seeds": self.seeds, "metric": self.metric}
-        compare_pruning(self._study(name), *parts, tune=self.tune, n_resamples=self.n_resamples, **options)
-        return [self._study(name).path("contest")]
+    def _compared(self, name: str, strategies: Sequence[Any], keep: Sequence[float]) -> list[Path]:
+        study, parts = self._study(name), (self.model, self.tokenizer, self.material.train, self.material.test)
+        compare_pruning(
+            study,
+            *parts,
+            strategies=strategies,
+            keep=keep,
+            seeds=self.seeds,
+            tune=self.tune,
+            metric=self.metric,
+            n_resamples=self.n_resamples,
+        )
+        return [study.path("contest")]
 
     def _compensation(self) -> list[Path]:
         study = self._study("compensation")
-        gone, tables = self._chance()[: len(families.head_index(self.model)) // 2], []
+        pruned, tables = self._random()[: len(head_index(self.model)) // 2], []
         for seed in range(max(self.seeds, 3)):
-            tuned = remove_heads(deepcopy(self.model), gone)
+            tuned = remove_heads(deepcopy(self.model), pruned)
             place = self._hidden("compensation", str(seed))
             train(tuned, self.tokenizer, self.material.train, place, seed=seed, **self.tune)
             tables.append(weight_change(self.model, tuned))
@@ -251,19 +281,19 @@ class Workshop:
     def _uniformity(self) -> list[Path]:
         return [path.with_name("uniformity.parquet") for path in self._compensation()]
 
-    def _chance(self) -> Any:
-        """All heads in an order by chance, a head of each layer in turn."""
-        setting = RankingContext(self.model, self.tokenizer, Corpus("none", ()), among(self.model, None), 0)
-        return Random("layer").order(setting)
+    def _random(self) -> Any:
+        """Rank all heads at random, a head of each layer in turn."""
+        context = RankingContext(self.model, self.tokenizer, Corpus("none", ()), among(self.model, None), 0)
+        return Random("layer").order(context)
 
     def _hidden(self, *names: str) -> Path:
         return self.folder.joinpath(".trainings", *names)
 
     def _trees(self) -> Corpus:
         if self.material.trees is None:
-            raise Missing("functions need sentences with trees: put trees.conllu into the folder of data")
+            raise Missing("functions need sentences with trees; put trees.conllu into the folder of data")
         return self.material.trees
 
     def _only_translation(self) -> None:
         if not self.translation:
-            raise Missing("the paper shows this of a translation model, and this model is none")
+            raise Missing("the paper shows a translation model; this model is not one")

@@ -1,1 +1,1 @@
-"""Specialists: translators whose encoders have specialised heads, by arms and seeds."""
+"""Specialists: translators trained, in several arms and seeds, to have specialised encoder heads."""

@@ -1,4 +1,4 @@
-"""Specialists: translators of several arms and seeds whose encoders have specialised heads, or have none."""
+"""Train translators of several arms and seeds: encoders with and without specialised heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.replication import pace
+from headroles.experiments.recipe import pace
 from headroles.experiments.specialists import beginnings
 from headroles.experiments.specialists.masked_lm import Checkpoints, train_masked
 from headroles.experiments.specialists.probes import Probes
@@ -20,16 +20,16 @@ from headroles.models import loading
 from headroles.training.trainer import train
 
 ArmName = Literal["A", "B", "C", "C-shuffled", "E"]
-LONG = 5  # words from which on a sentence is read twice as often
+LONG = 5  # words of a sentence that is read twice as often
 
 
 @dataclass(frozen=True)
 class Arm:
-    """How the encoder of a translator begins."""
+    """The initial encoder of a translator."""
 
     positions: Literal["sinusoids", "learnt", "pretrained"]
-    masked: bool = False  # whether the encoder first learns a masked language model
-    shuffled: bool = False  # whether its query and key matrices are shuffled after that
+    masked: bool = False  # whether the encoder is first trained as a masked language model
+    shuffled: bool = False  # whether its query and key matrices are shuffled afterwards
 
 
 ARMS: dict[ArmName, Arm] = {
@@ -43,10 +43,28 @@ ARMS: dict[ArmName, Arm] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes and training of the translators. Rates fall with the inverse square root of the step after `warmup`.
+    """Sizes and training of the translators; rates fall with the inverse square root of the step after `warmup`.
 
-    `masked_...` are of the masked language model, which hides the share `hidden` of the tokens; `encoder_rate` is that
-    of a pretrained encoder, whose decoder has the encoder's width and `rate`. Heads are probed every `every` steps.
+    Args:
+        width: Width of the model; a pretrained encoder keeps its own.
+        heads: Heads of each attention.
+        encoder_layers: Layers of the encoder.
+        decoder_layers: Layers of the decoder.
+        dropout: Dropout.
+        smoothing: Label smoothing of translation.
+        pieces: Pieces of the decoder's tokenizer beside a pretrained encoder.
+        steps: Steps of translation.
+        batch: Pairs of a step.
+        rate: Peak learning rate of translation.
+        warmup: Warm-up steps of translation.
+        masked_steps: Steps of the masked language model.
+        masked_batch: Sentences of its steps.
+        masked_rate: Its peak learning rate.
+        masked_warmup: Its warm-up steps.
+        hidden: Share of tokens that it masks.
+        encoder_rate: Peak learning rate of a pretrained encoder.
+        every: Steps between two probes of the heads.
+        minutes: Minutes between two checkpoints.
     """
 
     width: int = 128
@@ -55,7 +73,7 @@ class Recipe:
     decoder_layers: int = 1
     dropout: float = 0.1
     smoothing: float = 0.1
-    pieces: int = 8000  # of the decoder of a pretrained encoder
+    pieces: int = 8000
     steps: int = 4000
     batch: int = 64
     rate: float = 1e-3
@@ -67,7 +85,7 @@ class Recipe:
     hidden: float = 0.25
     encoder_rate: float = 5e-5
     every: int = 500
-    minutes: float = 5.0  # between two checkpoints
+    minutes: float = 5.0
 
     def __post_init__(self) -> None:
         for name in ("steps", "masked_steps"):
@@ -85,10 +103,10 @@ def specialise(
     texts: Corpus | None = None,
     probed: Sequence[Corpus] = (),
 ) -> pd.DataFrame:
-    """Train the translator of an arm and a seed; the best heads of its encoder through training.
+    """Train the translator of an arm and a seed, and probe the heads of its encoder.
 
-    The model is saved in `folder/ARM-SEED`, a masked language model in `folder/masked-SEED`. What was stopped is
-    resumed from its last checkpoint, what is finished is read.
+    The model is saved in `folder/ARM-SEED`, a masked language model in `folder/masked-SEED`. Interrupted training is
+    resumed from its last checkpoint; finished models are read.
 
     Args:
         folder: Folder of all arms and seeds.
@@ -104,12 +122,12 @@ def specialise(
         `baseline` and `words` of syntax. Saved as `probes.parquet` beside the weights.
 
     Raises:
-        ValueError: For an unknown arm, and for a folder of other training.
+        ValueError: For an unknown arm, and for a folder of another training.
     """
     if arm not in ARMS:
         raise ValueError(f"unknown arm: got {arm!r}; expected one of {', '.join(ARMS)}")
-    chosen, asked, place = ARMS[arm], recipe or Recipe(), Path(folder)
-    model, tokenizer = _begun(data, chosen, asked, seed)
+    chosen, options, place = ARMS[arm], recipe or Recipe(), Path(folder)
+    model, tokenizer = _untrained(data, chosen, options, seed)
     before: list[pd.DataFrame] = []
     if chosen.masked:
         first = Probes(place / f"masked-{seed}", tokenizer, probed, "masked")
@@ -118,17 +136,17 @@ def specialise(
             tokenizer,
             longer_twice(masked_texts(data, texts)),
             first.place,
-            hidden=asked.hidden,
-            batch=asked.masked_batch,
-            rate=asked.masked_rate,
+            hidden=options.hidden,
+            batch=options.masked_batch,
+            rate=options.masked_rate,
             seed=seed,
-            callbacks=[first, Checkpoints(asked.minutes)],
-            **_arguments(asked.masked_steps, asked.masked_warmup, asked.every),
+            callbacks=[first, Checkpoints(options.minutes)],
+            **_arguments(options.masked_steps, options.masked_warmup, options.every),
         )
         before.append(first.table())
     if chosen.shuffled:
         beginnings.shuffle_queries_and_keys(model, seed=seed)
-    _set_dropout(model, asked.dropout)
+    _set_dropout(model, options.dropout)
     probes = Probes(place / f"{arm}-{seed}", tokenizer, probed, "translation", before)
     train(
         model,
@@ -136,51 +154,54 @@ def specialise(
         longer_twice(data.train),
         probes.place,
         held_out=data.dev[:300],
-        batch=asked.batch,
-        rate=asked.rate,
-        rates={"encoder.": asked.encoder_rate} if chosen.positions == "pretrained" else None,
+        batch=options.batch,
+        rate=options.rate,
+        rates={"encoder.": options.encoder_rate} if chosen.positions == "pretrained" else None,
         seed=seed,
-        callbacks=[probes, Checkpoints(asked.minutes)],
-        label_smoothing_factor=asked.smoothing,
-        **_arguments(asked.steps, asked.warmup, asked.every),
+        callbacks=[probes, Checkpoints(options.minutes)],
+        label_smoothing_factor=options.smoothing,
+        **_arguments(options.steps, options.warmup, options.every),
     )
     return probes.table()
 
 
 def masked_texts(data: Prepared, texts: Corpus | None = None) -> Corpus:
-    """Sentences for a masked language model: sources to train on and `texts`, each once, none that is held out."""
-    held = {one.text for part in (data.dev, data.test, data.parsed) for one in part}
-    found = dict.fromkeys(one.text for corpus in (data.train, texts or ()) for one in corpus)
-    return Corpus("masked", tuple(Sentence(text) for text in found if text not in held))
+    """Collect sentences for a masked language model: training sources and `texts`, each once, none held out."""
+    held = {sentence.text for part in (data.dev, data.test, data.parsed) for sentence in part}
+    unique = dict.fromkeys(sentence.text for corpus in (data.train, texts or ()) for sentence in corpus)
+    return Corpus("masked", tuple(Sentence(text) for text in unique if text not in held))
 
 
 def longer_twice(corpus: Corpus) -> Corpus:
-    """The corpus with every sentence of at least five words twice: roles of syntax are learnt from long ones."""
-    again = [one for one in corpus for _ in range(2 if len(one.text.split()) >= LONG else 1)]
-    return Corpus(corpus.name, tuple(again))
+    """Repeat every sentence of at least five words, because syntactic roles are learnt from long sentences."""
+    rows = [sentence for sentence in corpus for _ in range(2 if len(sentence.text.split()) >= LONG else 1)]
+    return Corpus(corpus.name, tuple(rows))
 
 
-def _begun(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model before any training, and its tokenizer."""
+def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return the model before training, and its tokenizer."""
     if arm.positions == "pretrained":
-        sizes: dict[str, Any] = {"layers": recipe.decoder_layers, "pieces": recipe.pieces, "dropout": recipe.dropout}
-        model, pair = beginnings.pretrained(data.train, **sizes, seed=seed)
+        model, pair = beginnings.pretrained(
+            data.train, layers=recipe.decoder_layers, pieces=recipe.pieces, dropout=recipe.dropout, seed=seed
+        )
         return loading.place(model), pair
     tokenizer = loading.tokenizer_of(data.tokenizer)
     layers = recipe.encoder_layers, recipe.decoder_layers
-    sizes = {"width": recipe.width, "heads": recipe.heads, "layers": layers}
-    return loading.place(beginnings.untrained(tokenizer, arm.positions, **sizes, seed=seed)), tokenizer
+    untrained = beginnings.untrained(
+        tokenizer, arm.positions, width=recipe.width, heads=recipe.heads, layers=layers, seed=seed
+    )
+    return loading.place(untrained), tokenizer
 
 
 def _arguments(steps: int, warmup: int, every: int) -> dict[str, Any]:
-    """Options of the Trainer that all phases share."""
+    """Return options of the Trainer for all phases."""
     adam = {"adam_beta2": 0.98, "weight_decay": 0.01, "lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
     logs = {"logging_strategy": "steps", "logging_steps": every}
     return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **logs, **pace()}
 
 
 def _set_dropout(model: PreTrainedModel, rate: float) -> None:
-    """Set the dropout of Marian and BART, which keep it as a number."""
+    """Set the dropout of Marian and BART, which store it as a number."""
     for module in model.modules():
         if isinstance(getattr(module, "dropout", None), float):
             module.dropout = rate  # type: ignore[assignment]

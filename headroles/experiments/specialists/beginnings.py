@@ -1,4 +1,4 @@
-"""Beginnings: translators before training, untrained, or with a pretrained encoder and a new decoder."""
+"""Initial translators: untrained, or with a pretrained encoder and a new decoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def untrained(
     layers: tuple[int, int],
     seed: int = 0,
 ) -> PreTrainedModel:
-    """An untrained Marian (sinusoids) or BART (learnt positions) of `layers` (encoder, decoder), without dropout."""
+    """Build an untrained Marian (sinusoids) or BART (learnt positions); `layers` are of encoder and decoder."""
     config: dict[str, Any] = {"vocab_size": len(tokenizer), "d_model": width, "dropout": 0.0}
     for side, count in zip(("encoder", "decoder"), layers, strict=True):
         config |= {f"{side}_layers": count, f"{side}_attention_heads": heads, f"{side}_ffn_dim": 4 * width}
@@ -38,16 +38,23 @@ def untrained(
             learnt = transformers.BartConfig(bos_token_id=tokenizer.eos_token_id, **config)
             model = transformers.BartForConditionalGeneration(learnt)
     model.generation_config.max_length = LONGEST
-    made: PreTrainedModel = model.eval()
-    return made
+    return model.eval()  # type: ignore[no-any-return]
 
 
 def pretrained(
     pairs: Corpus, *, layers: int = 2, pieces: int = 8000, seed: int = 0, dropout: float = 0.1
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """MiniLM as the encoder of a translator with a new decoder, whose `pieces` are learnt from the targets of `pairs`.
+    """Join MiniLM as the encoder of a translator with a new decoder.
 
-    The decoder is a BERT of the encoder's width and heads, with `layers` layers and cross-attention.
+    Args:
+        pairs: Sentence pairs; the decoder's tokenizer is learnt from their targets.
+        layers: Layers of the decoder, a BERT of the encoder's width and heads with cross-attention.
+        pieces: Pieces of the decoder's tokenizer.
+        seed: Seed of the decoder's weights.
+        dropout: Dropout of the decoder.
+
+    Returns:
+        The model, and the tokenizer of both sides.
     """
     encoder, source = demo.minilm()
     return joined(encoder, source, pairs, layers=layers, pieces=pieces, seed=seed, dropout=dropout)
@@ -63,11 +70,11 @@ def joined(
     seed: int = 0,
     dropout: float = 0.1,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """A BERT encoder with a new decoder, and the tokenizer of both sides."""
+    """Join a BERT encoder with a new decoder; return the model and the tokenizer of both sides."""
     last = max(source.all_special_ids)
     vocabulary = source.convert_ids_to_tokens(list(range(last + 1)))
     target = pieced(
-        (one.target.text for one in pairs if one.target),
+        (pair.target.text for pair in pairs if pair.target),
         pieces + len(vocabulary),
         special=vocabulary,
         names=(str(source.sep_token), str(source.unk_token), str(source.pad_token)),
@@ -98,7 +105,7 @@ def joined(
 
 
 def shuffle_queries_and_keys(model: PreTrainedModel, *, seed: int = 0) -> None:
-    """Permute the input columns of each query and key matrix of the encoder: norms and singular values stay."""
+    """Permute the input columns of each query and key matrix of the encoder; keep norms and singular values."""
     generator = torch.Generator().manual_seed(seed)
     for layer in model.get_encoder().layers:
         for matrix in (layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight):

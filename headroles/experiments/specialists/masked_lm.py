@@ -1,4 +1,4 @@
-"""Masked: the encoder of an untrained translator learns a masked language model, by the Hugging Face Trainer."""
+"""Train the encoder of a translator as a masked language model, by the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ def train_masked(
     callbacks: Sequence[TrainerCallback] = (),
     **arguments: Any,
 ) -> None:
-    """Train the encoder of a translator, in place, to predict hidden tokens; save the model in `folder`.
+    """Train the encoder of a translator, in place, to predict masked tokens, and save the model.
 
-    The unknown token stands for a hidden one, and the translator's own output words are predicted. What was stopped is
-    resumed from its last checkpoint; the weights of what is finished are read.
+    The unknown token replaces masked ones; predictions use the translator's output embeddings. Interrupted training is
+    resumed from its last checkpoint; the weights of a finished training are read.
 
     Args:
         model: Encoder-decoder with `get_encoder` and output embeddings.
         tokenizer: Its tokenizer, with an unknown token.
         texts: Sentences, cut at 128 tokens.
         folder: Folder for checkpoints and the model.
-        hidden: Share of the tokens that are hidden, drawn anew at every step.
+        hidden: Share of masked tokens, drawn at every step.
         batch: Sentences of a step.
         rate: Peak learning rate.
-        seed: Seed of the order of sentences and of hidden tokens.
+        seed: Seed of the order of sentences and of masked tokens.
         callbacks: Callbacks of the Trainer.
         **arguments: Options of `transformers.TrainingArguments`.
 
     Raises:
-        ValueError: For a folder of other training.
-    """
+        ValueError: For a folder of another training.
+    """  # noqa: DOC502
     place = Path(folder)
-    told = {"weights": loading.revision(model), "tokenizer": loading.tokens(tokenizer), "text": texts.hash}
+    parts = {"weights": loading.revision(model), "tokenizer": loading.tokens(tokenizer), "text": texts.hash}
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
-    recipe = frame.sign(**told, **options, headroles=version("headroles"))
+    recipe = frame.sign(**parts, **options, headroles=version("headroles"))
     training._check_free(place, recipe)
     if (place / training.HISTORY).is_file():
         training._take(model, place)
         return
-    ids = tokenizer([one.text for one in texts], truncation=True, max_length=LONGEST)["input_ids"]
+    ids = tokenizer([sentence.text for sentence in texts], truncation=True, max_length=LONGEST)["input_ids"]
     trainer = _trainer_of(hidden, tokenizer.unk_token_id)(
         model=model,
         args=transformers.TrainingArguments(
@@ -79,7 +79,7 @@ def train_masked(
             dataloader_pin_memory=torch.cuda.is_available(),
             **arguments,
         ),
-        train_dataset=[{"input_ids": row} for row in ids],  # any sequence of rows will do
+        train_dataset=[{"input_ids": row} for row in ids],
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
         callbacks=[*callbacks],
@@ -94,7 +94,7 @@ def train_masked(
 
 
 class Checkpoints(TrainerCallback):
-    """A checkpoint whenever so many minutes have passed since the last, of the training that it is a callback of."""
+    """Callback that asks for a checkpoint when some minutes have passed since the last one."""
 
     def __init__(self, minutes: float) -> None:
         self.seconds, self.last = 60 * minutes, time.monotonic()
@@ -106,14 +106,14 @@ class Checkpoints(TrainerCallback):
 
 
 def _trainer_of(share: float, unknown: Any) -> type[transformers.Trainer]:
-    """A Trainer whose loss is that of the hidden tokens; they are drawn in the step, where a resumed run draws them."""
+    """Return a Trainer with the loss of masked tokens, drawn in the step so that a resumed run draws the same."""
 
     class Masked(transformers.Trainer):
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Tensor:
-            ids, present = inputs["input_ids"], inputs["attention_mask"]
-            hidden = (torch.rand(ids.shape) < share).to(ids.device) & (present > 0) & (ids != model.config.eos_token_id)
+            ids, mask = inputs["input_ids"], inputs["attention_mask"]
+            hidden = (torch.rand(ids.shape) < share).to(ids.device) & (mask > 0) & (ids != model.config.eos_token_id)
             read = ids.masked_fill(hidden, unknown)
-            states = model.get_encoder()(input_ids=read, attention_mask=present).last_hidden_state
+            states = model.get_encoder()(input_ids=read, attention_mask=mask).last_hidden_state
             logits = model.get_output_embeddings()(states[hidden])  # [hidden, piece]
             return F.cross_entropy(logits.float(), ids[hidden], reduction="sum") / max(1, int(hidden.sum()))
 

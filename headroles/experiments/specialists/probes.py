@@ -1,4 +1,4 @@
-"""Probing: the best heads of an encoder while it is trained, as a table."""
+"""Probe the heads of an encoder during training: a table of the best heads of each score."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COLUMNS = ["phase", "step", "corpus", "score", "rank", "layer", "head", "value",
 
 
 class Probes(transformers.TrainerCallback):
-    """Scores the heads of the encoder at every log of a training; checkpoints keep the rows.
+    """Callback that scores the heads of the encoder at every log of a training; checkpoints keep the rows.
 
     Args:
         place: Folder for the table `probes.parquet`.
         tokenizer: Tokenizer of the model.
         corpora: Sentences with trees.
-        phase: What the model is trained on.
-        before: Tables of earlier phases, put before the rows.
+        phase: Name of the training phase.
+        before: Tables of earlier phases, which come first.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Probes(transformers.TrainerCallback):
         self.corpora = [_with_targets(corpus) for corpus in corpora]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Probe the weights that training begins with."""
+        """Probe the initial weights."""
         if state.global_step == 0 and self.corpora:
             state.log_history.append({"step": 0, "probe": self._probe(kwargs["model"], 0)})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Probe, and write the table."""
+        """Probe the heads and save the table."""
         if "loss" not in state.log_history[-1] or not self.corpora:
             return
         state.log_history[-1]["probe"] = self._probe(kwargs["model"], state.global_step)
@@ -67,7 +67,7 @@ class Probes(transformers.TrainerCallback):
         return self.place / f"{PROBES}.parquet"
 
     def table(self) -> pd.DataFrame:
-        """The table, empty where nothing is probed."""
+        """Load the table; it is empty without corpora."""
         return load_table(self.path) if self.path.is_file() else pd.DataFrame(columns=COLUMNS)
 
     def _probe(self, model: PreTrainedModel, step: int) -> list[dict[str, Any]]:
@@ -76,9 +76,9 @@ class Probes(transformers.TrainerCallback):
 
 
 def best_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
-    """The encoder's best heads by each offset, by confidence, and by the margin over the baseline of each relation."""
+    """Return the encoder's best heads by offset, by confidence, and by margin over the baseline of each relation."""
     table = score(model, tokenizer, corpus, ["position", "syntax", "confidence"], n_resamples=0).loc[["enc-self"]]
-    table.attrs = {}  # which pandas would copy at every step
+    table.attrs = {}  # pandas would copy them at every step
     relations = [name for name in map(str, table) if name.startswith("syntax") and name.endswith("]")]
     rows = []
     for name in ["position[-1]", "position[+1]", "confidence", *relations]:
@@ -92,5 +92,5 @@ def best_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpu
 
 
 def _with_targets(corpus: Corpus) -> Corpus:
-    """The corpus with a full stop for every translation: the encoder alone is scored."""
+    """Replace every translation by a full stop, because only the encoder is scored."""
     return Corpus(corpus.name, tuple(replace(sentence, target=Sentence(".")) for sentence in corpus))

@@ -1,4 +1,4 @@
-"""Pruned arms: the encoder of a trained arm pruned by gates of several seeds, and controls of equal size."""
+"""Prune the encoder of a trained arm by gates of several seeds, with controls of equal size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from headroles.analysis.pooling import graded_roles
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.replication import GATES
+from headroles.experiments.recipe import GATES
 from headroles.models import loading
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
@@ -45,8 +45,8 @@ def prune_arm(
 ) -> pd.DataFrame:
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
-    Scores are of the sentences with trees of `data`, before pruning. Gates are learnt on `pairs` pairs in one epoch,
-    the decoder frozen; the same pairs, rate and steps retrain the controls. Finished parts are not made again.
+    Scores are computed before pruning, on the sentences of `data` with trees. Gates are learnt in one epoch with the
+    decoder frozen; controls are retrained on the same pairs with the same rate and steps. Finished parts are kept.
 
     Args:
         study: Folder for the tables: `heads`, `survival`, and the folders `gates-SEED`, `controls` and `random`.
@@ -56,11 +56,11 @@ def prune_arm(
         chosen: Numbers of encoder heads of the controls.
         gate_seeds: Seeds of gates, and of the controls that are not random.
         random_draws: Draws of the control `random`.
-        rate: Peak learning rate, 0.3 of that of the translator's training.
+        rate: Peak learning rate, by default 0.3 of that of the translator's training.
         batch: Pairs of a step.
         pairs: Pairs of an epoch: 1,500 steps of 32.
-        warmup: Steps until the rate is at its peak.
-        resamples: Bootstrap resamples of test sentences.
+        warmup: Warm-up steps.
+        n_resamples: Number of bootstrap resamples of test sentences.
 
     Returns:
         One row per encoder head: `graded_roles`, importance, and for each number of heads `survival[KEEP]`, the share
@@ -71,18 +71,21 @@ def prune_arm(
     loaded = loading.place(loaded)
     learnt = data.train.sample(pairs)
     recipe = frame.sign(weights=loading.revision(loaded), scored=data.parsed.hash, learnt=learnt.hash)
-    options: dict[str, Any] = {"reference": data.train, "n_resamples": n_resamples}
-    table = folder.keep("heads", recipe, lambda: score(loaded, tokenizer, data.parsed, SCORES, **options))
+    table = folder.keep(
+        "heads",
+        recipe,
+        lambda: score(loaded, tokenizer, data.parsed, SCORES, reference=data.train, n_resamples=n_resamples),
+    )
     tune = {"epochs": 1, "batch": batch, "rate": rate, "warmup_steps": warmup}
     common: dict[str, Any] = {"kinds": ENCODER, "metric": "bleu", "tune": tune, "n_resamples": n_resamples}
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
-        own = Study(folder.folder / f"gates-{seed}")
+        place = Study(folder.folder / f"gates-{seed}")
         gates = L0(rate=GATES, freeze="decoder")
-        sparsity_sweep(own, loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, **common)
-        found = own.load("survival-l0-enc-self")
+        sparsity_sweep(place, loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, **common)
+        survival = place.load("survival-l0-enc-self")
         for count in keep:
-            columns.setdefault(f"survival[{count}]", []).append(found[f"survival[l0 {count} enc-self]"])
+            columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
     controls: list[Any] = [
         L0(rate=GATES, freeze="decoder"),
         "importance",
@@ -92,12 +95,12 @@ def prune_arm(
     ]
     for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
         place = Study(folder.folder / name)
-        given: dict[str, Any] = {"strategies": strategies, "keep": chosen, "seeds": seeds}
-        compare_pruning(place, loaded, tokenizer, learnt, data.test, **given, **common)
+        parts = place, loaded, tokenizer, learnt, data.test
+        compare_pruning(*parts, strategies=strategies, keep=chosen, seeds=seeds, **common)
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
-    survival = {name: pd.concat(each, axis=1).mean(axis=1).loc[ENCODER] for name, each in columns.items()}
-    made = frame.table(survival, frame.rows(encoder), recipe)
-    joined = frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), made)
+    shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}
+    survivals = frame.table(shares, frame.rows(encoder), recipe)
+    joined = frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), survivals)
     save_table(joined, folder.path("survival"))
     return joined

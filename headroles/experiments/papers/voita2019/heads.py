@@ -1,0 +1,195 @@
+"""Voita et al. 2019, section 5: functions of the encoder's heads (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from headroles import plots
+from headroles.analysis import role_rules
+from headroles.experiments.papers import drawings
+from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged, printed
+from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, share, some
+from headroles.experiments.papers.tables import Bench, Missing, best_of_layers, field, of_kind
+
+ROLES = ("positional", "syntactic", "rare")
+KNOWN = 0.95, 0.05  # of the resamples in which a head has a role: sure, possible
+MARGIN = 0.10 - 1e-9  # over the best fixed offset (section 5.2)
+RARE = 0.50  # more than: the role "rare"
+
+
+def fig1c(bench: Bench) -> Reproduced:
+    """Show the functions of the encoder's heads."""
+    roles = role_rules.roles(bench.table("functions"))
+    counts = beside(_function_counts(of_kind(roles)), "voita2019-fig1c", "function")
+    return judged(fig1c_claim, counts, lambda: plots.roles(roles, kind="enc-self"))
+
+
+@claim(
+    "Important encoder heads have functions: positional, syntactic, and one that attends to rare words.",
+    "Holds if some head has each function in 95 % of the resamples; fails if no head has one of them in 5 %.",
+)
+def fig1c_claim(table: Any) -> Verdict:
+    """Judge the claim of Fig. 1c."""
+    parts = [True if row.sure > 0 else False if row.possible == 0 else None for row in table.itertuples()]
+    counts = ", ".join(f"{row.function} {Interval(row.heads):.0f}" for row in table.itertuples())
+    return Verdict(every(parts), f"of {table['of'].iloc[0]:.0f} encoder heads: {counts}")
+
+
+def fig2(bench: Bench) -> Reproduced:
+    """Show the confidence and functions of heads on other corpora or in other models, at most two."""
+    first, *others = bench.tables("functions")[:3]
+    if not others:
+        raise Missing("Fig. 2 needs two tables of scores: got one; try headroles score on another corpus")
+    names = [_name(table, first) for table in others]
+    roles = [role_rules.roles(table) for table in others]
+    parts = [_function_counts(of_kind(table)).assign(corpus=name) for table, name in zip(roles, names, strict=True)]
+    counts = beside(pd.concat(parts, ignore_index=True), "voita2019-fig2", "function")
+    panels = [*zip(others, roles, names, strict=True)]
+    return judged(fig2_claim, counts, lambda: drawings.corpora(panels))
+
+
+@claim(
+    "The same functions are found in models of other language pairs (here: on each other corpus that was scored).",
+    "The rule of Fig. 1c, on each corpus.",
+)
+def fig2_claim(table: Any) -> Verdict:
+    """Judge the claim of Fig. 2."""
+    verdicts = {corpus: fig1c_claim(part) for corpus, part in table.groupby("corpus", sort=False)}
+    text = "; ".join(f"{corpus}: {verdict.why}" for corpus, verdict in verdicts.items())
+    return Verdict(every(verdict.holds for verdict in verdicts.values()), text)
+
+
+def fig3(bench: Bench) -> Reproduced:
+    """Show the relative positions of the words of each dependency: a histogram per relation."""
+    table = bench.table("offsets")
+    relations = table.groupby("relation", sort=False)["count"]
+    rows = table.loc[relations.idxmax(), ["relation", "offset", "count", "share"]]
+    totals = rows["relation"].map(relations.sum())
+    rows[["low", "high"]] = [share(count, total)[1:] for count, total in zip(rows["count"], totals, strict=True)]
+    theirs = printed("voita2019-table1").drop_duplicates("relation")[["relation", "paper.baseline"]]
+    rows = rows.merge(theirs.set_axis(["relation", "paper"], axis=1), on="relation")
+    return judged(fig3_claim, rows, lambda: plots.offsets(table)[0])
+
+
+@claim(
+    "Words of a dependency are often at the same relative position, which is the baseline for a head.",
+    "Holds if for each relation the commonest position has, with its interval, at least the paper's smallest share.",
+)
+def fig3_claim(table: Any) -> Verdict:
+    """Judge the claim of Fig. 3."""
+    least = table["paper"].min() - 0.005  # the paper's are rounded to two digits
+    shares = ", ".join(f"{row.relation} {row.share:.2f}" for row in table.itertuples())
+    holds = every(Interval(row.share, row.low, row.high).above(least) for row in table.itertuples())
+    return Verdict(holds, f"commonest position: {shares}; the paper's smallest is {table['paper'].min():.2f}")
+
+
+def fig4(bench: Bench) -> Reproduced:
+    """Show the best head of each relation and direction beside the best fixed offset: bars."""
+    table = bench.table("functions")
+    return judged(fig4_claim, _dependencies(table), lambda: plots.dependency(table, kind="enc-self"))
+
+
+@claim(
+    "Some heads find a dependency much better than any fixed offset does.",
+    "Holds if in some row the interval of the best head is 0.10 above the baseline; fails if no head reaches that.",
+)
+def fig4_claim(table: Any) -> Verdict:
+    """Judge the claim of Fig. 4."""
+    return _margins(table, some)
+
+
+def table1(bench: Bench) -> Reproduced:
+    """Show the best head of each relation and direction beside the best fixed offset: numbers."""
+    return judged(table1_claim, _dependencies(bench.table("functions")))
+
+
+@claim(
+    "Subjects and objects are found 0.10 better than by any fixed offset, both from the verb and to it.",
+    "Holds if that is so for nsubj and obj in both directions, with the intervals of the heads' accuracies.",
+)
+def table1_claim(table: Any) -> Verdict:
+    """Judge the claim of Table 1."""
+    return _margins(table[table["relation"].isin(["nsubj", "obj"])], every)
+
+
+def _margins(table: Any, joined: Callable[[Iterable[Holds]], Holds]) -> Verdict:
+    """Judge whether heads exceed the baseline by 0.10, the answers of the rows joined by `every` or `some`."""
+    gain = table["ours"] - table["baseline"]
+    best = table.loc[gain.idxmax()]
+    margins = table[["ours", "low", "high"]].sub(table["baseline"], axis=0)
+    numbers = f"{Interval(best['ours'], best['low'], best['high'])} against {best['baseline']:.2f}"
+    text = f"{(gain >= MARGIN).sum()} of {len(table)} reach it; most for {best['relation']} {best['way']}: {numbers}"
+    return Verdict(joined(Interval(*row).above(MARGIN) for row in margins.to_numpy()), text)
+
+
+def fig5(bench: Bench) -> Reproduced:
+    """Show the attention of the rare-word head on sentences, token by token."""
+    table = bench.table("attention")
+    rows = []
+    for name, part in table.groupby("sentence", sort=False):
+        tokens = part.drop_duplicates("key").set_index("key")
+        content = tokens.index[tokens["counted"]]
+        keys = drawings.weights(part)[content].idxmax(axis=1)[content]
+        rows.append((name, len(keys), int(tokens.loc[keys, "rarest"].sum())))
+    counts = pd.DataFrame(rows, columns=["sentence", "queries", "hits"])
+    return judged(fig5_claim, counts, lambda: drawings.sentences(table))
+
+
+@claim(
+    "In a sentence the rare-word head attends to the least frequent token.",
+    "Holds if more than half of the tokens of the sentences attend to it most, with the interval of that share.",
+)
+def fig5_claim(table: Any) -> Verdict:
+    """Judge the claim of Fig. 5."""
+    hits, queries = int(table["hits"].sum()), int(table["queries"].sum())
+    part = share(hits, queries)
+    return Verdict(part.above(RARE), f"{hits} of {queries} tokens attend to it most, {part}")
+
+
+def rare(bench: Bench) -> Reproduced:
+    """Show the head of each layer that attends most often to the rarest token (section 5.3, text)."""
+    table = of_kind(bench.table("functions"))[bounded("rarity")]
+    if table["rarity"].isna().all():
+        raise Missing("no sentence has a token outside the 500 most frequent; try headroles score on more sentences")
+    return judged(rare_claim, beside(best_of_layers(table, "rarity"), "voita2019-rare", "layer"))
+
+
+@claim(
+    "A head of the first layer attends to the rarest word of the sentence.",
+    "Holds if the interval of the best head of layer 0 is above 0.50.",
+)
+def rare_claim(table: Any) -> Verdict:
+    """Judge the claim of section 5.3."""
+    row = table.set_index("layer").loc[0]
+    rarity = Interval.of(row, "rarity")
+    text = f"layer 0 head {row['head']:.0f} attends to it in {rarity} of the cases, the best head of any layer in "
+    return Verdict(rarity.above(RARE), f"{text}{table['rarity'].max():.2f}")
+
+
+def _name(table: pd.DataFrame, first: pd.DataFrame) -> str:
+    """Return the corpus of a table of scores, with the model if it differs from that of the first table."""
+    model, corpus = (field(table, name, "confidence") for name in ("model", "corpus"))
+    same = field(table, "weights", "confidence") == field(first, "weights", "confidence")
+    return corpus.partition("+")[0] + ("" if same else f" ({model})")
+
+
+def _function_counts(roles: pd.DataFrame) -> pd.DataFrame:
+    """Count the heads that have each function, surely and possibly."""
+    rows = []
+    for family in ROLES:
+        variants = [name for name in role_rules.names(roles) if name.partition("[")[0] == family]
+        stability = roles[[f"{name}.stability" for name in variants]].max(axis=1)
+        counts = [roles[variants].any(axis=1).sum(), *((stability >= part).sum() for part in KNOWN)]
+        known = roles[[f"{name}.value" for name in variants]].notna().any(axis=None)
+        rows.append((family, *(count if known else np.nan for count in counts), len(roles)))
+    return pd.DataFrame(rows, columns=["function", "heads", "sure", "possible", "of"])
+
+
+def _dependencies(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the best head of each relation and direction, the best fixed offset, and the paper's numbers."""
+    best = plots.best_heads(of_kind(table)).rename(columns={"accuracy": "ours"})
+    return beside(best.drop(columns="text"), "voita2019-table1", ["relation", "way"])
