@@ -61,6 +61,8 @@ def confidence(case: Case) -> Tensor:
         attention: Weights = case.returned_for(inputs)
         for key, weights in attention.items():
             source, target = (_content(case, inputs.get(name)) for name in ("input_ids", "decoder_input_ids"))
+            if target is not None:
+                target[0] = False  # the decoder's start, whatever else its id stands for
             queries = source if key[0] == "enc-self" or target is None else target
             keys = source if key[0] != "dec-self" or target is None else target
             best.setdefault(key, []).append(weights[0][:, queries][..., keys].amax(-1))  # [head, query]
