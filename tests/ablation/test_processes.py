@@ -224,7 +224,7 @@ PRUNE = """
 import sys
 import headroles as hr  # noqa: E402
 from headroles import _distributed as processes
-from headroles.tables import frame as heads
+from headroles.tables.io import save_table
 from headroles.data.readers import read
 
 model, source, target, out = sys.argv[1:]
@@ -232,7 +232,7 @@ loaded, tokenizer = hr.load(model)
 corpus = read(source, target, limit=40)
 for strategy in ("importance", "-effect", "confidence", "random", "middle"):
     table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, schedule="prune")
-    heads.save_table(table, f"{out}-{strategy}-{processes.rank()}.parquet")
+    save_table(table, f"{out}-{strategy}-{processes.rank()}.parquet")
 """
 
 
@@ -255,7 +255,7 @@ SCORE = """
 import sys
 import headroles as hr  # noqa: E402
 from headroles import _distributed as processes
-from headroles.tables import frame as heads
+from headroles.tables.io import save_table
 from headroles.data.readers import read
 
 model, source, target, out = sys.argv[1:]
@@ -263,7 +263,7 @@ loaded, tokenizer = hr.load(model)
 asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
 for budget in (200, 100_000):  # many batches; one, of which the second process has no share
     table = hr.score(loaded, tokenizer, read(source, target, limit=40), asked, max_tokens=budget, n_resamples=20)
-    heads.save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
+    save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
 """
 COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers
 
