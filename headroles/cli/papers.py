@@ -241,7 +241,7 @@ def replicate(
         seed=seed,
     )
     chosen = None if only is None else [name.strip() for name in only.split(",")]
-    run(study, prepared(folder), recipe, weights=weights, only=chosen, told=say)
+    run(study, prepared(folder), recipe, weights=weights, only=chosen, report=say)
     list_figures(sorted(study.glob("*.png")), study)
 
 

@@ -52,7 +52,7 @@ def prune(
     scored: Annotated[Path | None, typer.Option(help="Corpus on which the remaining heads are assigned roles.")] = None,
     scored_target: Annotated[Path | None, typer.Option(help="Translations of that corpus.")] = None,
     study: Folder = Path("study"),
-    told: RoleScores = None,
+    role_scores: RoleScores = None,
     gate_rate: GateRate = None,
     freeze: Freeze = "nothing",
     epochs: Epochs = 1,
@@ -76,7 +76,7 @@ def prune(
     learnt, measured = read(corpus, target).sample(limit), read(held_out, held_out_target)
     roles_on = None if scored is None else read(scored, scored_target)
     loaded, tokenizer = load(model)
-    chosen = strategy_named(strategy, gate_rate, freeze, told)
+    chosen = strategy_named(strategy, gate_rate, freeze, role_scores)
     whole = place(loaded, device)
     table = sparsity_sweep(
         folder,
@@ -127,7 +127,7 @@ def compare_pruning(
         int, typer.Option(help="Number of examples on which scores are computed, drawn for each seed.")
     ] = 1000,
     study: Folder = Path("study"),
-    told: RoleScores = None,
+    role_scores: RoleScores = None,
     gate_rate: GateRate = None,
     freeze: Freeze = "nothing",
     epochs: Epochs = 1,
@@ -152,7 +152,7 @@ def compare_pruning(
     tune |= {"label_smoothing_factor": smoothing} if smoothing else {}
     learnt, measured = read(corpus, target).sample(limit), read(held_out, held_out_target)
     loaded, tokenizer = load(model)
-    chosen = [strategy_named(name.strip(), gate_rate, freeze, told) for name in strategies.split(",")]
+    chosen = [strategy_named(name.strip(), gate_rate, freeze, role_scores) for name in strategies.split(",")]
     table = compare_pruning(
         folder,
         place(loaded, device),

@@ -56,7 +56,7 @@ def replicate(
     *,
     weights: str | Path | None = None,
     only: Sequence[str] | None = None,
-    told: Callable[[str], object] = log.info,
+    report: Callable[[str], object] = log.info,
 ) -> pd.DataFrame:
     """Train, score, ablate, evaluate, prune, relate and draw, each stage once.
 
@@ -68,7 +68,7 @@ def replicate(
         recipe: Sizes and options; by default Transformer-base.
         weights: Folder for weights and unfinished work; by default the study's name with "-weights".
         only: Stages to run; by default all.
-        told: Called with a line of text at the beginning and end of each stage.
+        report: Called with a line of text at the beginning and end of each stage.
 
     Returns:
         The `seconds` of each finished stage.
@@ -85,7 +85,7 @@ def replicate(
     run = _Replication(Study(folder, work=place), data, recipe or Recipe())
     run.check()
     for name in (name for name in STAGES if name in chosen):
-        run.stage(name, told)
+        run.stage(name, report)
     return run.finished()
 
 
@@ -138,21 +138,21 @@ class _Replication:
             return self.study.load("stages")
         return pd.DataFrame({"seconds": pd.Series(dtype=float)}, index=pd.Index([], name="stage", dtype=object))
 
-    def stage(self, name: str, told: Callable[[str], object]) -> None:
+    def stage(self, name: str, report: Callable[[str], object]) -> None:
         """Run a stage unless it is finished."""
         done = {str(stage): float(seconds) for stage, seconds in self.finished()["seconds"].items()}
         label = f"{STAGES.index(name) + 1} of {len(STAGES)}, {name}"
         if name in done and self.study.has(MAKES[name]):
-            told(f"{label}: kept")
+            report(f"{label}: kept")
             return
         if lacking := [stage for stage in NEEDS.get(name, ()) if stage not in done]:
             raise ValueError(f"stage {name!r} needs {', '.join(lacking)} first; run all stages, or name them too")
-        told(f"{label}: begins")
+        report(f"{label}: begins")
         start = time.monotonic()
         getattr(self, name.replace("-", "_"))()
         done = {stage: sec for stage, sec in done.items() if name not in NEEDS.get(stage, ()) and stage != "draw"}
         self._note(done | {name: time.monotonic() - start})
-        told(f"{label}: done in {(time.monotonic() - start) / 60:.1f} minutes")
+        report(f"{label}: done in {(time.monotonic() - start) / 60:.1f} minutes")
 
     def _note(self, done: dict[str, float]) -> None:
         """Save the finished stages and their seconds."""

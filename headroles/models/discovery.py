@@ -173,7 +173,7 @@ def _projection_behind(
 
 
 def _check_projections(model: PreTrainedModel, calls: list[_ObservedCall]) -> None:
-    """Raise ValueError for attention whose heads are mixed before they reach a projection."""
+    """Raise ValueError for attention that mixes heads before they reach a projection."""
     for module, times in Counter(call.module for call in calls if call.out is None).items():
         if times > 1:
             raise ValueError(

@@ -73,7 +73,7 @@ def resize(module: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def resized(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """Return a subclass whose new models have the shapes and heads that their config records, to load weights."""
+    """Return a subclass that builds models with the shapes and heads that the config records, to load weights."""
 
     class Resized(cls):  # type: ignore[misc, valid-type]
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:

@@ -20,7 +20,7 @@ def submodel(model: PreTrainedModel, name: str) -> PreTrainedModel:
     and a corpus of text instead.
 
     Args:
-        model: A model whose config has sub-configs, such as LLaVA or CLIP.
+        model: A model with sub-configs, such as LLaVA or CLIP.
         name: What the config calls the part ("text", "vision", "audio" ...), or the name of its module.
 
     Returns:

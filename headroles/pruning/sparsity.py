@@ -174,10 +174,10 @@ class _Pruned:
         return table
 
 
-def functions(told: pd.DataFrame) -> pd.DataFrame:
+def functions(roles: pd.DataFrame) -> pd.DataFrame:
     """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families: dict[Any, set[str]] = {head: set() for head in told.index}
-    rows: Any = role_rules.held(told)
+    families: dict[Any, set[str]] = {head: set() for head in roles.index}
+    rows: Any = role_rules.held(roles)
     for row in rows.itertuples():
         families[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
     named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in families.items()]

@@ -103,7 +103,7 @@ class Case:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """A tokenizer whose words are the numbers of the model's tokens."""
+        """A tokenizer with the words 0, 1, ...: the numbers of the model's tokens."""
         from tokenizers import Tokenizer, models, pre_tokenizers
 
         config: Any = self.model.config

@@ -80,7 +80,7 @@ def data(folder):
 def replicated(data, tmp_path_factory):
     """A study whose every stage but the figures is finished, and what was said."""
     study, said = tmp_path_factory.mktemp("replicated") / "study", []
-    replicate(study, data, TINY, only=STAGES[:-1], told=said.append)
+    replicate(study, data, TINY, only=STAGES[:-1], report=said.append)
     return study, said
 
 
@@ -224,7 +224,7 @@ def test_weights_are_beside_the_study_without_what_unfinished_training_needs(rep
 def test_what_is_finished_is_not_done_again(replicated, data):
     study, _ = replicated
     before, said = contents(study.parent), []
-    replicate(study, data, TINY, only=STAGES[:-1], told=said.append)
+    replicate(study, data, TINY, only=STAGES[:-1], report=said.append)
     assert said == [f"{number} of 8, {name}: kept" for number, name in enumerate(STAGES[:-1], 1)]
     assert contents(study.parent) == before
 
@@ -241,7 +241,7 @@ def test_a_table_that_is_gone_is_made_again_and_what_follows_from_it(replicated,
     study, weights = copied(replicated, tmp_path / "study"), replicated[0].with_name("study-weights")
     (study / "ablation-loss-single-zero.parquet").unlink()
     before, said = contents(study), []
-    replicate(study, data, TINY, weights=weights, only=STAGES[:-1], told=said.append)
+    replicate(study, data, TINY, weights=weights, only=STAGES[:-1], report=said.append)
     again = [one.partition(", ")[2].partition(":")[0] for one in said if one.endswith("begins")]
     assert again == ["ablate", "relate"]
     after = contents(study)

@@ -742,8 +742,8 @@ def test_quantised_weights():
 def test_voita_needs_the_interface(name, rules):
     model = zoo.tiny(name)
     message = (
-        f"rules 'voita' need query, key and value of every head, and {families.attention_sites(model)[0].name} attends outside "
-        f"transformers' interface, where they cannot be taken apart; use 'cp' or 'attn'"
+        f"rules 'voita' need query, key and value of every head, and {families.attention_sites(model)[0].name} attends "
+        f"outside transformers' interface, where they cannot be taken apart; use 'cp' or 'attn'"
     )
     refused(message, model, rules)
 
@@ -762,7 +762,7 @@ def test_attention_in_one_piece(rules):
     inputs, before = zoo.inputs(model), traces(model)
     message = (
         "scaled_dot_product_attention attends in one piece, which cannot be taken apart into softmax and products; "
-        "rules need a model whose attention goes through transformers' interface, or rules='gradient'"
+        "rules need a model that calls transformers' attention interface, or rules='gradient'"
     )
     with pytest.raises(ValueError, match=whole(message)):
         relevance(model, inputs, rules)
@@ -775,7 +775,8 @@ def test_a_model_without_attention(rules):
     outside = ", ".join(sorted(families.OUTSIDE))
     message = (
         f"no attention found in MambaForCausalLM ('mamba'): no module called transformers' attention interface, none "
-        f"is of a class known outside it: {outside}; add the class to headroles.models.sites.OUTSIDE if it has attention"
+        f"is of a class known outside it: {outside}; add the class to headroles.models.sites.OUTSIDE if it has "
+        f"attention"
     )
     refused(message, zoo.tiny("mamba"), rules)
 

@@ -353,7 +353,10 @@ def test_labels_are_needed(label, given):
     known = "no, maybe, yes, 0, 1, 2"
     message = f"label {label!r} is not a class of BertForSequenceClassification; known: {known}"
     if label is None:
-        message = "a sentence has no label; give a table with a column of labels (label= names it) that has a label in each row"
+        message = (
+            "a sentence has no label; give a table with a column of labels (label= names it) that has a label in each "
+            "row"
+        )
     refused(classifier(), "bert", Corpus("labels", (Sentence("a b", label=label),)), given, message)
 
 

@@ -922,8 +922,8 @@ def test_a_corpus_without_trees_has_every_score_but_syntax():
 def test_a_tokenizer_of_another_model_is_an_error():
     large = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 70, "<unk>": 0}, "<unk>")))
     message = (
-        f"the tokenizer does not fit the model: {type(large).__name__} has tokens up to 70, BertForMaskedLM has embeddings "
-        f"for 64; load both from one checkpoint"
+        f"the tokenizer does not fit the model: {type(large).__name__} has tokens up to 70, BertForMaskedLM has "
+        f"embeddings for 64; load both from one checkpoint"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.score(zoo.tiny("bert"), large, Corpus("a", (Sentence("a"),)))

@@ -19,7 +19,7 @@ def metric(given: str | Metric | objectives.Objective) -> Metric:
     """Return the metric of a name or of an objective.
 
     Args:
-        given: Name of a metric (`list_metrics`) or of an objective, whose mean is then the metric; a metric, which is
+        given: Name of a metric (`list_metrics`) or of an objective (the metric is then its mean); a metric, which is
             returned as it is; or an objective.
 
     Returns:

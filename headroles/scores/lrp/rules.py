@@ -150,5 +150,5 @@ def fused(func: Rule, *_: Any, **__: Any) -> Any:
     """Refuse fused attention, which cannot be given rules."""
     raise ValueError(
         f"{func.__name__} attends in one piece, which cannot be taken apart into softmax and products; "
-        f"rules need a model whose attention goes through transformers' interface, or rules='gradient'"
+        f"rules need a model that calls transformers' attention interface, or rules='gradient'"
     )
