@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from headroles.scores.accumulator import bounds, counting
 from headroles.scores.objectives import Objective
 from headroles.tables import frame
 from headroles.tables.frame import Kind
-from headroles.tables.study import Study
+from headroles.tables.study import Study, study_at
 
 Array = npt.NDArray[np.float64]
 
@@ -46,6 +46,8 @@ def ablation_curve(
     n_resamples: int = 1000,
     seed: int = 0,
     folder: str | Path | None = None,
+    study: Study | str | Path | None = None,
+    kind: Kind | Literal["each"] | None = None,
 ) -> pd.DataFrame:
     """Measure a metric while the first heads of each order are masked together (Michel et al. 2019, section 4.2).
 
@@ -61,6 +63,9 @@ def ablation_curve(
         n_resamples: Bootstrap resamples of the examples, the same for all orders.
         seed: Seed of the resamples, and of the examples that "resample" draws.
         folder: Where finished batches are kept; an interrupted run continues after them.
+        study: Study or folder that keeps the table as `curves-METRIC[-KIND]`, and its areas as `areas-METRIC[-KIND]`;
+            if it has them, nothing is computed.
+        kind: Kind of the heads in the orders; only names the tables of the study.
 
     Returns:
         A table with a row per order and number of masked heads; `attrs` hold the resampled values for `areas`.
@@ -70,20 +75,65 @@ def ablation_curve(
         - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
         - change, change.low, change.high: difference from the intact model, paired.
     """
-    listed: dict[str, list[Head]] = {
-        name: [(kind, layer, head) for kind, layer, head in order] for name, order in orders.items()
-    }
-    points = [(name, count) for name, order in listed.items() for count in _counts(name, order, steps)]
-    masked = [frozenset(listed[name][:count]) for name, count in points]
+    run = partial(
+        _measure,
+        model,
+        tokenizer,
+        corpus,
+        {name: [(kind, layer, head) for kind, layer, head in order] for name, order in orders.items()},
+        the_metric(metric),
+        steps=steps,
+        replacement=replacement,
+        max_tokens=max_tokens,
+        n_resamples=n_resamples,
+        seed=seed,
+    )
+    if study is None:
+        return run(folder=None if folder is None else Path(folder))
+    given = {"steps": steps, "max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
+    options = given | {"replacement": on_disk(replacement)}
+    kept, name = study_at(study), "-".join([the_metric(metric).name, *([kind] if kind else [])])
+    written = {label: " ".join(map(str, order)) for label, order in run.args[3].items()}
+    key = frame.sign(
+        weights=loading.revision(model),
+        configuration=loading.configuration(model, tokenizer),
+        text=corpus.hash,
+        metric=the_metric(metric),
+        orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
+        options=",".join(f"{option}={value}" for option, value in sorted(options.items())),
+        headroles=version("headroles"),
+    )
+    curve = cache(lambda: run(folder=kept.work / ".sweeps"))  # both tables need it
+    table = kept.keep(f"curves-{name}", key, curve)
+    kept.keep(f"areas-{name}", key, lambda: areas(curve()))
+    return table
+
+
+def _measure(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    orders: Mapping[str, Sequence[Head]],
+    metric: Metric,
+    *,
+    steps: int,
+    replacement: Replacement,
+    max_tokens: int,
+    n_resamples: int,
+    seed: int,
+    folder: Path | None,
+) -> pd.DataFrame:
+    points = [(name, count) for name, order in orders.items() for count in _counts(name, order, steps)]
+    masked = [frozenset(orders[name][:count]) for name, count in points]
     stats = sweep(
         model,
         tokenizer,
         corpus,
         list(dict.fromkeys(filter(None, masked))),
-        the_metric(metric),
+        metric,
         replacement=replacement,
         max_tokens=max_tokens,
-        folder=None if folder is None else Path(folder),
+        folder=folder,
         seed=seed,
     )
     weights = counting(stats.numbers, n_resamples, seed).numpy()
@@ -94,59 +144,12 @@ def ablation_curve(
     low, high = bounds(values[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
     less, more = bounds(changes[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
     table = pd.DataFrame(points, columns=["order", "closed"])
-    table["share"] = [count / len(listed[name]) for name, count in points]
+    table["share"] = [count / len(orders[name]) for name, count in points]
     table = table.assign(value=values[:, 0], low=low, high=high)
     table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
     text = f"{stats.signature}|{frame.sign(resamples=n_resamples, seed=seed)}"
     table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
     return table
-
-
-def curves_in(
-    study: Study,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    orders: Mapping[str, Sequence[Head]],
-    *,
-    metric: str = "agreement",
-    kind: Kind | Literal["each"] | None = None,
-    **options: Any,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measure ablation curves and their areas in a study, or load the tables if the study has them.
-
-    Args:
-        study: Where `curves-METRIC[-KIND]` and `areas-METRIC[-KIND]` are kept.
-        model: A Hugging Face model.
-        tokenizer: Its tokenizer.
-        corpus: The corpus on which the metric is measured.
-        orders: Name -> heads, the first masked first.
-        metric: Name of a metric or objective.
-        kind: Kind of the heads in the orders; only names the tables.
-        **options: Further options of `ablation_curve`.
-
-    Returns:
-        The table of `ablation_curve`, and that of `areas`.
-    """
-    name = "-".join([metric, *([kind] if kind else [])])
-    written = {label: " ".join(map(str, order)) for label, order in orders.items()}
-    shown = options | {"replacement": on_disk(options["replacement"])} if "replacement" in options else options
-    key = frame.sign(
-        weights=loading.revision(model),
-        configuration=loading.configuration(model, tokenizer),
-        text=corpus.hash,
-        metric=the_metric(metric),
-        orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
-        options=",".join(f"{option}={value}" for option, value in sorted(shown.items())),
-        headroles=version("headroles"),
-    )
-
-    @cache  # both tables need it
-    def curve() -> pd.DataFrame:
-        return ablation_curve(model, tokenizer, corpus, orders, metric=metric, folder=study.work / ".sweeps", **options)
-
-    table = study.keep(f"curves-{name}", key, curve)
-    return table, study.keep(f"areas-{name}", key, lambda: areas(curve()))
 
 
 def orders(
@@ -272,7 +275,7 @@ class _Draws:
         return self
 
 
-def _counts(name: str, order: list[Head], steps: int) -> list[int]:
+def _counts(name: str, order: Sequence[Head], steps: int) -> list[int]:
     if steps < 1 or len(set(order)) < len(order) or not order:
         raise ValueError(
             f"order {name!r} of {len(order)} heads cannot be masked in {steps} steps; "

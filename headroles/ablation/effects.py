@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from headroles.models.heads import head_index
 from headroles.models.masking import Head
 from headroles.scores.accumulator import rounded
 from headroles.tables import frame
-from headroles.tables.study import Study
+from headroles.tables.study import Study, study_at
 
 KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
 
@@ -44,6 +44,7 @@ def ablate(
     n_resamples: int = 1000,
     seed: int = 0,
     folder: str | Path | None = None,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Ablate every head and measure the change of a metric (Michel et al. 2019, section 3).
 
@@ -63,6 +64,10 @@ def ablate(
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples, and of the examples that "resample" and `early` draw.
         folder: Where finished batches are kept; an interrupted run continues after them.
+        study: Study or folder that keeps the table `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind
+            it, `examples-...`; if it has them, nothing is computed. For the unit "all_but_one" it also keeps
+            `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). File names have the words of
+            `on_disk`. Finished batches are kept in its folder of unfinished work.
 
     Returns:
         A table with a row per head. The column name c is `ablation[metric]`; unit, replacement and "early" follow the
@@ -82,6 +87,11 @@ def ablate(
     """
     ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, seed)
     place = None if folder is None else Path(folder)
+    if study is not None:
+        kept = study_at(study)
+        unfinished = kept.work / ".sweeps"
+        run = partial(ablation.run, max_tokens=max_tokens, heads_per_batch=heads_per_batch, folder=unfinished)
+        return _kept(ablation, kept, run, n_resamples)
     stats = ablation.run(max_tokens=max_tokens, heads_per_batch=heads_per_batch, folder=place)
     return ablation.effects(stats, n_resamples)
 
@@ -134,70 +144,33 @@ def ablate_sets(
     return table
 
 
-def closed_in(
-    study: Study,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    *,
-    metric: str = "loss",
-    unit: Unit = "head",
-    replacement: Replacement = "zero",
-    early: bool = False,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    **options: Any,
-) -> pd.DataFrame:
-    """Ablate every head in a study, or load the table if the study has it.
-
-    The study keeps `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind it, `examples-...`. For the
-    unit "all_but_one" it also keeps `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). File names
-    have the words of `on_disk`. An interrupted run continues after its last finished batch.
-
-    Args:
-        study: Where the tables are kept.
-        model: A Hugging Face model.
-        tokenizer: Its tokenizer.
-        corpus: The corpus on which the metric is measured.
-        metric: Name of a metric or objective.
-        unit: What is masked for each head, as in `ablate`.
-        replacement: What replaces the output of a masked head, as in `ablate`.
-        early: Stop measuring a head once its result is clear, as in `ablate`.
-        n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples, and of the examples that are drawn.
-        **options: Further options of `sweep` (`max_tokens`, `heads_per_batch`).
-
-    Returns:
-        The table of `ablate`.
-    """
-    ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, seed)
-    filled = f"{metric}-{on_disk(replacement)}"
-    name = f"{metric}-{on_disk(unit)}-{on_disk(replacement)}{'-early' if early else ''}"
+def _kept(ablation: AblationSweep, study: Study, run: Callable[[], ExampleStats], n_resamples: int) -> pd.DataFrame:
+    """Return the table of an ablation from a study, which computes and keeps what it does not have."""
+    metric, unit, replacement = ablation.metric.name, on_disk(ablation.unit), on_disk(ablation.replacement)
+    name = f"{metric}-{unit}-{replacement}{'-early' if ablation.early else ''}"
     key = frame.sign(
-        weights=loading.revision(model),
-        configuration=loading.configuration(model, tokenizer),
-        text=corpus.hash,
+        weights=loading.revision(ablation.model),
+        configuration=loading.configuration(ablation.model, ablation.tokenizer),
+        text=ablation.corpus.hash,
         metric=ablation.metric,
-        seed=seed if early or replacement == "resample" else None,
+        seed=ablation.seed if ablation.early or ablation.replacement == "resample" else None,
         headroles=version("headroles"),
     )
 
     @cache  # several tables need them
     def stats() -> ExampleStats:
-        run = {"folder": study.work / ".sweeps"} | options
-        table = study.keep(f"examples-{name}", key, lambda: ablation.run(**run).table())
-        return ExampleStats.of(table, ablation.metric)
+        return ExampleStats.of(study.keep(f"examples-{name}", key, lambda: run().table()), ablation.metric)
 
     def keep(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        return study.keep(name, f"{key}|resamples:{n_resamples}|seed:{seed}", compute)
+        return study.keep(name, f"{key}|resamples:{n_resamples}|seed:{ablation.seed}", compute)
 
     def best_heads(*, halves: bool = False) -> pd.DataFrame:
-        return best(stats(), head_index(model), halves=halves, n_resamples=n_resamples, seed=seed)
+        return best(stats(), head_index(ablation.model), halves=halves, n_resamples=n_resamples, seed=ablation.seed)
 
-    if unit == "all_but_one" and not early:
-        keep(f"best-{filled}", best_heads)
+    if ablation.unit == "all_but_one" and not ablation.early:
+        keep(f"best-{metric}-{replacement}", best_heads)
         if len(stats().numbers) > 1:
-            keep(f"best-{filled}-halves", lambda: best_heads(halves=True))
+            keep(f"best-{metric}-{replacement}-halves", lambda: best_heads(halves=True))
     return keep(f"ablation-{name}", lambda: ablation.effects(stats(), n_resamples))
 
 

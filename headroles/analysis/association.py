@@ -1,4 +1,4 @@
-"""Relations: do heads that have a role matter more than others, beyond their layer and kind? (no torch)"""
+"""Relations: do heads with a role matter more than others, beyond their layer and kind? (no torch)."""
 
 from __future__ import annotations
 

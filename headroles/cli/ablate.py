@@ -61,7 +61,7 @@ def compare(
     second = first if held_out is None else read(held_out, held_out_target, limit=limit)
     loaded, tokenizer = opened(model, device)
     chosen: Any = [name.strip() for name in rules.split(",")]
-    found, areas = run(folder, loaded, tokenizer, first, second, rules=chosen, n_resamples=n_resamples)
+    found, areas = run(loaded, tokenizer, first, second, rules=chosen, n_resamples=n_resamples, study=folder)
     show_table(found, "rank correlation with ablating one head, over all heads and within layers")
     show_table(areas, "mean height of the curve when the least relevant heads are ablated cumulatively")
     list_figures(draw(folder), study)
@@ -93,7 +93,7 @@ def ablate(
     dtype: Dtype = None,
 ) -> None:
     """Ablate every head of a model and measure the effects, with intervals and corrected tests."""
-    from headroles.ablation.effects import closed_in
+    from headroles.ablation.effects import ablate as run
     from headroles.ablation.evaluation import worth
     from headroles.ablation.example_stats import ExampleStats
     from headroles.ablation.metrics import metric as the_metric
@@ -104,8 +104,7 @@ def ablate(
     folder = study_of(study, overwrite=overwrite)
     sentences = read(corpus, target, limit=limit)
     loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
-    table = closed_in(
-        folder,
+    table = run(
         loaded,
         tokenizer,
         sentences,
@@ -116,6 +115,7 @@ def ablate(
         n_resamples=n_resamples,
         max_tokens=max_tokens,
         heads_per_batch=heads_per_batch,
+        study=folder,
     )
     kept = folder.load(f"examples-{metric}-{on_disk(unit)}-{on_disk(replacement)}{'-early' if early else ''}")
     show_effects(table, worth(ExampleStats.of(kept, the_metric(metric)), n_resamples=n_resamples), metric)
@@ -156,7 +156,8 @@ def ablation_curve(
     dtype: Dtype = None,
 ) -> None:
     """Ablate heads cumulatively, in the rankings of a study's scores, and measure the remaining performance."""
-    from headroles.ablation.curves import curves_in, order_again, orders
+    from headroles.ablation.curves import ablation_curve as run
+    from headroles.ablation.curves import order_again, orders
     from headroles.data.readers import read
     from headroles.experiments.score_study import draw
 
@@ -170,8 +171,7 @@ def ablation_curve(
             raise ValueError("--again and --kind each do not combine; give one kind at a time")
         scored = read(again, again_target, limit=limit)
         rankings["importance, again"] = order_again(loaded, tokenizer, scored, kind=kind, steps=steps)
-    _, areas = curves_in(
-        folder,
+    run(
         loaded,
         tokenizer,
         sentences,
@@ -181,7 +181,9 @@ def ablation_curve(
         steps=steps,
         replacement=replacement,
         n_resamples=n_resamples,
+        study=folder,
     )
+    areas = folder.load("-".join(["areas", metric, *([kind] if kind else [])]))
     show_table(areas, "mean height of the curve")
     list_figures(draw(folder), study)
 

@@ -90,14 +90,14 @@ def score(
     from headroles.analysis.role_rules import assignable
     from headroles.data.readers import read
     from headroles.data.streaming import StreamingCorpus
-    from headroles.experiments.score_study import balances, draw, measure, tell
+    from headroles.experiments.score_study import assign_roles, balances, draw
+    from headroles.scores import score as run
 
     folder = study_of(study, overwrite=overwrite)
     sentences = StreamingCorpus(corpus, target, limit=limit) if stream else read(corpus, target, limit=limit)
     counted = None if reference is None else read(reference)
     loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
-    measure(
-        folder,
+    run(
         loaded,
         tokenizer,
         sentences,
@@ -106,12 +106,13 @@ def score(
         seed=seed,
         max_tokens=max_tokens,
         reference=counted,
+        study=folder,
     )
     for name, shares in balances(folder).items():
         parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
         say(f"relevance by {name}, shares of the target: {parts}")
     if assignable(folder.load("heads")):
-        show_roles(tell(folder))
+        show_roles(assign_roles(folder))
     list_figures(draw(folder), study)
 
 
@@ -123,11 +124,11 @@ def roles(
     ] = None,
 ) -> None:
     """Assign roles to the heads of a study by its scores, and print the heads that have any."""
-    from headroles.experiments.score_study import tell
+    from headroles.experiments.score_study import assign_roles
     from headroles.tables.study import Study
 
     folder = Study(study)
-    show_roles(tell(folder, thresholds=dict(map(assignment, threshold or []))))
+    show_roles(assign_roles(folder, thresholds=dict(map(assignment, threshold or []))))
     say(f"written: {folder.path('roles')}")
 
 
@@ -185,7 +186,7 @@ def attention_examples(
     folder = study_of(study, overwrite=overwrite)
     sentences = read(corpus, target, limit=limit)
     loaded, tokenizer = opened(model, device)
-    table = run(folder, loaded, tokenizer, sentences, limit=limit)
+    table = run(loaded, tokenizer, sentences, limit=limit, study=folder)
     count = table["sentence"].nunique()
     say(f"attention of {len(table) // count} heads on {count} sentences is in {folder.path('attention')}")
 

@@ -79,7 +79,6 @@ def prune(
     chosen = strategy_named(strategy, gate_rate, freeze, role_scores)
     whole = place(loaded, device)
     table = sparsity_sweep(
-        folder,
         whole,
         tokenizer,
         learnt,
@@ -91,6 +90,7 @@ def prune(
         scored=roles_on,
         seed=seed,
         tune=tune,
+        study=folder,
     )
     _show_sizes(evaluate(whole, tokenizer, measured, [metric]), table, f"{strategy}: {metric} on {held_out.name}")
     list_figures(draw(folder), study)
@@ -154,7 +154,6 @@ def compare_pruning(
     loaded, tokenizer = load(model)
     chosen = [strategy_named(name.strip(), gate_rate, freeze, role_scores) for name in strategies.split(",")]
     table = compare_pruning(
-        folder,
         place(loaded, device),
         tokenizer,
         learnt,
@@ -166,6 +165,7 @@ def compare_pruning(
         metric=metric,
         scored=scored,
         tune={**tune, "save_strategy": "no"},
+        study=folder,
     )
     names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
     shown = table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"]).set_index(pd.Index(names, name="choice"))
@@ -259,7 +259,7 @@ def dynamics(
 
     folder = study_of(study, overwrite=overwrite)
     scored, measured = read(corpus, target), read(held_out, held_out_target, limit=limit)
-    _, order = run(folder, training, scored, measured, metric=metric, steps=steps)
+    _, order = run(training, scored, measured, study=folder, metric=metric, steps=steps)
     show_table(order.set_index("epoch"), "the ranking of heads, and roles, at each checkpoint")
     list_figures(draw(folder), study)
 

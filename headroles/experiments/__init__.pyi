@@ -4,5 +4,6 @@ from .compare_scores import compare as compare
 from .preparation import prepare as prepare
 from .preparation import prepared as prepared
 from .replication import replicate as replicate
-from .score_study import measure as measure
+from .score_study import assign_roles as assign_roles
+from .score_study import draw as draw
 from .training_dynamics import dynamics as dynamics

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.data.corpus import Corpus
-from headroles.experiments.score_study import measure
 from headroles.tables import frame
 from headroles.tables.io import save_table
-from headroles.tables.study import Study
+from headroles.tables.study import Study, study_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,7 +27,6 @@ Array = npt.NDArray[np.floating[Any]]
 
 
 def compare(
-    study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
@@ -37,6 +36,7 @@ def compare(
     seeds: int = 10,
     max_tokens: int = 1024,
     n_resamples: int = 1000,
+    study: Study | str | Path | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare relevance by each rule set with importance, confidence and chance.
 
@@ -46,7 +46,6 @@ def compare(
     the mean heights of the curves. Voita's rules, and they alone, explain the sum of all steps in one pass.
 
     Args:
-        study: Study in which the tables are kept.
         model: Model with the heads.
         tokenizer: Its tokenizer.
         corpus: Corpus on which heads are scored.
@@ -55,32 +54,33 @@ def compare(
         seeds: Number of random rankings.
         max_tokens: Largest number of tokens in a batch, padding included; four times as many for the curves.
         n_resamples: Number of bootstrap resamples.
+        study: Study or folder that keeps the tables.
 
     Returns:
         The tables `agreement` and `areas`.
     """
     from headroles.ablation.curves import ablation_curve, areas, orders
     from headroles.models import loading
+    from headroles.scores import score
 
-    table = measure(
-        study, model, tokenizer, corpus, _scores(rules, model), max_tokens=max_tokens, n_resamples=n_resamples
-    )
+    kept, scores = study_at(study), _scores(rules, model)
+    table = score(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=kept)
     names = [name for name in map(str, table) if _is_candidate(name)]
     correlations = agreement(table, names, ABLATION)
     rankings = orders(table, [*names, ABLATION], seeds=seeds)
     scored = frame.holding(scores=frame.provenance(table, names[0]))
-    options = frame.sign(
+    shown = frame.sign(
         text=held_out.hash, rules=",".join(rules), seeds=seeds, resamples=n_resamples, headroles=version("headroles")
     )
-    key = f"{frame.sign(weights=loading.revision(model))}|{scored}|{options}"
+    key = f"{frame.sign(weights=loading.revision(model))}|{scored}|{shown}"
 
     @cache  # for both tables
     def curves() -> pd.DataFrame:
         return ablation_curve(model, tokenizer, held_out, rankings, n_resamples=n_resamples, max_tokens=4 * max_tokens)
 
-    study.keep("curves", key, curves)
-    heights = study.keep("areas", key, lambda: areas(curves()))
-    save_table(correlations, study.path("agreement"))
+    kept.keep("curves", key, curves)
+    heights = kept.keep("areas", key, lambda: areas(curves()))
+    save_table(correlations, kept.path("agreement"))
     return correlations, heights
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from headroles.data import synthetic
-from headroles.experiments.score_study import draw, measure, tell
+from headroles.experiments.score_study import assign_roles, draw
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = Fal
     Raises:
         OSError: If MiniLM is neither installed nor available from its hub.
     """  # noqa: DOC502
+    from headroles.scores import score
+
     study = Study(folder, overwrite=overwrite)
     study.check_writable()
     model, tokenizer = _translator() if translation else minilm()
-    measure(study, model, tokenizer, synthetic.synthetic_corpus(SENTENCES, translated=translation))
-    return tell(study), draw(study)
+    score(model, tokenizer, synthetic.synthetic_corpus(SENTENCES, translated=translation), study=study)
+    return assign_roles(study), draw(study)
 
 
 def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.effects import closed_in
+from headroles.ablation.effects import ablate
 from headroles.ablation.evaluation import evaluate
 from headroles.experiments import score_study
 from headroles.experiments.preparation import Prepared
@@ -22,7 +22,7 @@ from headroles.experiments.relate_study import relate_study
 from headroles.models import loading
 from headroles.pruning.l0 import L0
 from headroles.pruning.sparsity import sparsity_sweep
-from headroles.scores import Relevance
+from headroles.scores import Relevance, score
 from headroles.scores.runner import DEFAULT
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -171,8 +171,7 @@ class _Replication:
 
     def score(self) -> None:
         """Compute scores, relevance and roles on the sentences with trees; rarity by the training data."""
-        score_study.measure(
-            self.study,
+        score(
             self.model,
             self.tokenizer,
             self.data.parsed,
@@ -180,13 +179,14 @@ class _Replication:
             reference=self.data.train,
             max_tokens=batch_tokens(),
             n_resamples=self.recipe.n_resamples,
+            study=self.study,
         )
-        score_study.tell(self.study)
+        score_study.assign_roles(self.study)
 
     def ablate(self) -> None:
         """Ablate every head alone and measure the loss on dev."""
         parts, n_resamples = (self.model, self.tokenizer, self.data.dev), self.recipe.n_resamples
-        closed_in(self.study, *parts, metric="loss", max_tokens=batch_tokens(), n_resamples=n_resamples)
+        ablate(*parts, metric="loss", max_tokens=batch_tokens(), n_resamples=n_resamples, study=self.study)
 
     def evaluate(self) -> None:
         """Measure loss, BLEU and chrF on test, and on the other domain."""
@@ -215,7 +215,6 @@ class _Replication:
 
     def _prune(self, strategy: L0, keep: Sequence[float], kinds: list[Kind] | None) -> None:
         sparsity_sweep(
-            self.study,
             self.model,
             self.tokenizer,
             self.recipe.tuned_on(self.data),
@@ -230,6 +229,7 @@ class _Replication:
             n_resamples=self.recipe.n_resamples,
             max_tokens=batch_tokens(),
             seed=self.recipe.seed,
+            study=self.study,
         )
         _drop_checkpoints(self.study.work / ".trials")
 

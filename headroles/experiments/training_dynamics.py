@@ -18,11 +18,10 @@ from headroles.models import loading
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.io import save_table
-from headroles.tables.study import Study
+from headroles.tables.study import Study, study_at
 
 
 def dynamics(
-    study: Study,
     training: str | Path,
     corpus: Corpus,
     held_out: Corpus,
@@ -30,19 +29,20 @@ def dynamics(
     metric: str = "loss",
     steps: int = 10,
     n_resamples: int = 1000,
+    study: Study | str | Path | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Ablate and score heads at each checkpoint of a training (Michel et al. 2019, section 6, Fig. 5).
 
     The tables are kept in the study; finished checkpoints are not measured again.
 
     Args:
-        study: Study in which the tables are kept.
         training: Folder of `hr.train`, with checkpoints.
         corpus: Corpus on which importance and roles are computed.
         held_out: Corpus on which ablated models are evaluated.
         metric: Metric of the curves.
         steps: Number of steps in which all heads are ablated.
         n_resamples: Number of bootstrap resamples.
+        study: Study or folder that keeps the tables.
 
     Returns:
         `dynamics-curves`, a row per checkpoint and number of ablated heads, the least important first: `epoch`, `step`,
@@ -56,10 +56,11 @@ def dynamics(
     """  # noqa: DOC502
     places = checkpoints(training)
     last = loading.revision(loading.alone(places[-1][2]))
-    outdated = study.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
+    kept = study_at(study)
+    outdated = kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []
     for epoch, step, place in places:
-        part, table = _measured(study, place, step, corpus, held_out, metric, steps, n_resamples)
+        part, table = _measured(kept, place, step, corpus, held_out, metric, steps, n_resamples)
         parts.append(part.assign(epoch=epoch, step=step))
         tables.append(table)
     curves = pd.concat(parts, ignore_index=True)
@@ -69,10 +70,10 @@ def dynamics(
         {"epoch": epoch, "step": step} | _settled(table, tables[-1])
         for (epoch, step, _), table in zip(places, tables, strict=True)
     )
-    study.remove(outdated)
+    kept.remove(outdated)
     for name, table in (("dynamics-curves", curves), ("dynamics-order", order)):
         table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), parts[-1].attrs["signatures"]["value"])
-        save_table(table, study.path(name))
+        save_table(table, kept.path(name))
     return curves, order
 
 

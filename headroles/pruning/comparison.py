@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from headroles.pruning.selection import Strategy, closed_first, counted, prune, 
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
-from headroles.tables.study import Study
+from headroles.tables.study import Study, study_at
 from headroles.training.trainer import train
 
 STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
@@ -34,7 +35,6 @@ WHOLE = "all heads"
 
 
 def compare_pruning(
-    study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
@@ -48,6 +48,7 @@ def compare_pruning(
     scored: int = 1000,
     tune: Mapping[str, Any] | None = None,
     n_resamples: int = 1000,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Compare pruning strategies without retraining (Michel et al. 2019) and with it (Budhraja et al. 2020).
 
@@ -57,7 +58,6 @@ def compare_pruning(
     are not repeated.
 
     Args:
-        study: Where the tables `contest`, `contest-seeds` (each seed) and `contest-heads` (which heads stay) are kept.
         model: A Hugging Face model, which is not changed.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are selected and copies are trained.
@@ -70,6 +70,8 @@ def compare_pruning(
         scored: Number of examples in the sample on which heads are ranked.
         tune: Options of `train`, the same for all; gates are learned without label smoothing.
         n_resamples: Bootstrap resamples of the examples.
+        study: Study or folder that keeps the tables `contest`, `contest-seeds` (each seed) and `contest-heads` (which
+            heads stay), and finished runs.
 
     Returns:
         A table with a row per strategy, number of heads and retraining.
@@ -88,8 +90,9 @@ def compare_pruning(
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
     key = recipe(model, corpus, kinds, dict(tune or {}), scored=scored)
-    outdated = study.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
-    work = _Work(study, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
+    kept = study_at(study)
+    outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
+    work = _Work(kept, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
     size = len(work.among)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
     runs: list[_Run] = []
@@ -109,11 +112,11 @@ def compare_pruning(
             for run, draw in zip(runs, draws, strict=True)
         ]
     )
-    study.remove(outdated)
-    save_table(signed(by_seed, work.recipe, work.trials.signature), study.path("contest-seeds"))
-    save_table(_survivors(work, runs), study.path("contest-heads"))
+    kept.remove(outdated)
+    save_table(signed(by_seed, work.recipe, work.trials.signature), kept.path("contest-seeds"))
+    save_table(_survivors(work, runs), kept.path("contest-heads"))
     table = signed(_summary(by_seed, draws), work.recipe, work.trials.signature, f"resamples:{n_resamples}")
-    save_table(table, study.path("contest"))
+    save_table(table, kept.path("contest"))
     return table
 
 

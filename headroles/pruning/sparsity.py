@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,12 +25,11 @@ from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import load_table, save_table
-from headroles.tables.study import Study
+from headroles.tables.study import Study, study_at
 from headroles.training.trainer import train
 
 
 def sparsity_sweep(
-    study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
@@ -45,14 +45,13 @@ def sparsity_sweep(
     tune: Mapping[str, Any] | None = None,
     n_resamples: int = 1000,
     max_tokens: int = 4096,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Prune copies of a model to several numbers of heads (Voita et al. 2019, Figs. 7 to 10).
 
     Heads removed by a ranking are followed by training of the remaining model. Finished sizes are not run again.
 
     Args:
-        study: Where the tables are kept: `sizes-STRATEGY[-KINDS]`, the returned one; `survival-...`, a column per size;
-            with learned gates `gates-...`, their history; and with `scored` `roles-...-HEADS` and `functions-...`.
         model: A Hugging Face model, which is not changed.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are selected and copies are trained.
@@ -67,6 +66,9 @@ def sparsity_sweep(
         tune: Options of `train`.
         n_resamples: Bootstrap resamples of the examples.
         max_tokens: Tokens in one forward pass when the metric and scores are measured.
+        study: Study or folder that keeps the tables: `sizes-STRATEGY[-KINDS]`, the returned one; `survival-...`, a
+            column per size; with learned gates `gates-...`, their history; and with `scored` `roles-...-HEADS` and
+            `functions-...`.
 
     Returns:
         A table with a row per size; the first row is the control, the whole model after the same training.
@@ -80,23 +82,24 @@ def sparsity_sweep(
     name = "-".join([chosen.name, *(kinds or ())])
     measured, size = the_metric(metric), len(among(model, kinds))
     work = recipe(model, corpus, kinds, options, strategy=chosen)
-    study.remove(study.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))
-    trials = Trials(study, tokenizer, held_out, measured, work, max_tokens=max_tokens)
+    kept = study_at(study)
+    kept.remove(kept.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))
+    trials = Trials(kept, tokenizer, held_out, measured, work, max_tokens=max_tokens)
     counts = {counted(number, size) for number in keep}
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
         pruned = _Pruned(model, tokenizer, corpus, chosen, kinds, count, size, trials, options, seed)
         statistics.append(trials.run((count,), pruned.model))
-        tables.append(pruned.survival(study))
+        tables.append(pruned.survival(kept))
         if scored is not None:
-            families.append(functions(pruned.roles(study, scored, reference)).assign(heads=count))
+            families.append(functions(pruned.roles(kept, scored, reference)).assign(heads=count))
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    save_table(table, study.path(f"survival-{name}"))
+    save_table(table, kept.path(f"survival-{name}"))
     if families:
         parts = pd.concat(families, ignore_index=True)
-        save_table(signed(parts, work, f"scored:{scored.hash if scored else None}"), study.path(f"functions-{name}"))
+        save_table(signed(parts, work, f"scored:{scored.hash if scored else None}"), kept.path(f"functions-{name}"))
     sizes = signed(_table(measured, statistics, tables, n_resamples), work, trials.signature)
-    save_table(sizes, study.path(f"sizes-{name}"))
+    save_table(sizes, kept.path(f"sizes-{name}"))
     return sizes
 
 

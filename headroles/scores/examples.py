@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,30 +18,30 @@ from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.sites import Site
 from headroles.tables import frame
-from headroles.tables.study import Study
+from headroles.tables.study import Study, study_at
 
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
 
 
 def attention_examples(
-    study: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     *,
     limit: int = 3,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Keep the attention of all heads on a few sentences in a study, as table `attention`.
+    """Return the attention of all heads on a few sentences.
 
     A decoder is teacher-forced on the corpus's targets, without any on the model's own greedy output. Corpora and
     tokenizers are checked as by `headroles.score`.
 
     Args:
-        study: the study that keeps the table.
         model: the model.
         tokenizer: tokenizer of the model.
         corpus: the sentences.
         limit: number of sentences, from the start of the corpus.
+        study: study or folder that keeps the table, as `attention`.
 
     Returns:
         One row per head and sentence: `kind`, `layer`, `head`; `sentence`, its number in the corpus from 0; `text` and
@@ -59,7 +60,7 @@ def attention_examples(
         text=sentences.hash,
         headroles=version("headroles"),
     )
-    return study.keep("attention", key, lambda: _table(model, tokenizer, sentences))
+    return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
 
 
 def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -27,10 +28,12 @@ from headroles.scores.base import SELF, Measure, Score, named
 from headroles.scores.frequencies import frequencies, uncounted
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
+from headroles.scores.in_study import kept_scores
 from headroles.scores.missing import check_missing
 from headroles.scores.objectives import Name, Objective
 from headroles.tables import frame, kv_groups
 from headroles.tables.frame import Kind
+from headroles.tables.study import Study, study_at
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 
@@ -45,6 +48,7 @@ def score(
     n_resamples: int = 1000,
     seed: int = 0,
     reference: Corpus | None = None,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Compute scores of every attention head of a model on a corpus.
 
@@ -68,6 +72,11 @@ def score(
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
         reference: corpus in which token frequencies are counted; default: `corpus`.
+        study: study or folder that keeps the table as `heads`; if it has it, nothing is computed. It also keeps
+            `offsets`, the distances between heads and dependents, if the corpus has trees (of a stream those of its
+            first part), and `conservation-RULES`, the conservation report on the first 100 sentences, of each relevance
+            score. A decoder without an encoder is also scored on random tokens, each sequence twice in a row (induction
+            and duplicate-token heads), if `scores` are not given.
 
     Returns:
         One row per head, index `(kind, layer, head)`. Each column `c` of a score has bounds `c.low` and `c.high`. The
@@ -80,7 +89,24 @@ def score(
     Example:
         >>> table = hr.score(model, tokenizer, corpus, ["confidence", "position"])
         >>> roles = hr.roles(table)
-    """
+    """  # noqa: DOC502
+    options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
+    if study is None:
+        return _score(model, tokenizer, corpus, scores, **options, reference=reference)
+    return kept_scores(study_at(study), _score, model, tokenizer, corpus, scores, **options, reference=reference)
+
+
+def _score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus | StreamingCorpus,
+    scores: Measure | Iterable[str | Measure] | None,
+    *,
+    max_tokens: int,
+    n_resamples: int,
+    seed: int,
+    reference: Corpus | None = None,
+) -> pd.DataFrame:
     sites = attention_sites(model)
     if not any(site.heads for site in sites):
         raise ValueError(f"{type(model).__name__} has no heads left to measure")

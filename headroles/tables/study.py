@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Study:
         self.folder = Path(folder)
         self.work = self.folder if work is None else Path(work)
         self.overwrite = overwrite
+        self.temporary: tempfile.TemporaryDirectory[str] | None = None  # which lives as long as the study
         if self.folder.exists() and not self.folder.is_dir():
             raise NotADirectoryError(f"{self.folder} is a file; a study is a folder of tables")
 
@@ -184,6 +186,18 @@ class Study:
             )
         log.warning("%s: replacing and removing tables of another %s: %s", self.folder, what, ", ".join(outdated))
         return outdated
+
+
+def study_at(place: Study | str | Path | None) -> Study:
+    """Return a study, that of a folder, or of a temporary folder that is removed with it."""
+    if isinstance(place, Study):
+        return place
+    if place is not None:
+        return Study(place)
+    temporary = tempfile.TemporaryDirectory(prefix="headroles-")
+    study = Study(temporary.name)
+    study.temporary = temporary
+    return study
 
 
 def _of_one_model(first: str, second: str) -> bool:

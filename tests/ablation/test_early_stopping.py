@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headroles.ablation.early_stopping import FIRST, GROWTH, looks, scores, staged, stopped
-from headroles.ablation.effects import ablate, ablate_sets, closed_in
+from headroles.ablation.effects import ablate, ablate_sets
 from headroles.ablation.example_stats import ExampleStats, written
 from headroles.ablation.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perplexity
 from headroles.ablation.significance import best, effects
@@ -600,7 +600,7 @@ def test_sets_of_heads_are_written_in_order():
 
 def kept(study, model=None, text=None, name="gpt2", **options):
     options = {"n_resamples": 20} | options
-    return closed_in(study, model or zoo.tiny(name), tokens_of(name), text or corpus(6), **options)
+    return ablate(model or zoo.tiny(name), tokens_of(name), text or corpus(6), study=study, **options)
 
 
 def broken(model):

@@ -27,7 +27,7 @@ from helpers.traces import NAMES, _traces
 from torch.overrides import TorchFunctionMode
 
 import headroles as hr
-from headroles.ablation.curves import ablation_curve, areas, curves_in, order_again, orders
+from headroles.ablation.curves import ablation_curve, areas, order_again, orders
 from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import METRICS, Of, metric
@@ -547,14 +547,14 @@ def bare(table):
 
 def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, caplog):
     study, (model, *rest) = hr.Study(tmp_path), given("gpt2")
-    first = curves_in(study, model, *rest, closing("gpt2"), **SMALL)
+    first = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
     table = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
     for name, found, expected in zip(("curves", "areas"), first, (table, areas(table)), strict=True):
         pd.testing.assert_frame_equal(found, expected)
         pd.testing.assert_frame_equal(bare(study.load(f"{name}-loss")), bare(expected))
     assert study.names() == ["areas-loss", "curves-loss"]
     with forwards(model, 0):
-        again = curves_in(study, model, *rest, closing("gpt2"), **SMALL)
+        again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
     for found, expected in zip(again, first, strict=True):
         pd.testing.assert_frame_equal(bare(found), bare(expected))
     assert not caplog.messages
@@ -563,10 +563,10 @@ def test_a_study_keeps_curves_and_areas_by_what_they_were_made_from(tmp_path, ca
 @pytest.mark.parametrize("name", ["areas", "curves"])
 def test_a_table_that_was_removed_is_made_of_the_kept_statistics(name, tmp_path):
     study, (model, *rest) = hr.Study(tmp_path), given("gpt2")
-    first = curves_in(study, model, *rest, closing("gpt2"), **SMALL)
+    first = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
     study.path(f"{name}-loss").unlink()
     with forwards(model, 0):
-        again = curves_in(study, model, *rest, closing("gpt2"), **SMALL)
+        again = ablation_curve(model, *rest, closing("gpt2"), study=study, **SMALL)
     for found, expected in zip(again, first, strict=True):
         pd.testing.assert_frame_equal(bare(found), bare(expected))
     assert study.names() == ["areas-loss", "curves-loss"]
@@ -590,11 +590,11 @@ def test_curves_of_something_else_are_computed_anew(what, tmp_path, caplog):
     study = hr.Study(tmp_path, overwrite=True)
     names = ("model", "tokenizer", "corpus")
     first = dict(zip(names, given("gpt2"), strict=True)) | {"orders": closing("gpt2")} | SMALL
-    curves_in(study, **first)
+    ablation_curve(study=study, **first)
     make, runs = ELSE[what]
     other = first | make()
     with forwards(other["model"]) as seen:
-        table, area = curves_in(study, **other)
+        table, area = ablation_curve(study=study, **other)
     assert bool(seen[0]) == runs
     expected = ablation_curve(**other)
     pd.testing.assert_frame_equal(bare(table), bare(expected))
@@ -607,9 +607,9 @@ def test_curves_of_something_else_are_computed_anew(what, tmp_path, caplog):
 def test_curves_of_what_a_model_may_write_less_of_are_computed_anew(tmp_path):
     study, (model, *rest) = hr.Study(tmp_path), given("marian", "bleu")
     options = SMALL | {"metric": "bleu"}
-    first, _ = curves_in(study, model, *rest, closing("marian"), **options)
+    first, _ = ablation_curve(model, *rest, closing("marian"), study=study, **options)
     model.generation_config.max_new_tokens = 2
-    found, _ = curves_in(study, model, *rest, closing("marian"), **options)
+    found, _ = ablation_curve(model, *rest, closing("marian"), study=study, **options)
     expected = ablation_curve(model, *rest, closing("marian"), **options)
     assert not np.allclose(expected["value"], first["value"])
     np.testing.assert_allclose(found["value"], expected["value"])
@@ -618,7 +618,7 @@ def test_curves_of_what_a_model_may_write_less_of_are_computed_anew(tmp_path):
 def test_metrics_and_kinds_have_tables_of_their_own(tmp_path):
     study, options = hr.Study(tmp_path), {"steps": 1, "n_resamples": 0}
     for one, kind in (("loss", None), ("loss", "dec-self"), ("top", None)):
-        curves_in(study, *given("gpt2"), closing("gpt2"), metric=one, kind=kind, **options)
+        ablation_curve(*given("gpt2"), closing("gpt2"), metric=one, kind=kind, study=study, **options)
     names = ["loss", "loss-dec-self", "top"]
     assert study.names() == [f"{what}-{name}" for what in ("areas", "curves") for name in names]
 
@@ -657,7 +657,7 @@ def test_an_unknown_metric_is_told_the_known_ones_before_anything_is_run(tmp_pat
     for run_it in (
         lambda: metric("nonsense"),
         lambda: ablation_curve(model, *rest, closing("gpt2"), metric="nonsense"),
-        lambda: curves_in(hr.Study(tmp_path), model, *rest, closing("gpt2"), metric="nonsense"),
+        lambda: ablation_curve(model, *rest, closing("gpt2"), metric="nonsense", study=hr.Study(tmp_path)),
         lambda: ablate(model, *rest, metric="nonsense"),
     ):
         with forwards(model, 0), pytest.raises(ValueError, match=whole(UNKNOWN)):

@@ -171,8 +171,8 @@ def test_it_prints_every_head_that_has_a_role(scored):
 
 def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     before = _contents(study)
-    monkeypatch.setattr(hr.scores, "score", lambda *_, **__: pytest.fail("scored again"))
-    monkeypatch.setattr("headroles.data.readers.offsets", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr("headroles.scores.runner._score", lambda *_, **__: pytest.fail("scored again"))
+    monkeypatch.setattr("headroles.scores.in_study.offsets", lambda *_: pytest.fail("counted again"))
     again = run("score", model, trees, "--study", study, *FEW)
     assert again.code == 0
     after = _contents(study)

@@ -74,8 +74,8 @@ def own(folder: Path, tmp_path: Path) -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study with its tables."""
     study = hr.Study(tmp_path_factory.mktemp("made"))
-    score_study.measure(study, planted.model(), planted.tokenizer(), planted.corpus()[:40], n_resamples=5)
-    score_study.tell(study)
+    hr.score(planted.model(), planted.tokenizer(), planted.corpus()[:40], n_resamples=5, study=study)
+    score_study.assign_roles(study)
     return study.folder
 
 
@@ -311,7 +311,7 @@ def test_weights_that_are_not_finite(value, tmp_path):
         score(corpus(ONE), model=spoilt)
     study = hr.Study(tmp_path / "study")
     with pytest.raises(ValueError, match=whole(message)):
-        score_study.measure(study, spoilt, planted.tokenizer(), corpus(ONE))
+        hr.score(spoilt, planted.tokenizer(), corpus(ONE), study=study)
     assert study.names() == []
 
 
@@ -603,13 +603,13 @@ def test_a_study_that_is_a_file(tmp_path, folder):
 
 def test_a_study_where_nothing_can_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("kept")
-    monkeypatch.setattr(hr.scores, "score", lambda *_, **__: pytest.fail("scored before it was found out"))
+    monkeypatch.setattr("headroles.scores.runner._score", lambda *_, **__: pytest.fail("scored before"))
     faults = {tmp_path / "file" / "study": "Not a directory", Path("/proc/study"): "No such file or directory"}
     for path, reason in faults.items():
         if path.parent.exists():
             message = f"cannot write into study folder {path}: {reason}; name another"
             with pytest.raises(OSError, match=whole(message)):
-                score_study.measure(hr.Study(path), planted.model(), planted.tokenizer(), corpus(ONE))
+                hr.score(planted.model(), planted.tokenizer(), corpus(ONE), study=hr.Study(path))
     assert (tmp_path / "file").read_text() == "kept"
 
 
@@ -617,7 +617,7 @@ def test_a_study_without_tables(tmp_path):
     study = hr.Study(tmp_path / "none")
     scores = f"no score table in {study.folder}; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(scores)):
-        score_study.tell(study)
+        score_study.assign_roles(study)
     assert run("roles", study.folder) == line(scores)
     tables = f"no tables in {study.folder}; make them with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(tables)):
@@ -640,7 +640,7 @@ def test_a_table_that_is_none(study):
     reason = _first(pa.ArrowInvalid, lambda: pq.read_table(pa.BufferReader(path.read_bytes())))
     message = f"{path} is not a table of headroles: {reason}"
     with pytest.raises(ValueError, match=whole(f"{message}; remove the file to compute it again")):
-        score_study.measure(hr.Study(study), planted.model(), planted.tokenizer(), corpus(ONE))
+        hr.score(planted.model(), planted.tokenizer(), corpus(ONE), study=hr.Study(study))
     assert run("roles", study) == run("plot", study) == line(message)
     assert _contents(study) | {"roles.parquet": other, "heads.parquet": b"junk"} == _contents(study)
 

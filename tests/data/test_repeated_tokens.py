@@ -10,7 +10,6 @@ from helpers.letters import corpus, looking, observation, tokens_of, value
 
 import headroles as hr
 from headroles.data.corpus import Tokens
-from headroles.experiments.score_study import measure
 from headroles.models.batching import TokenView, encode
 from headroles.scores.base import Observation
 from headroles.scores.patterns.induction import Duplicate, Induction
@@ -110,7 +109,7 @@ def test_a_study_of_a_decoder_has_them_without_asking_and_one_of_an_encoder_has_
     for name, expected in (("gpt2", True), ("bert", False)):
         model = zoo.tiny(name)
         study = hr.Study(tmp_path / name)
-        table = measure(study, model, tokens_of(model), corpus(3), n_resamples=20)
+        table = hr.score(model, tokens_of(model), corpus(3), n_resamples=20, study=study)
         assert ({*SCORES} <= {*table.columns}) == expected
         if expected:
             assert "corpus:repeated" in frame.provenance(table, "induction")

@@ -351,7 +351,7 @@ def greedy(name: str) -> Any:
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2"])
 def test_attend_keeps_what_attention_gives(tmp_path, name):
     model, tokenizer, sentences = zoo.tiny(name), tokens_of(name), greedy(name)
-    table = hr.attention_examples(Study(tmp_path), model, tokenizer, sentences, limit=3)
+    table = hr.attention_examples(model, tokenizer, sentences, limit=3, study=Study(tmp_path))
     assert list(table.groupby("sentence", sort=False).groups) == [0, 1, 2]
     assert [tuple(head) for head in table[table["sentence"] == 1][frame.LEVELS].to_numpy()] == list(
         hr.models.head_index(model)
@@ -370,15 +370,15 @@ def test_attend_runs_one_forward_for_each_sentence(tmp_path):
     model, seen = zoo.tiny("marian"), []
     hr.attention_sites(model)
     hook = model.base_model.register_forward_hook(lambda *_: seen.append(1))
-    hr.attention_examples(Study(tmp_path), model, tokens_of("marian"), greedy("marian"), limit=2)
-    hr.attention_examples(Study(tmp_path), model, tokens_of("marian"), greedy("marian"), limit=2)  # kept
+    hr.attention_examples(model, tokens_of("marian"), greedy("marian"), limit=2, study=Study(tmp_path))
+    hr.attention_examples(model, tokens_of("marian"), greedy("marian"), limit=2, study=Study(tmp_path))  # kept
     hook.remove()
     assert len(seen) == 2
 
 
 def test_without_translations_the_decoder_reads_its_own_output(tmp_path):
     table = hr.attention_examples(
-        Study(tmp_path), zoo.tiny("marian"), tokens_of("marian"), corpus(2, trees=False, translated=False)
+        zoo.tiny("marian"), tokens_of("marian"), corpus(2, trees=False, translated=False), study=Study(tmp_path)
     )
     assert "|decoder:greedy|" in frame.provenance(table, "weights")
     assert table.loc[table["kind"] == "cross", "queries"].map(len).min() > 0
@@ -389,7 +389,7 @@ def test_without_translations_the_decoder_reads_its_own_output(tmp_path):
 def test_attend_refuses_no_sentences(tmp_path):
     message = "number of sentences out of range: got limit=0; expected 1 or more"
     with pytest.raises(ValueError, match=whole(message)):
-        hr.attention_examples(Study(tmp_path), zoo.tiny("bert"), tokens_of("bert"), greedy("bert"), limit=0)
+        hr.attention_examples(zoo.tiny("bert"), tokens_of("bert"), greedy("bert"), limit=0, study=Study(tmp_path))
 
 
 def test_attention_that_is_not_finite_is_refused(tmp_path):
@@ -401,7 +401,7 @@ def test_attention_that_is_not_finite_is_refused(tmp_path):
         r"bert.encoder.layer.1.attention.self.query.weight\Z"
     )
     with pytest.raises(ValueError, match=message):
-        hr.attention_examples(Study(tmp_path), model, tokens_of("bert"), greedy("bert"))
+        hr.attention_examples(model, tokens_of("bert"), greedy("bert"), study=Study(tmp_path))
 
 
 def test_the_commands_make_a_page_from_a_model(tmp_path):

@@ -226,7 +226,7 @@ def no_training(monkeypatch):
 def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, monkeypatch):
     study, model = Study(tmp_path), learnt()
     asked = {"keep": [6, 0.25], "metric": "accuracy", "tune": TUNE, "scored": films(30, 2)}
-    table = sparsity_sweep(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked)
+    table = sparsity_sweep(model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), study=study, **asked)
     assert table["heads"].tolist() == table["enc-self"].tolist() == [8, 6, 2]
     assert table["change"].tolist() == pytest.approx((table["value"] - table["value"][0]).tolist())
     assert (table["low"] <= table["value"]).all()
@@ -241,13 +241,15 @@ def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, 
     assert told.groupby("heads")["count"].sum().to_dict() == {8: 8, 6: 6, 2: 2}
     assert study.load("gates-l0-6")["step"].min() == 0
     no_training(monkeypatch)
-    assert sparsity_sweep(study, model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), **asked).equals(table)
+    assert sparsity_sweep(model, tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5), study=study, **asked).equals(
+        table
+    )
 
 
 @pytest.mark.slow
 def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
     table = sparsity_sweep(
-        Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE
+        learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE, study=Study(tmp_path)
     )
     model = deepcopy(learnt())
     prune(model, tokenizer(), films(48), "random", keep=2, schedule="prune-tune", folder=tmp_path / "own", tune=TUNE)
@@ -277,7 +279,7 @@ def fought(folder):
         "scored": 16,
         "tune": TUNE,
     }
-    return compare_pruning(Study(folder), learnt(), tokenizer(), films(48), films(40, 1), **asked)
+    return compare_pruning(learnt(), tokenizer(), films(48), films(40, 1), study=Study(folder), **asked)
 
 
 @pytest.mark.slow
@@ -310,7 +312,7 @@ def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
 def test_two_strategies_of_one_name_are_refused(tmp_path):
     two = [hr.L0(), hr.L0(rate=0.5)]
     with pytest.raises(ValueError, match=whole("duplicate strategy 'l0': got l0, l0; expected different names")):
-        compare_pruning(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), strategies=two)
+        compare_pruning(learnt(), tokenizer(), films(48), films(40, 1), strategies=two, study=Study(tmp_path))
 
 
 @pytest.mark.parametrize("keep", [2.5, 9, -1])
@@ -413,7 +415,7 @@ def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_pat
     train(untrained(), tokenizer(), films(60), tmp_path / "trained", epochs=2, rate=1e-3, batch=16)
     study = Study(tmp_path / "study")
     asked = {"metric": "loss", "steps": 2, "n_resamples": 20}
-    curves, settled = hr.dynamics(study, tmp_path / "trained", films(30, 1), films(20, 2), **asked)
+    curves, settled = hr.dynamics(tmp_path / "trained", films(30, 1), films(20, 2), study=study, **asked)
     assert settled["epoch"].tolist() == [1, 2]
     assert curves.groupby("epoch")["closed"].apply(list).tolist() == [[0, 2, 4]] * 2
     assert (curves.loc[curves["closed"] == 0, "kept"] == 1).all()
@@ -425,7 +427,7 @@ def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_pat
     with pytest.raises(
         FileNotFoundError, match=whole(f"no checkpoint in {tmp_path}; headroles train keeps one each epoch")
     ):
-        hr.dynamics(study, tmp_path, films(30, 1), films(20, 2))
+        hr.dynamics(tmp_path, films(30, 1), films(20, 2), study=study)
 
 
 @pytest.fixture(scope="module")

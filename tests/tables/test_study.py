@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from helpers import planted
 
+import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.experiments import score_study
 from headroles.plots import gallery
@@ -170,7 +171,7 @@ class Watching:
     def measure(self, corpus, **options):
         """Measure, and say how many calls of the model that took."""
         before = self.calls
-        score_study.measure(self.study, planted.model(), planted.tokenizer(), corpus, **OPTIONS | options)
+        hr.score(planted.model(), planted.tokenizer(), corpus, study=self.study, **OPTIONS | options)
         return self.calls - before
 
     def written(self):
@@ -222,7 +223,7 @@ def test_a_model_is_measured_anew_with_another_corpus_or_other_weights(study):
 def test_measuring_gives_the_table_of_scores(study):
     import headroles as hr
 
-    measured = score_study.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS)
+    measured = hr.score(planted.model(), planted.tokenizer(), corpus(), study=study, **OPTIONS)
     scored = hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS)
     pd.testing.assert_frame_equal(measured, scored)
     assert measured.attrs["signatures"] == scored.attrs["signatures"]
@@ -232,26 +233,26 @@ def test_measuring_gives_the_table_of_scores(study):
 
 def test_a_corpus_without_trees_has_no_offsets(study):
     bare = Corpus("bare", tuple(Sentence(sentence.text) for sentence in corpus()))
-    score_study.measure(study, planted.model(), planted.tokenizer(), bare, ["confidence"], n_resamples=0)
+    hr.score(planted.model(), planted.tokenizer(), bare, ["confidence"], n_resamples=0, study=study)
     assert study.names() == ["heads"]
 
 
 def test_roles_are_told_and_saved(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
-    score_study.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
-    told = score_study.tell(study)
+    hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)
+    told = score_study.assign_roles(study)
     pd.testing.assert_frame_equal(study.load("roles"), told)
     expected = {head for head, names in planted.PLANTED.items() if "rare" in names}
     assert set(told.index[told["rare"]]) == expected
-    strict = score_study.tell(study, thresholds={"positional": 1.1})
+    strict = score_study.assign_roles(study, thresholds={"positional": 1.1})
     assert not strict["positional[-1]"].any()
     pd.testing.assert_frame_equal(study.load("roles"), strict)
 
 
 def test_the_figures_are_the_files_it_says(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
-    score_study.measure(study, planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference)
-    score_study.tell(study)
+    hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)
+    score_study.assign_roles(study)
     before = os.listdir(study.folder)
     files = score_study.draw(study)
     names = ["heatmap-confidence", "heatmap-position-best", "heatmap-rarity", "dependency-enc-self", "roles-enc-self",
@@ -284,4 +285,4 @@ def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
         score_study.draw(study)
     message = f"no score table in {study.folder}; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
-        score_study.tell(study)
+        score_study.assign_roles(study)

@@ -11,11 +11,10 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.curves import curves_in, orders
-from headroles.ablation.effects import closed_in
+from headroles.ablation.curves import ablation_curve, orders
+from headroles.ablation.effects import ablate
 from headroles.ablation.evaluation import evaluate
 from headroles.data.corpus import Corpus
-from headroles.experiments import score_study
 from headroles.experiments.papers import materials
 from headroles.experiments.papers.materials import Material, token_attention
 from headroles.experiments.papers.tables import Missing
@@ -30,7 +29,7 @@ from headroles.pruning.rankings import ByRoles, Random, RankingContext, among
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.pruning.weight_changes import alike, weight_change
-from headroles.scores import outputs
+from headroles.scores import outputs, score
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
@@ -108,7 +107,7 @@ class Workshop:
 
     def _relevance(self) -> list[Path]:
         study, scores = self._study("relevance"), ["confidence", "importance", "relevance"]
-        score_study.measure(study, self.model, self.tokenizer, self.material.dev, scores, n_resamples=self.n_resamples)
+        score(self.model, self.tokenizer, self.material.dev, scores, n_resamples=self.n_resamples, study=study)
         return [study.path("heads")]
 
     def _functions(self) -> list[Path]:
@@ -116,7 +115,7 @@ class Workshop:
         for name, corpus in (("functions", self._trees()), ("functions-other", self.material.other_trees)):
             if corpus is not None:
                 study, parts = self._study(name), (self.model, self.tokenizer, corpus)
-                score_study.measure(study, *parts, n_resamples=self.n_resamples, reference=self.counted)
+                score(*parts, n_resamples=self.n_resamples, reference=self.counted, study=study)
                 files.append(study.path("heads"))
         return files
 
@@ -152,7 +151,7 @@ class Workshop:
 
     def _ablated(self, name: str, corpus: Corpus, unit: Any) -> Study:
         study, parts = self._study(name), (self.model, self.tokenizer, corpus)
-        closed_in(study, *parts, metric=self.metric, unit=unit, n_resamples=self.n_resamples)
+        ablate(*parts, metric=self.metric, unit=unit, n_resamples=self.n_resamples, study=study)
         return study
 
     def _curves(self) -> list[Path]:
@@ -166,7 +165,7 @@ class Workshop:
         effect = f"{'' if self.metric in SMALLER_IS_BETTER else '-'}ablation[{self.metric}]"
         rankings = orders(scores, ["importance"] if kind else ["importance", effect], kind=kind, seeds=seeds)
         study, parts = self._study("curves"), (self.model, self.tokenizer, self.material.test)
-        curves_in(study, *parts, rankings, metric=self.metric, kind=kind, n_resamples=self.n_resamples)
+        ablation_curve(*parts, rankings, metric=self.metric, kind=kind, n_resamples=self.n_resamples, study=study)
         return [study.path("-".join(["curves", self.metric, *([kind] if kind else [])]))]
 
     def _sizes_encoder(self) -> list[Path]:
@@ -193,7 +192,6 @@ class Workshop:
         study, parts = self._study("pruning"), (self.model, self.tokenizer, self.material.train, self.material.test)
         gates = L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing")
         sparsity_sweep(
-            study,
             *parts,
             gates,
             keep=self.keep,
@@ -202,6 +200,7 @@ class Workshop:
             tune=self.tune,
             metric=self.metric,
             n_resamples=self.n_resamples,
+            study=study,
         )
         return study
 
@@ -240,7 +239,7 @@ class Workshop:
         study, place = self._study("dynamics"), self._hidden("training", "all")
         train(loading.untrained(self.model), self.tokenizer, self.material.train, place, **self.scratch)
         corpora = self.material.trees or self.material.dev, self.material.test
-        dynamics(study, place, *corpora, metric=self.metric, n_resamples=self.n_resamples)
+        dynamics(place, *corpora, metric=self.metric, n_resamples=self.n_resamples, study=study)
         return [study.path("dynamics-curves")]
 
     def _contest(self) -> list[Path]:
@@ -254,7 +253,6 @@ class Workshop:
     def _compared(self, name: str, strategies: Sequence[Any], keep: Sequence[float]) -> list[Path]:
         study, parts = self._study(name), (self.model, self.tokenizer, self.material.train, self.material.test)
         compare_pruning(
-            study,
             *parts,
             strategies=strategies,
             keep=keep,
@@ -262,6 +260,7 @@ class Workshop:
             tune=self.tune,
             metric=self.metric,
             n_resamples=self.n_resamples,
+            study=study,
         )
         return [study.path("contest")]
 

@@ -82,7 +82,7 @@ def prune_arm(
     for seed in range(gate_seeds):
         place = Study(folder.folder / f"gates-{seed}")
         gates = L0(rate=GATES, freeze="decoder")
-        sparsity_sweep(place, loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, **common)
+        sparsity_sweep(loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, study=place, **common)
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
@@ -95,8 +95,8 @@ def prune_arm(
     ]
     for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
         place = Study(folder.folder / name)
-        parts = place, loaded, tokenizer, learnt, data.test
-        compare_pruning(*parts, strategies=strategies, keep=chosen, seeds=seeds, **common)
+        parts = loaded, tokenizer, learnt, data.test
+        compare_pruning(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds, **common)
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}

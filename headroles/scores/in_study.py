@@ -1,0 +1,101 @@
+"""Scores in a study: tables that are loaded if the study has them, computed and kept otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.metadata import version
+
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.data.corpus import RELATIONS, Corpus
+from headroles.data.readers import offsets
+from headroles.data.streaming import StreamingCorpus
+from headroles.data.synthetic import LENGTH, repeated_tokens
+from headroles.models import loading
+from headroles.models.heads import attention_sites
+from headroles.scores.base import Measure, named
+from headroles.scores.gradients.relevance import Relevance
+from headroles.scores.lrp import conservation
+from headroles.tables import frame
+from headroles.tables.study import Study
+
+CHECKED = 100  # sentences of the conservation report
+
+
+def kept_scores(
+    study: Study,
+    score: Callable[..., pd.DataFrame],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus | StreamingCorpus,
+    scores: Measure | Iterable[str | Measure] | None,
+    *,
+    max_tokens: int,
+    n_resamples: int,
+    seed: int,
+    reference: Corpus | None,
+) -> pd.DataFrame:
+    """Return the score table of a study; `score` computes it if it is of another model, corpus or options."""
+    chosen = None if scores is None else named(scores)
+    repeated = _repeated(model, tokenizer) if chosen is None else None
+    key = frame.sign(
+        weights=loading.revision(model),
+        tokenizer=loading.tokens(tokenizer),
+        text=corpus.hash,
+        scores="default" if chosen is None else ",".join(map(repr, chosen)),
+        resamples=n_resamples,
+        seed=seed,
+        reference="self" if reference is None else reference.hash,
+        headroles=version("headroles"),
+        **({} if repeated is None else {"repeated": repeated.hash}),
+    )
+
+    def compute() -> pd.DataFrame:
+        compute_on = partial(score, model, tokenizer, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
+        table = compute_on(corpus, chosen, reference=reference)
+        if repeated is None:
+            return table
+        return frame.join(table, compute_on(repeated, ["induction", "duplicate"]))
+
+    table = study.keep("heads", key, compute)
+    sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
+    for relevance in (measure for measure in chosen or () if isinstance(measure, Relevance)):
+        _keep_conservation(study, key, relevance, model, tokenizer, sample[:CHECKED], max_tokens)
+    if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
+        study.keep("offsets", frame.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(sample))
+    else:
+        study.path("offsets").unlink(missing_ok=True)  # of another corpus
+    return table
+
+
+def _repeated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Corpus | None:
+    """Return sequences of random tokens, each twice in a row, for a decoder without an encoder; else None."""
+    if any(site.kind != "dec-self" for site in attention_sites(model)):
+        return None
+    longest = (loading.positions(tokenizer, model) - 1) // 2
+    return repeated_tokens(tokenizer, length=min(LENGTH, longest, len(tokenizer) // 2))
+
+
+def _keep_conservation(
+    study: Study,
+    key: str,
+    relevance: Relevance,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    max_tokens: int,
+) -> None:
+    def compute() -> pd.DataFrame:
+        return conservation(
+            model,
+            tokenizer,
+            corpus,
+            relevance.rules,
+            epsilon=relevance.epsilon,
+            objective=relevance.objective,
+            max_tokens=max_tokens,
+        )
+
+    study.keep(f"conservation-{relevance.rules}", key, compute)
