@@ -195,6 +195,10 @@ def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.parquet")}
 
 
+def _flag(name: str) -> str:
+    return f"--{name.removeprefix('n_').replace('_', '-')}"
+
+
 def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference = tmp_path / "reference.txt"
     reference.write_text("the a with near .\n")
@@ -203,7 +207,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     assert {*options, "stream", "submodel", "dtype", "overwrite"} == {  # these have tests of their own
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    flags = [part for name, value in options.items() for part in (_flag(name), value)]
     assert run("score", model, trees, *flags).code == 0
     table = load_table(tmp_path / "study" / "heads.parquet")
     assert {column.partition(".")[0] for column in table} == {"confidence", "rarity"}

@@ -320,7 +320,7 @@ def test_sizes_and_the_contest_take_the_numbers_that_pruning_takes(tmp_path, kee
     message = f"keep is a share above 0 and below 1, or a number of heads from 1 to 8; got {keep}"
     for run_all in (sparsity_sweep, compare_pruning):
         with pytest.raises(ValueError, match=whole(message)):
-            run_all(Study(tmp_path), learnt(), tokenizer(), films(48), films(40, 1), keep=[keep])
+            run_all(learnt(), tokenizer(), films(48), films(40, 1), keep=[keep], study=tmp_path)
 
 
 def test_what_did_not_move_did_not_move():

@@ -36,8 +36,8 @@ import sacrebleu  # noqa: E402, F401
 import seaborn  # noqa: E402, F401
 import stanza  # noqa: E402, F401
 import torch  # noqa: E402
+from conftest import SHARED  # noqa: E402
 from helpers import zoo  # noqa: E402
-from helpers.folders import SHARED  # noqa: E402
 from helpers.letters import corpus, tokens_of  # noqa: E402
 from helpers.prunings import learnt  # noqa: E402
 from helpers.trainings import films  # noqa: E402
