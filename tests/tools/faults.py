@@ -256,7 +256,7 @@ COMMANDS = {
     "score": lambda given: ["score", *pairs(given), *HERE],
     "ablate": lambda given: ["ablate", *pairs(given), "--max-tokens", "320", *HERE],
     "prune": lambda given: ["prune", given / "films", given / "train.tsv", "--held-out", given / "dev.tsv", *PRUNE],
-    "shrink": lambda given: ["remove-heads", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
+    "remove-heads": lambda given: ["remove-heads", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
     "parse": parsed,
     "demo": lambda _: ["demo", "--folder", "."],
 }  # fmt: skip
