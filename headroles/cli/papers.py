@@ -33,7 +33,7 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder with train, dev, test, other, trees: .tsv, or .source.txt and .target.txt, .conllu."),
     ] = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Reproduce on toy models, in two minutes.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Reproduce on toy models, in a few minutes.")] = False,
     study: Annotated[
         Path | None, typer.Option(help="Folder for the results; by default the first of --from, or study.")
     ] = None,
