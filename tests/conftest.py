@@ -17,6 +17,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore it too
 
 
+LONGEST = (  # files that take longest begin first, so that no process is left alone with one at the end
+    *("test_papers.py", "test_processes.py", "test_selection.py", "test_replication.py", "test_commands.py"),
+    *("test_trainer.py", "test_notebooks.py", "test_forward_cache_and_curves.py", "test_specialists.py"),
+    *("test_ablation.py", "test_toy_translator.py", "test_readme.py", "test_errors.py", "test_report.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files; tests of one file stay together."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of treebanks and models; a test that asks for it is skipped where it is absent."""

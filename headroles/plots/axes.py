@@ -19,6 +19,13 @@ OUTSIDE: dict[str, Any] = {  # place of a legend: beside the axes
 }
 
 
+def readable(face: Sequence[float]) -> str:
+    """Return the colour of text with the larger contrast on a face (WCAG 2.2, relative luminance)."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in face[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "0.15" if (luminance + 0.05) ** 2 > 1.05 * 0.07 else "white"  # 0.15 has a luminance of 0.02
+
+
 def new_axes(
     shape: Sequence[float], *, cell: float = 0, panels: int = 1, beside: float = 0, tall: float = 0
 ) -> list[Axes]:

@@ -167,7 +167,7 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
         ax.set_xlim(-1.02 if middle == 0 else -0.02, 1.02)
     beside = " adjusted for layer and kind" if log else " within layers"
     marks = [Line2D([], [], color=colours[hue], marker="o", label=hue) for hue in hues]
-    marks += [Line2D([], [], color="0.3", marker="o", linestyle="", label=f"p < {SURE:g}{beside}")]
+    marks += [Line2D([], [], color="0.3", marker="o", linestyle="", label=f"p < {SURE:g}{beside}, uncorrected")]
     marks += [Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="", label=f"p ≥ {SURE:g}")]
     ax.legend(handles=marks, **OUTSIDE)
     sns.despine(ax=ax)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 
 from headroles.analysis.role_rules import held, names
-from headroles.plots.axes import OUTSIDE, TITLES, font, kinds_of, new_axes, of_kind, said
+from headroles.plots.axes import OUTSIDE, TITLES, font, kinds_of, new_axes, of_kind, readable, said
 from headroles.plots.scales import scale
 from headroles.tables.frame import LEVELS, Kind
 from headroles.tables.kv_groups import ends
@@ -185,6 +185,10 @@ def _layers(ax: Axes, grid: pd.DataFrame, kind: Kind, **looks: Any) -> None:
     import seaborn as sns
 
     sns.heatmap(grid, cbar=False, ax=ax, **looks)
+    faces = ax.collections[0].get_facecolor()
+    for note in ax.texts:
+        column, row = map(int, note.get_position())
+        note.set_color(readable(faces[row * grid.shape[1] + column]))
     ax.invert_yaxis()
     ax.tick_params(rotation=0, length=0)
     ax.set(title=TITLES[kind], xlabel="head", ylabel="layer")

@@ -639,3 +639,21 @@ print("torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "\nFalse\n"
+
+
+def _luminance(colour):
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+    return np.dot([0.2126, 0.7152, 0.0722], linear)
+
+
+@pytest.mark.parametrize("name", ["confidence", "ablation[loss]", "ablation[bleu]"])
+def test_numbers_are_readable_on_every_colour(name):
+    values = pd.Series(np.linspace(-1, 1, 96), frame.index({("enc-self", layer): 12 for layer in range(8)}), name=name)
+    ax = plots.heatmap(values.abs() if name == "confidence" else values, annotate=True)
+    ax.figure.canvas.draw()
+    faces = ax.collections[0].get_facecolor()
+    assert len(ax.texts) == 96
+    for note in ax.texts:
+        column, row = map(int, note.get_position())
+        light, dark = sorted((_luminance(faces[12 * row + column]), _luminance(to_rgb(note.get_color()))), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) > 3.8
