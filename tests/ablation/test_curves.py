@@ -331,7 +331,7 @@ OPTIONS = {"rules": RULES, "seeds": 2, "n_resamples": 20}
 def compared(tmp_path_factory):
     """A comparison on a few sentences: its study, and what it returned."""
     study = hr.Study(tmp_path_factory.mktemp("compared"))
-    return study, compare(study, zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], **OPTIONS)
+    return study, compare(zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], study=study, **OPTIONS)
 
 
 def test_a_comparison_keeps_its_tables(compared):
@@ -364,7 +364,7 @@ def test_a_second_comparison_computes_nothing_again(compared):
     study, (found, area) = compared
     names = ("heads", "curves", "areas")
     before = {name: study.path(name).stat().st_mtime_ns for name in names}
-    again = compare(study, zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], **OPTIONS)
+    again = compare(zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], study=study, **OPTIONS)
     assert {name: study.path(name).stat().st_mtime_ns for name in names} == before
     for one, other in zip(again, (found, area), strict=True):
         pd.testing.assert_frame_equal(_bare(one), _bare(other))
@@ -372,7 +372,9 @@ def test_a_second_comparison_computes_nothing_again(compared):
 
 def test_an_encoder_without_a_head_is_compared_by_its_states(tmp_path):
     study, encoder = hr.Study(tmp_path), zoo.tiny("bert").base_model
-    found, area = compare(study, encoder, tokens_of("bert"), corpus(6), corpus(20)[6:], **OPTIONS | {"rules": ["cp"]})
+    found, area = compare(
+        encoder, tokens_of("bert"), corpus(6), corpus(20)[6:], study=study, **OPTIONS | {"rules": ["cp"]}
+    )
     assert set(found.index) == {name for name in COMPARED if "voita" not in name}
     table = study.load("heads")
     for column in ("importance", "relevance[cp]", ABLATION):

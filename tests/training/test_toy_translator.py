@@ -27,7 +27,7 @@ def held_out() -> Corpus:
 @pytest.mark.slow
 def test_it_learns_and_is_kept(kept):
     folder, model, tokenizer = kept
-    assert toy_translator.accuracy(model, tokenizer, held_out()) > 0.5  # untrained: below 0.02
+    assert toy_translator.accuracy(model, tokenizer, held_out()) > 0.55  # untrained: below 0.02
     assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     again, _ = toy_translator.translator(folder, size="tiny")
