@@ -2,9 +2,9 @@
 
     python tests/tools/mutants.py --minutes 60 --output figures/quality
 
-Mutated are `scores/`, `gates.py`, `role.py` and `relation.py`: comparisons, arithmetic, and/or, constants, texts,
-statements and options that are left out, what is returned. Tests are collected once. For each mutant the process is
-forked, the changed function gets its new code there, and the tests that reach the changed line run, quick ones first,
+Mutated are `scores/`, `models/masking.py`, `analysis/role_rules.py` and `analysis/association.py`: comparisons,
+arithmetic, and/or, constants, texts, statements and options that are left out, what is returned. Tests are collected
+once. For each mutant the process is
 until one fails. (mutmut leaves decorated functions and constants of modules out; cosmic-ray starts Python anew for each
 mutant, which takes ten seconds here.)
 
@@ -67,7 +67,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long; mutants come in an order drawn")
     parser.add_argument("--seed", type=int, default=0, help="by this")
-    parser.add_argument("--only", help="files such as gates or scores/run, separated by commas; by default all")
+    parser.add_argument("--only", help="files such as masking or scores/runner, separated by commas; by default all")
     parser.add_argument("--seconds", type=float, default=40, help="of tests for each mutant, quick ones first")
     parser.add_argument("--again", action="store_true", help="run the survivors again")
     parser.add_argument("--output", type=Path, required=True, help="the folder of mutants.csv and mutation.json")
