@@ -5,8 +5,8 @@
 Mutated are `scores/`, `models/masking.py`, `analysis/role_rules.py` and `analysis/association.py`: comparisons,
 arithmetic, and/or, constants, texts, statements and options that are left out, what is returned. Tests are collected
 once. For each mutant the process is forked, the changed function gets its new code there, and the tests that reach the
-changed line run, quick ones first, until one fails. (mutmut leaves decorated functions and constants of modules out; cosmic-ray starts Python anew for each
-mutant, which takes ten seconds here.)
+changed line run, quick ones first, until one fails. (mutmut leaves decorated functions and constants of modules out;
+cosmic-ray starts Python anew for each mutant, which takes ten seconds here.)
 
 `mutants.csv` has a row for each mutant; those in it are not run again, so the command goes on where it was stopped
 (`--again` runs the survivors again, as after a new test). `mutation.json` has the counts, and each survivor with the
