@@ -183,9 +183,10 @@ def _grid(values: pd.Series[Any]) -> pd.DataFrame:
 def _layers(ax: Axes, grid: pd.DataFrame, kind: Kind, **looks: Any) -> None:
     """A seaborn heatmap with layer 0 at the bottom."""
     import seaborn as sns
+    from matplotlib.colors import to_rgba_array
 
     sns.heatmap(grid, cbar=False, ax=ax, **looks)
-    faces = ax.collections[0].get_facecolor()
+    faces = to_rgba_array(ax.collections[0].get_facecolor())
     for note in ax.texts:
         column, row = map(int, note.get_position())
         note.set_color(readable(faces[row * grid.shape[1] + column]))
