@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
+from headroles.ablation.prediction_powered import Estimate, estimates
 from headroles.ablation.significance import effects, is_mean
-from headroles.ablation.sweep import sweep
+from headroles.ablation.sweep import Options, Sweep
+from headroles.ablation.units import Replacement
 from headroles.analysis.intervals import least_p
 from headroles.data.corpus import Corpus
-from headroles.models import batching
 
 FIRST, GROWTH = 256, 1.5  # examples at the first interim test, and the growth from each test to the next
+FIRST_PREDICTED, GROWTH_PREDICTED = 64, 1.25  # the same where a gradient predicts the effects
+CHANGED = 16  # examples that an ablation must have changed before its interval is believed
 Array = npt.NDArray[np.floating[Any]]
 
 log = logging.getLogger(__name__)
@@ -32,20 +35,28 @@ def staged(
     variants: list[HeadSet],
     metric: Metric,
     *,
+    predict: bool = False,
+    early: bool = True,
+    precision: float = 1.0,
     level: float = 0.01,
     risk: float = 0.001,
     miss: float = 0.05,
-    first: int = FIRST,
+    first: int | None = None,
+    replacement: Replacement = "zero",
     seed: int = 0,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> ExampleStats:
-    """Sweep random parts of the corpus, each variant until it is clear whether its p is below `level`.
+    """Sweep random parts of the corpus, each variant until its effect is known well enough.
 
-    There is an interim test after `first` examples, and after each growth by half. A variant is stopped if its p is
-    below its share of `risk`: without an effect, the probability of such a stop or of p below `level` at the end is at
-    most `level` + `risk` (Haybittle 1971, Peto 1976). A variant is also stopped if the probability that p on the whole
-    corpus will be below `level`, given the effect so far (normal, no prior), is below `miss` (stochastic curtailment).
-    Effects of stopped variants are on average too far from 0.
+    There is an interim test after `first` examples, and after each growth of their number. With `early`, a variant is
+    stopped if its p is below its share of `risk`: without an effect, the probability of such a stop or of p below
+    `level` at the end is at most `level` + `risk` (Haybittle 1971, Peto 1976). It is also stopped if the probability
+    that p on the whole corpus will be below `level`, given the effect so far (normal, no prior), is below `miss`
+    (stochastic curtailment). Effects of variants that were stopped by their p are on average too far from 0.
+
+    With `predict`, the gradient predicts the effects of all variants on all examples first, and the tests are those of
+    prediction-powered estimates (`headroles.ablation.prediction_powered`). The number of examples is then replaced by
+    the information that they give: the squared ratio of the errors on the whole corpus and now.
 
     Args:
         model: A Hugging Face model.
@@ -53,10 +64,15 @@ def staged(
         corpus: The corpus that is measured.
         variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
         metric: The metric that reads the statistics.
+        predict: Whether a gradient predicts the effects; the metric must be a mean that has a differentiable stand-in.
+        early: Whether a variant is stopped once it is clear whether its p is below `level`.
+        precision: A variant is stopped once its interval is at most so many times as wide as the whole corpus would
+            give; 1 for never. Needs `predict`.
         level: Significance level that is decided about.
         risk: Additional probability of a false positive, divided among the interim tests.
         miss: Probability of a significant result below which a variant is stopped.
-        first: Number of examples at the first interim test.
+        first: Number of examples at the first interim test; by default 256, with predictions 64.
+        replacement: What replaces the output of a masked head (see `ablate`).
         seed: Seed of the order of the examples, and of `sweep`.
         **options: Further options of `sweep`.
 
@@ -68,18 +84,18 @@ def staged(
     """
     if not variants:
         raise ValueError("nothing to ablate: got no variant; expected at least one")
-    numbers = batching.encode(corpus, tokenizer, model, words=False).numbers
-    order = np.random.default_rng(seed).permutation(numbers)
-    ends = looks(len(order), first)
-    left, stats = list(variants), None
+    sweep = Sweep(model, tokenizer, corpus, metric, replacement=replacement, seed=seed, **options)
+    order = np.random.default_rng(seed).permutation(sweep.encoded.numbers)
+    start, growth = (FIRST_PREDICTED, GROWTH_PREDICTED) if predict else (FIRST, GROWTH)
+    ends = looks(len(order), start if first is None else first, growth)
+    left, stats = list(variants), sweep.predict(variants) if predict else None
     for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        rows = sorted(order[start:end].tolist())
-        more = sweep(model, tokenizer, corpus, left, metric, rows=rows, seed=seed, **options)
-        stats = _joined(stats, more, variants)
+        more = sweep.run(left, rows=sorted(order[start:end].tolist()))
+        stats = _filled(stats, more) if predict and stats else _joined(stats, more, variants)
         if end == len(order):
             break
-        share = end / len(order)
-        clear = stopped(scores(stats, left), share, level=level, risk=risk / max(1, len(ends) - 1), miss=miss)
+        tests = {"level": level, "risk": risk / max(1, len(ends) - 1), "miss": miss} if early else None
+        clear = known(stats, left, end, len(order), precision=precision, tests=tests)
         left = [variant for variant, done in zip(left, clear, strict=True) if not done]
         log.info("interim test %d, %d examples: %d of %d variants continue", number + 1, end, len(left), len(variants))
         if not left:
@@ -88,12 +104,56 @@ def staged(
     return stats
 
 
-def looks(examples: int, first: int = FIRST) -> list[int]:
+class Tests(TypedDict):
+    """Risks of the interim tests: those of `stopped`."""
+
+    level: float
+    risk: float
+    miss: float
+
+
+def known(
+    found: ExampleStats,
+    variants: list[HeadSet],
+    examples: int,
+    corpus: int,
+    *,
+    precision: float = 1.0,
+    tests: Tests | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Decide which variants need no more examples: their interval is narrow enough, or their test is decided.
+
+    Args:
+        found: Example statistics; with predictions, of all examples.
+        variants: The variants that continue, which were all run on the same examples.
+        examples: Number of these examples.
+        corpus: Number of examples of the corpus.
+        precision: How many times as wide as from the whole corpus an interval may be; 1 to ask for none.
+        tests: Risks of the interim tests; None for no tests.
+
+    Returns:
+        Whether each variant is known well enough: bool [variant].
+    """
+    clear = np.zeros(len(variants), dtype=bool)
+    if found.predicted is None:
+        z, share = scores(found, variants), np.full(len(variants), examples / corpus)
+    else:
+        estimated = estimates(found, variants)
+        if precision > 1:
+            clear |= [_is_precise(estimate, precision) for estimate in estimated]
+        z = np.array([_z(estimate, examples) for estimate in estimated])
+        believed = [estimate.information if estimate.changed >= CHANGED else 0.0 for estimate in estimated]
+        share = np.maximum(believed, examples / corpus)
+    return clear if tests is None else clear | stopped(z, share, **tests)
+
+
+def looks(examples: int, first: int = FIRST, growth: float = GROWTH) -> list[int]:
     """Return the numbers of examples at which variants are tested; the last is all of them.
 
     Args:
         examples: Number of examples of the corpus.
         first: Number of examples at the first interim test.
+        growth: Growth of their number from each test to the next.
 
     Returns:
         Increasing numbers of examples.
@@ -105,7 +165,7 @@ def looks(examples: int, first: int = FIRST) -> list[int]:
         raise ValueError(f"too few examples for the first interim test: got {first}; expected at least 1")
     ends = [first]
     while ends[-1] < examples:
-        ends.append(max(ends[-1] + 1, int(ends[-1] * GROWTH)))
+        ends.append(max(ends[-1] + 1, int(ends[-1] * growth)))
     return [*ends[:-1], examples]
 
 
@@ -131,7 +191,7 @@ def scores(found: ExampleStats, variants: list[HeadSet]) -> Array:
     return np.clip(np.nan_to_num(sizes, posinf=np.inf, neginf=-np.inf), -limit, limit)
 
 
-def stopped(z: Array, share: float, *, level: float, risk: float, miss: float) -> npt.NDArray[np.bool_]:
+def stopped(z: Array, share: float | Array, *, level: float, risk: float, miss: float) -> npt.NDArray[np.bool_]:
     """Decide which variants are stopped: those with a clear effect, or almost no chance of a significant one.
 
     On the whole corpus an effect z is predicted to be z / sqrt(share), with standard deviation
@@ -139,7 +199,7 @@ def stopped(z: Array, share: float, *, level: float, risk: float, miss: float) -
 
     Args:
         z: Standardised effects: [variant].
-        share: Share of the examples measured so far, below 1.
+        share: Share of the examples measured so far, or of the information that they give: below 1, or [variant].
         level: Significance level that is decided about.
         risk: p below which an effect is clear.
         miss: Probability of a significant result below which a variant is stopped.
@@ -147,6 +207,7 @@ def stopped(z: Array, share: float, *, level: float, risk: float, miss: float) -
     Returns:
         Whether each variant is stopped: bool [variant].
     """
+    share = np.minimum(share, 1 - 1e-9)
     significant = np.abs(z) > norm.isf(risk / 2)
     end, spread = z / np.sqrt(share), np.sqrt((1 - share) / share)
     limit = norm.isf(level / 2)
@@ -167,3 +228,26 @@ def _joined(before: ExampleStats | None, more: ExampleStats, variants: list[Head
         closed={variant: np.concatenate([before.closed[variant], part]) for variant, part in closed.items()},
         numbers=before.numbers + more.numbers,
     )
+
+
+def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
+    """Write the statistics of some examples into those of all, of which the rest is NaN."""
+    places = {number: place for place, number in enumerate(before.numbers)}
+    rows = [places[number] for number in more.numbers]
+    none = np.full_like(before.intact, np.nan)
+    closed = {variant: before.closed.get(variant, none).copy() for variant in before.predicted or ()}
+    intact = before.intact.copy()
+    intact[rows] = more.intact
+    for variant, values in more.closed.items():
+        closed[variant][rows] = values
+    return replace(before, intact=intact, closed=closed)
+
+
+def _is_precise(estimate: Estimate, precision: float) -> bool:
+    return estimate.widening <= precision and estimate.changed >= CHANGED
+
+
+def _z(estimate: Estimate, examples: int) -> float:
+    """Standardised effect; few examples, and few that changed, prove little, however alike they are."""
+    p = max(estimate.p, least_p(examples))
+    return float(norm.isf(p / 2) * np.sign(estimate.effect))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,8 +16,8 @@ from headroles.ablation.early_stopping import staged
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.significance import best, effects
-from headroles.ablation.sweep import sweep
+from headroles.ablation.significance import best, effects, is_mean
+from headroles.ablation.sweep import Options, sweep
 from headroles.ablation.units import Replacement, Unit, check_choices, masked_heads, on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import loading
@@ -39,6 +39,7 @@ def ablate(
     unit: Unit = "head",
     replacement: Replacement = "zero",
     early: bool = False,
+    precision: float = 1.0,
     max_tokens: int = 4096,
     heads_per_batch: int = 8,
     n_resamples: int = 1000,
@@ -59,6 +60,11 @@ def ablate(
             another example of similar length ("resample"); its output under "uniform" attention; or zero while the
             remaining heads of its layer are scaled up ("rescale").
         early: Stop measuring a head once it is clear whether its p is below 0.01 (`staged` describes the risks).
+        precision: How much wider than from the whole corpus intervals may be: 1 ablates every head on every example;
+            with 1.1, say, the gradient predicts the effect of every head on every example, and each head is ablated on
+            as many random examples as it takes to correct the prediction that precisely (`estimate`). The effects are
+            unbiased whatever the gradient is worth. Metrics that are means and have a gradient: the loss, accuracy,
+            agreement, objectives. `early` uses such predictions too, where there are any.
         max_tokens: Tokens in one forward pass.
         heads_per_batch: Variants of the model in one forward pass.
         n_resamples: Bootstrap resamples of the examples.
@@ -71,7 +77,7 @@ def ablate(
 
     Returns:
         A table with a row per head. The column name c is `ablation[metric]`; unit, replacement and "early" follow the
-        metric if they are not the defaults.
+        metric if they are not the defaults, as does "precision=1.1".
 
         - c: metric(ablated) - metric(intact).
         - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples.
@@ -79,13 +85,17 @@ def ablate(
           otherwise of the paired bootstrap (Koehn 2004). The latter is at least 2 / (n_resamples + 1), so that many
           heads need many resamples.
         - c.holm, c.bh: p corrected for all tests after Holm, and after Benjamini and Hochberg.
-        - c.examples: number of examples on which a head was measured (with `early`).
+        - c.examples: number of examples on which a head was ablated (with `early` or `precision`).
+        - c.slope, c.explained: effect per unit of the predicted effect, and the share of its variance over examples
+          that the prediction explains (with predictions; intervals and p are then of t, with errors by the jackknife).
+
+        ValueError is raised if `precision` is below 1, or above 1 for a metric that no gradient predicts.
 
     Example:
         >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
         >>> table["ablation[loss]"].nlargest(3)
     """
-    ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, seed)
+    ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, precision, seed)
     place = None if folder is None else Path(folder)
     if study is not None:
         kept = study_at(study)
@@ -106,7 +116,7 @@ def ablate_sets(
     replacement: Replacement = "zero",
     n_resamples: int = 1000,
     seed: int = 0,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> pd.DataFrame:
     """Ablate sets of heads and measure the change of a metric.
 
@@ -146,15 +156,15 @@ def ablate_sets(
 
 def _kept(ablation: AblationSweep, study: Study, run: Callable[[], ExampleStats], n_resamples: int) -> pd.DataFrame:
     """Return the table of an ablation from a study, which computes and keeps what it does not have."""
-    metric, unit, replacement = ablation.metric.name, on_disk(ablation.unit), on_disk(ablation.replacement)
-    name = f"{metric}-{unit}-{replacement}{'-early' if ablation.early else ''}"
+    metric, replacement, name = ablation.metric.name, on_disk(ablation.replacement), ablation.name
     key = frame.sign(
         weights=loading.revision(ablation.model),
         configuration=loading.configuration(ablation.model, ablation.tokenizer),
         text=ablation.corpus.hash,
         metric=ablation.metric,
-        seed=ablation.seed if ablation.early or ablation.replacement == "resample" else None,
+        seed=ablation.seed if ablation.is_sampled or ablation.replacement == "resample" else None,
         headroles=version("headroles"),
+        **({"predicted": True} if ablation.predicts else {}),
     )
 
     @cache  # several tables need them
@@ -167,7 +177,7 @@ def _kept(ablation: AblationSweep, study: Study, run: Callable[[], ExampleStats]
     def best_heads(*, halves: bool = False) -> pd.DataFrame:
         return best(stats(), head_index(ablation.model), halves=halves, n_resamples=n_resamples, seed=ablation.seed)
 
-    if ablation.unit == "all_but_one" and not ablation.early:
+    if ablation.unit == "all_but_one" and not ablation.is_sampled:
         keep(f"best-{metric}-{replacement}", best_heads)
         if len(stats().numbers) > 1:
             keep(f"best-{metric}-{replacement}-halves", lambda: best_heads(halves=True))
@@ -185,10 +195,21 @@ class AblationSweep:
     unit: Unit = "head"
     replacement: Replacement = "zero"
     early: bool = False
+    precision: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_choices(self.unit, self.replacement)
+        if self.precision < 1:
+            raise ValueError(
+                f"wrong precision: got {self.precision:g}; expected 1 for the whole corpus, or more, such as 1.1 for "
+                f"intervals a tenth wider"
+            )
+        if self.precision > 1 and not self.predicts:
+            raise ValueError(
+                f"no gradient predicts the effects on {self.metric.name} of {type(self.model).__name__}: got "
+                f"precision={self.precision:g}; expected a metric that is a mean, such as 'loss'; try precision=1"
+            )
 
     @cached_property
     def variants(self) -> list[HeadSet]:
@@ -196,24 +217,56 @@ class AblationSweep:
         heads = [(kind, layer, head) for kind, layer, head in head_index(self.model)]
         return [masked_heads(head, heads, self.unit) for head in heads]
 
-    def run(self, **options: Any) -> ExampleStats:
+    @property
+    def is_sampled(self) -> bool:
+        """Whether heads are ablated on a part of the examples."""
+        return self.early or self.precision > 1
+
+    @cached_property
+    def predicts(self) -> bool:
+        """Whether a gradient predicts effects, which are then ablated on a part of the examples."""
+        return self.is_sampled and is_mean(self.metric) and self.metric.has_stand_in(self.model)
+
+    @property
+    def name(self) -> str:
+        """Name of its tables in a study, after `examples-` or `ablation-`."""
+        words = [self.metric.name, on_disk(self.unit), on_disk(self.replacement), *self._sampling]
+        return "-".join(words)
+
+    @property
+    def _sampling(self) -> list[str]:
+        return ["early"] * self.early + [f"precision={self.precision:g}"] * (self.precision > 1)
+
+    def run(self, **options: Unpack[Options]) -> ExampleStats:
         """Measure the example statistics of the intact model and of all variants; options are those of `sweep`."""
-        run: Any = staged if self.early else sweep
         variants = list(dict.fromkeys(self.variants))
-        options = {"replacement": self.replacement, "seed": self.seed, **options}
-        stats: ExampleStats = run(self.model, self.tokenizer, self.corpus, variants, self.metric, **options)
-        return stats
+        measured = self.model, self.tokenizer, self.corpus, variants, self.metric
+        if not self.is_sampled:
+            return sweep(*measured, replacement=self.replacement, seed=self.seed, **options)
+        return staged(
+            *measured,
+            predict=self.predicts,
+            early=self.early,
+            precision=self.precision,
+            replacement=self.replacement,
+            seed=self.seed,
+            **options,
+        )
 
     def effects(self, stats: ExampleStats, n_resamples: int = 1000) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""
         unit, replacement = on_disk(self.unit), on_disk(self.replacement)
-        usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero"), ("early", not self.early))
-        name = f"ablation[{' '.join([self.metric.name, *(word for word, is_usual in usual if not is_usual)])}]"
+        usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero"))
+        words = [self.metric.name, *(word for word, is_usual in usual if not is_usual), *self._sampling]
+        name = f"ablation[{' '.join(words)}]"
         effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
         measured = list(stats.closed)
         rows = [measured.index(variant) for variant in self.variants]
-        kept = {end: values for end, values in effect.columns.items() if self.early or end != ".examples"}
-        fields = {"intact": f"{effect.intact:.6g}", "plan": unit} | ({"early": True} if self.early else {})
+        kept = {end: values for end, values in effect.columns.items() if self.is_sampled or end != ".examples"}
+        fields: dict[str, object] = {"intact": f"{effect.intact:.6g}", "plan": unit}
+        fields |= {"early": True} if self.early else {}
+        fields |= {"precision": f"{self.precision:g}"} if self.precision > 1 else {}
+        fields |= {"estimate": "prediction-powered"} if self.predicts else {}
         text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"
         columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
         draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None

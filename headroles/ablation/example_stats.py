@@ -26,6 +26,7 @@ class ExampleStats:
         too_long: Number of examples left out because they are too long.
         metric: The metric that reads and combines the statistics.
         signature: Provenance of the statistics.
+        predicted: Change of the first statistic by each variant that a gradient predicts: [example], if it was asked.
     """
 
     intact: Array  # [example, statistic]
@@ -34,22 +35,28 @@ class ExampleStats:
     too_long: int
     metric: Metric
     signature: str = ""
+    predicted: dict[HeadSet, Array] | None = None  # [example]
 
     def take(self, rows: npt.NDArray[np.int64]) -> ExampleStats:
         """Return the statistics of some examples, by their places in `numbers`."""
         closed = {key: values[rows] for key, values in self.closed.items()}
-        return replace(self, intact=self.intact[rows], closed=closed, numbers=[self.numbers[row] for row in rows])
+        predicted = None if self.predicted is None else {key: row[rows] for key, row in self.predicted.items()}
+        numbers = [self.numbers[row] for row in rows]
+        return replace(self, intact=self.intact[rows], closed=closed, numbers=numbers, predicted=predicted)
 
     def table(self) -> pd.DataFrame:
         """Return a table with a row per variant and example.
 
         Returns:
-            Columns `closed` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, and the
-            statistics of the metric.
+            Columns `closed` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, the
+            statistics of the metric, and `predicted`, the predicted change, if there are predictions.
         """
         names = self.metric.names(self.intact.shape[1])
         parts = [("intact", self.intact), *((written(key), values) for key, values in self.closed.items())]
         table = pd.DataFrame(np.concatenate([values for _, values in parts]), columns=names)
+        if self.predicted is not None:
+            none = np.zeros(len(self.numbers))
+            table["predicted"] = np.concatenate([none, *(self.predicted[key] for key in self.closed)])
         table.insert(0, "example", np.tile(self.numbers, len(parts)))
         table.insert(0, "closed", np.repeat([key for key, _ in parts], len(self.numbers)))
         table.attrs["signatures"] = dict.fromkeys(table.columns, f"too_long:{self.too_long}|{self.signature}")
@@ -67,12 +74,17 @@ class ExampleStats:
             The statistics.
         """
         parts = {str(key): part for key, part in table.groupby("closed", sort=False, observed=True)}
-        values = {key: part.drop(columns=["closed", "example"]).to_numpy(float) for key, part in parts.items()}
         first, _, text = table.attrs["signatures"]["example"].partition("|")
-        intact = values.pop("intact")
+        other = {"closed", "example", "predicted"}
+        values = {
+            key: part[[name for name in part if name not in other]].to_numpy(float) for key, part in parts.items()
+        }
+        intact, numbers = values.pop("intact"), parts["intact"]["example"].tolist()
         closed = {_read(key): part for key, part in values.items()}
-        numbers = parts["intact"]["example"].tolist()
-        return ExampleStats(intact, closed, numbers, int(first.partition(":")[2]), metric, text)
+        predicted = None
+        if "predicted" in table:
+            predicted = {_read(key): parts[key]["predicted"].to_numpy(float) for key in values}
+        return ExampleStats(intact, closed, numbers, int(first.partition(":")[2]), metric, text, predicted)
 
 
 def written(closed: HeadSet) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,13 @@ from headroles.ablation.resample import Others
 from headroles.ablation.units import Replacement
 from headroles.models import dummy_inputs, heads, masking
 from headroles.models.batching import ONE, Batch
+from headroles.models.dummy_inputs import without_cache
+from headroles.models.masking import Fill, mask_heads
+from headroles.scores.objectives import Explain
+from headroles.tables.frame import Kind
 
 Array = npt.NDArray[np.float64]
+Filling = Fill | Mapping[tuple[Kind, int], Tensor] | Others
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +40,8 @@ class Runner:
         longest: int,
         read: Read,
         metric: Metric,
-        variants: list[HeadSet],
-        filling: Any,
+        variants: Sequence[HeadSet],
+        filling: Filling,
         replacement: Replacement,
         heads_per_batch: int,
     ) -> None:
@@ -70,6 +76,30 @@ class Runner:
                     statistics[[1 + i for i in chunk]] = values
                     self._check(values, [self.variants[i] for i in chunk], batch)
         return statistics
+
+    def predict(self, batch: Batch, stand_in: Explain) -> Array:
+        """Compute the statistics of one batch by the intact model and the predicted change by every variant.
+
+        Args:
+            batch: The batch.
+            stand_in: Computes the differentiable target; its gradient with respect to the masks makes the predictions.
+
+        Returns:
+            Statistics, then predicted changes: [example, statistic + variant].
+        """
+        assert self.gates is not None
+        filling = partial(self.filling.of(batch), variants=1) if isinstance(self.filling, Others) else self.filling
+        gates = torch.ones(len(batch.numbers), self.gates.shape[1], device=self.gates.device, requires_grad=True)
+        with torch.enable_grad(), mask_heads(self.model, gates, filling):
+            output = self.model(**batch.inputs, **without_cache(self.model))
+            target = stand_in(output, batch)
+            total = torch.where(target.counted, target.values, 0.0).sum()
+        (gradient,) = torch.autograd.grad(total, gates)  # [example, heads]
+        predicted = (gradient.double() @ (self.gates - 1).double().T).cpu().numpy()  # [example, variant]
+        detached = {name: value.detach() if isinstance(value, Tensor) else value for name, value in output.items()}
+        statistics = self.read(type(output)(**detached), batch)
+        self._check(statistics[None], [None], batch)
+        return np.concatenate([statistics, predicted], axis=1)
 
     def _first(self, replay: Replay, gates: Tensor) -> Any:
         """Return the key by which variants are grouped into one run."""

@@ -12,6 +12,7 @@ from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
+from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.units import on_disk
 from headroles.analysis.intervals import least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
@@ -44,8 +45,11 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
     Returns:
         Effects, metric(ablated) - metric(intact), with columns by suffix: none for the effect, `.low` and `.high` for
         its 95 % interval over paired Poisson bootstrap resamples, `.p` (two-sided), `.holm`, `.bh`, and `.examples`,
-        their number.
+        their number. Statistics with predictions give prediction-powered effects with t intervals, and the columns
+        `.slope` and `.explained` (see `Estimate`).
     """
+    if found.predicted is not None:
+        return _prediction_powered(found, n_resamples, seed)
     weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
     run = np.stack([np.isfinite(stats).all(-1) for stats in found.closed.values()])  # [variant, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
@@ -59,6 +63,21 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
     p = p_values(found, value[:, 1:])
     columns = {"": value[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
     return Effects(float(intact[0]), columns | {".examples": run.sum(1)}, value[:, 1:])
+
+
+def _prediction_powered(found: ExampleStats, n_resamples: int, seed: int) -> Effects:
+    variants = estimates(found)
+    examples = np.array([np.isfinite(values).all(-1).sum() for values in found.closed.values()])
+    effect, half = np.array([[variant.effect, variant.half_width] for variant in variants]).T
+    p = np.maximum([variant.p for variant in variants], [least_p(int(count)) for count in examples])
+    columns = {"": effect, ".low": effect - half, ".high": effect + half, ".p": p}
+    columns |= {".holm": holm(p), ".bh": benjamini_hochberg(p), ".examples": examples}
+    columns |= {
+        f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
+    }
+    weights = counting(found.numbers, n_resamples, seed).numpy()[1:] - 1.0  # [resample, example]
+    draws = effect[:, None] + np.stack([variant.influence for variant in variants]) @ weights.T
+    return Effects(float(found.metric.value(found.intact.sum(0))), columns, draws)
 
 
 def p_values(found: ExampleStats, draws: Array) -> Array:

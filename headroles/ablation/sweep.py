@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
 from headroles._progress import track
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics import Metric
+from headroles.ablation.metrics import Metric, Read
 from headroles.ablation.resample import Others
-from headroles.ablation.runner import Array, Runner
+from headroles.ablation.runner import Array, Filling, Runner
 from headroles.ablation.units import Replacement, check_choices, on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, loading, masking
-from headroles.models.batching import LONGEST, Batch, Encoded
+from headroles.models.batching import LONGEST, Batch
 from headroles.tables import frame
 from headroles.tables.files import BLANK, MARK, is_sealed, replacing, seal
 
@@ -34,17 +34,44 @@ def sweep(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    variants: list[HeadSet],
+    variants: Sequence[HeadSet],
     metric: Metric,
     *,
-    replacement: Replacement = "zero",
-    max_tokens: int = 4096,
-    heads_per_batch: int = 8,
     rows: Sequence[int] | None = None,
-    folder: Path | None = None,
+    replacement: Replacement = "zero",
     seed: int = 0,
+    **options: Unpack[Options],
 ) -> ExampleStats:
-    """Measure every variant on every example.
+    """Measure every variant on every example: `Sweep(...).run(...)`.
+
+    Args:
+        model: A Hugging Face model.
+        tokenizer: Its tokenizer.
+        corpus: The corpus that is measured.
+        variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
+        metric: The metric that reads the statistics.
+        rows: Numbers of the examples to run, by default all.
+        replacement: What replaces the output of a masked head (see `ablate`).
+        seed: Seed of the partners of "resample".
+        **options: Further options of `Sweep`.
+
+    Returns:
+        The statistics of every example by the intact model and by each variant.
+    """
+    runs = Sweep(model, tokenizer, corpus, metric, replacement=replacement, seed=seed, **options)
+    return runs.run(variants, rows)
+
+
+class Options(TypedDict, total=False):
+    """Options of `Sweep` that its numbers do not depend on."""
+
+    max_tokens: int
+    heads_per_batch: int
+    folder: Path | None
+
+
+class Sweep:
+    """Runs of a model and of its variants with masked heads on the examples of a corpus.
 
     Results are exact. What masking the heads of a variant cannot change is computed once per batch: the layers below
     the first masked head, and the encoder where its heads are intact. Processes started by `accelerate launch` share
@@ -54,73 +81,161 @@ def sweep(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus that is measured.
-        variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
         metric: The metric that reads the statistics.
         replacement: What replaces the output of a masked head (see `ablate`). "resample" takes the output of the intact
             model for another example (`partners`).
         max_tokens: Tokens in one forward pass, variants together.
         heads_per_batch: Variants in one forward pass; halved, with a warning, when memory runs out.
-        rows: Numbers of the examples to run, by default all. Means and partners come from the whole corpus.
         folder: Where the statistics of finished batches are kept; an interrupted sweep continues after them.
         seed: Seed of the partners of "resample".
 
-    Returns:
-        The statistics of every example by the intact model and by each variant.
-
     Raises:
-        ValueError: If `max_tokens` or `heads_per_batch` is below 1, a head or replacement is unknown, or model or
-            corpus do not have the metric or give numbers that are not finite.
+        ValueError: If `max_tokens` or `heads_per_batch` is below 1, or the replacement is unknown.
     """
-    check_choices(replacement=replacement)
-    if heads_per_batch < 1 or max_tokens < 1:
-        raise ValueError(f"max_tokens and heads_per_batch must be at least 1: got {max_tokens} and {heads_per_batch}")
-    masking.head_mask(model, {head for masked in variants for head in masked})  # raises for an unknown head
-    encoded = batching.encode(corpus, tokenizer, model, words=False)
-    size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
-    with attention_hooks.evaluating(model):
-        chosen = encoded if rows is None else encoded.take(rows)
-        groups = list(batching.batches(chosen, model, max_tokens=size))
 
-        @cache
-        def all_batches() -> list[Batch]:
-            return groups if rows is None else list(batching.batches(encoded, model, max_tokens=size))
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        corpus: Corpus,
+        metric: Metric,
+        *,
+        replacement: Replacement = "zero",
+        max_tokens: int = 4096,
+        heads_per_batch: int = 8,
+        folder: Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_choices(replacement=replacement)
+        if heads_per_batch < 1 or max_tokens < 1:
+            raise ValueError(
+                f"max_tokens and heads_per_batch must be at least 1: got {max_tokens} and {heads_per_batch}"
+            )
+        self.model, self.tokenizer, self.corpus, self.metric = model, tokenizer, corpus, metric
+        self.replacement, self.heads_per_batch, self.folder, self.seed = replacement, heads_per_batch, folder, seed
+        self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
+        self.encoded = batching.encode(corpus, tokenizer, model, words=False)
 
-        read = metric.reader(model, tokenizer, corpus, all_batches)
-        longest = min(loading.positions(tokenizer, model), LONGEST)
-        resampled = replacement == "resample"
-        filling = _filling(model, encoded, all_batches, replacement, seed)
-        runner = Runner(model, longest, read, metric, variants, filling, replacement, heads_per_batch)
-        how = f"{on_disk(replacement)} {seed}" if resampled else replacement
-        name = _name(model, encoded, corpus, variants, metric, how, size, rows)
-        shares = -(-_distributed.count() // len(groups))  # where batches are few, processes share their variants too
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """All batches of the corpus."""
+        return list(batching.batches(self.encoded, self.model, max_tokens=self.size))
 
-        def part(_: int, item: tuple[int, int]) -> Array:
-            key = name if shares == 1 else f"{name}-{item[1]}of{shares}"
-            return _kept(folder, f"{key}-{item[0]}", lambda: runner.run(groups[item[0]], (item[1], shares)))
+    @cached_property
+    def read(self) -> Read:
+        """Function that reads the metric's statistics from the output of a batch."""
+        return self.metric.reader(self.model, self.tokenizer, self.corpus, lambda: self.batches)
 
-        items = list(product(range(len(groups)), range(shares)))
-        parts = _distributed.spread(items, part, lambda items: track(items, "masking heads", total=len(items)))
-    joined = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
-    numbers = [number for batch in groups for number in batch.numbers]
-    text = _provenance(model, corpus, encoded, metric, replacement) + (f"|partners:{seed}" if resampled else "")
-    by_variant = dict(zip(variants, joined[1:], strict=True))
-    return ExampleStats(joined[0], by_variant, numbers, encoded.too_long, metric, text)
+    @cached_property
+    def filling(self) -> Filling:
+        """Replacement of the outputs of masked heads; means and partners come from the whole corpus."""
+        if self.replacement == "resample":
+            return Others(self.model, self.encoded, self.seed)
+        if self.replacement == "mean":
+            return masking.mean(self.model, self.batches)
+        return "zero" if self.replacement == "rescale" else self.replacement
 
+    @cached_property
+    def signature(self) -> str:
+        """Provenance of the statistics."""
+        text = frame.sign(
+            model=loading.name(self.model),
+            weights=loading.revision(self.model),
+            corpus=self.corpus.name,
+            text=self.corpus.hash,
+            examples=len(self.encoded.numbers),
+            too_long=self.encoded.too_long,
+            metric=self.metric,
+            fill=on_disk(self.replacement),
+            headroles=version("headroles"),
+        )
+        return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text
 
-def _provenance(
-    model: PreTrainedModel, corpus: Corpus, encoded: Encoded, metric: Metric, replacement: Replacement
-) -> str:
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        examples=len(encoded.numbers),
-        too_long=encoded.too_long,
-        metric=metric,
-        fill=on_disk(replacement),
-        headroles=version("headroles"),
-    )
+    def run(self, variants: Sequence[HeadSet], rows: Sequence[int] | None = None) -> ExampleStats:
+        """Measure the intact model and every variant.
+
+        Args:
+            variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
+            rows: Numbers of the examples to run, by default all.
+
+        Returns:
+            The statistics of every example by the intact model and by each variant.
+
+        ValueError is raised if a head is unknown, or model or corpus do not have the metric or give numbers that are
+        not finite.
+        """
+        masking.head_mask(self.model, {head for masked in variants for head in masked})  # raises for an unknown head
+        with attention_hooks.evaluating(self.model):
+            groups = self.batches
+            if rows is not None:
+                groups = list(batching.batches(self.encoded.take(rows), self.model, max_tokens=self.size))
+            runner = self._runner(variants)
+            name = self._name(variants, rows)
+            shares = -(-_distributed.count() // len(groups))  # where batches are few, processes share their variants
+
+            def part(_: int, item: tuple[int, int]) -> Array:
+                key = name if shares == 1 else f"{name}-{item[1]}of{shares}"
+                return _kept(self.folder, f"{key}-{item[0]}", lambda: runner.run(groups[item[0]], (item[1], shares)))
+
+            items = list(product(range(len(groups)), range(shares)))
+            parts = _distributed.spread(items, part, lambda items: track(items, "masking heads", total=len(items)))
+        joined = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
+        return self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), groups)
+
+    def predict(self, variants: Sequence[HeadSet]) -> ExampleStats:
+        """Predict every variant by the gradient at a mask of ones: one forward and one backward pass of each batch.
+
+        Args:
+            variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
+
+        Returns:
+            Statistics of the intact model, and the predicted change of the metric's first statistic by each variant.
+        """
+        masking.head_mask(self.model, {head for masked in variants for head in masked})
+        with attention_hooks.evaluating(self.model):
+            runner = self._runner(variants)
+            stand_in = self.metric.stand_in(self.model, lambda: self.batches)
+            name = f"{self._name(variants, None)}-gradient"
+
+            def part(number: int, batch: Batch) -> Array:
+                return _kept(self.folder, f"{name}-{number}", lambda: runner.predict(batch, stand_in))
+
+            parts = _distributed.spread(
+                self.batches, part, lambda items: track(items, "gradients of masks", total=len(items))
+            )
+        joined = np.concatenate(parts)  # [example, statistic + variant]
+        count = joined.shape[1] - len(variants)
+        stats = self._stats(joined[:, :count], {}, self.batches)
+        return replace(stats, predicted=dict(zip(variants, joined[:, count:].T, strict=True)))
+
+    def _runner(self, variants: Sequence[HeadSet]) -> Runner:
+        longest = min(loading.positions(self.tokenizer, self.model), LONGEST)
+        return Runner(
+            self.model, longest, self.read, self.metric, variants, self.filling, self.replacement, self.heads_per_batch
+        )
+
+    def _stats(self, intact: Array, masked: dict[HeadSet, Array], groups: Sequence[Batch]) -> ExampleStats:
+        numbers = [number for batch in groups for number in batch.numbers]
+        return ExampleStats(intact, masked, numbers, self.encoded.too_long, self.metric, self.signature)
+
+    def _name(self, variants: Sequence[HeadSet], rows: Sequence[int] | None) -> str:
+        """Return the cache key of a run: a digest of all that its numbers depend on."""
+        resampled = self.replacement == "resample"
+        key: list[object] = [
+            loading.revision(self.model),
+            self.model.config.to_json_string(),
+            self.corpus.hash,
+            repr(self.metric),
+            f"{on_disk(self.replacement)} {self.seed}" if resampled else self.replacement,
+            self.size,
+        ]
+        key += [[words.ids for words in side] for side in (self.encoded.source, self.encoded.target or [])]
+        if rows is not None:
+            key.append(list(rows))
+        if self.metric.generates:
+            key.append(self.model.generation_config.to_json_string())
+        listed = [sorted(masked) for masked in variants]
+        return hashlib.sha256(repr((key, listed, version("headroles"))).encode()).hexdigest()[:12]
 
 
 def _joined(parts: Sequence[Array]) -> Array:
@@ -158,46 +273,3 @@ def _read(path: Path) -> Array:
     except (ValueError, EOFError, SyntaxError, TokenError) as error:
         raise ValueError(f"{path} is damaged: {error}; remove the file to have it measured again") from error
     return kept
-
-
-def _filling(
-    model: PreTrainedModel,
-    encoded: Encoded,
-    all_batches: Callable[[], list[Batch]],
-    replacement: Replacement,
-    seed: int,
-) -> masking.Fill | Mapping[Any, Tensor] | Others:
-    if replacement == "resample":
-        return Others(model, encoded, seed)
-    if replacement == "mean":
-        return masking.mean(model, all_batches())
-    return "zero" if replacement == "rescale" else replacement
-
-
-def _name(
-    model: PreTrainedModel,
-    encoded: Encoded,
-    corpus: Corpus,
-    variants: list[HeadSet],
-    metric: Metric,
-    replacement: str,
-    max_tokens: int,
-    rows: Sequence[int] | None,
-) -> str:
-    """Return the cache key of a sweep: a digest of all that its numbers depend on."""
-    config: Any = model.config
-    key: list[Any] = [
-        loading.revision(model),
-        config.to_json_string(),
-        corpus.hash,
-        repr(metric),
-        replacement,
-        max_tokens,
-    ]
-    key += [[words.ids for words in side] for side in (encoded.source, encoded.target or [])]
-    if rows is not None:
-        key.append(list(rows))
-    if metric.generates:
-        key.append(model.generation_config.to_json_string())
-    listed = [sorted(masked) for masked in variants]
-    return hashlib.sha256(repr((key, listed, version("headroles"))).encode()).hexdigest()[:12]

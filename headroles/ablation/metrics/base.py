@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
-from headroles.scores import objectives
+from headroles.scores import objectives, outputs
 from headroles.scores.labels import check_labels
 
 Array = npt.NDArray[np.float64]
@@ -56,6 +57,25 @@ class Metric(ABC):
             ValueError: If model or corpus lack what the metric needs.
         """
 
+    def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
+        """Return whether the metric has a differentiable stand-in for a model, whose gradient predicts effects."""
+        return False
+
+    def stand_in(self, _model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
+        """Return the differentiable target whose gradient predicts how masks change the first statistic.
+
+        Args:
+            model: The model that is measured.
+            groups: Return all batches of the corpus.
+
+        Returns:
+            A function of a model's output and its batch.
+
+        Raises:
+            NotImplementedError: If nothing differentiable stands in for the metric.
+        """
+        raise NotImplementedError(f"no gradient predicts {self.name}")
+
     @abstractmethod
     def value(self, sums: Array) -> Array:
         """Compute the metric from sums of statistics: [...] from [..., statistic]."""
@@ -85,6 +105,14 @@ class Mean(Metric):
             return torch.stack([values, target.counted.sum(-1).double()], dim=-1).cpu().numpy()
 
         return read
+
+    def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
+        """Return True: the objective itself."""
+        return True
+
+    def stand_in(self, model: PreTrainedModel, groups: objectives.Groups, /) -> objectives.Explain:
+        """Return the objective itself."""
+        return objectives.objective(self.objective, model).explain(model, groups)
 
     def value(self, sums: Array) -> Array:
         """Divide the sum by the number of steps."""
@@ -121,6 +149,14 @@ class Agreement(Mean):
     name = "agreement"
     objective = "agreement"
 
+    def has_stand_in(self, model: PreTrainedModel, /) -> bool:
+        """Return whether the model predicts tokens or classes: a cosine with itself has no gradient."""
+        return outputs.has_vocabulary(model) or outputs.has_classes(model)
+
+    def stand_in(self, model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
+        """Return the probabilities of the model's own choices."""
+        return probability(model, lambda output, batch: outputs.choices(output, batch, model))
+
 
 @dataclass(frozen=True)
 class Of(Mean):
@@ -132,3 +168,15 @@ class Of(Mean):
     def name(self) -> str:  # type: ignore[override]
         """Name of the objective."""
         return self.objective.name
+
+
+def probability(model: PreTrainedModel, choose: Callable[[Any, Batch], Tensor]) -> objectives.Explain:
+    """Return the function that computes the probabilities of the tokens or classes that `choose` returns."""
+
+    def explain(output: Any, batch: Batch) -> objectives.Explained:
+        values = outputs.picked(output.logits.float().softmax(-1), choose(output, batch))
+        if outputs.has_vocabulary(model):
+            return objectives.Explained(values, outputs.steps(model, batch))
+        return objectives.Explained(values[:, None], torch.ones_like(values[:, None], dtype=torch.bool))
+
+    return explain

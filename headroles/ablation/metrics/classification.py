@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.metrics.base import Array, Mean, Metric, Read
+from headroles.ablation.metrics.base import Array, Mean, Metric, Read, probability
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
@@ -71,6 +71,10 @@ class Accuracy(Choosing, Mean):
     """Share of examples of which the label is chosen."""
 
     name = "accuracy"
+
+    def stand_in(self, model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
+        """Return the probabilities of the labels."""
+        return probability(model, lambda _, batch: outputs.classes(model, batch))
 
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
         """Compute whether each choice is correct, and 1: [example, 2]."""

@@ -1,0 +1,338 @@
+"""Prediction-powered effects: predictions are derivatives, estimates are unbiased, intervals cover, tables say so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import zoo
+from helpers.ablations import Stopping, closing, files, given, measured
+from helpers.close import close
+from helpers.letters import corpus, tokens_of
+from helpers.messages import whole
+from helpers.objectives import classifier
+from scipy import stats
+
+import headroles as hr
+from headroles.ablation.early_stopping import CHANGED, FIRST_PREDICTED, GROWTH_PREDICTED, known, looks
+from headroles.ablation.example_stats import ExampleStats
+from headroles.ablation.metrics import METRICS, Loss
+from headroles.ablation.prediction_powered import estimate, estimates
+from headroles.ablation.significance import effects
+from headroles.ablation.sweep import Sweep
+from headroles.models.heads import head_index
+from headroles.tables import frame
+from headroles.tables.study import Study
+
+# --- the estimator --------------------------------------------------------------------------------------------------
+
+
+def population(size, seed=0, *, slope=1.0, noise=0.3):
+    """Changes, steps and predictions of examples that differ in length and in spread, with a few large ones."""
+    rng = np.random.default_rng(seed)
+    steps = rng.integers(1, 20, size).astype(float)
+    predicted = rng.standard_t(4, size) * np.sqrt(steps)
+    change = 0.1 * steps + slope * predicted + noise * rng.normal(size=size) * (1 + np.abs(predicted))
+    return change, steps, predicted
+
+
+def partly(change, count, seed=0):
+    """Changes of a random part of the examples, NaN for the rest."""
+    kept = np.full(len(change), np.nan)
+    rows = np.random.default_rng(seed).permutation(len(change))[:count]
+    kept[rows] = change[rows]
+    return kept
+
+
+def test_an_estimate_is_the_regression_at_the_means_of_all_examples():
+    change, steps, predicted = population(200)
+    part = partly(change, 60)
+    rows = np.isfinite(part)
+    design = np.stack([np.ones(200), predicted, steps], axis=1)
+    coefficients = np.linalg.lstsq(design[rows], change[rows])[0]
+    found = estimate(part, steps, predicted)
+    close(found.effect, design.mean(0) @ coefficients / steps.mean(), dtype=torch.float64)
+    close(found.slope, coefficients[1], dtype=torch.float64)
+    assert found.freedom == 57
+    assert found.explained == pytest.approx(np.corrcoef(change[rows], predicted[rows])[0, 1] ** 2)
+
+
+def test_the_whole_corpus_leaves_nothing_to_estimate():
+    change, steps, predicted = population(300)
+    found = estimate(change, steps, predicted)
+    effect = change.sum() / steps.sum()
+    close(found.effect, effect, dtype=torch.float64)
+    error = np.std(change - effect * steps, ddof=1) / np.sqrt(300) / steps.mean()
+    assert found.error == pytest.approx(error, rel=0.05)  # the jackknife is a little larger
+    assert found.whole_error == pytest.approx(error, rel=0.01)
+    assert found.corpus_error == 0
+    assert found.widening == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(("slope", "noise", "factor"), [(0.0, 0.3, 1.0), (1.0, 0.0, 0.0), (-2.0, 0.0, 0.0)])
+def test_a_worthless_prediction_costs_nothing_and_a_perfect_one_leaves_no_error(slope, noise, factor):
+    errors = []
+    for seed in range(30):
+        change, steps, predicted = population(1000, seed, slope=slope, noise=noise)
+        part = partly(change, 100, seed)
+        found, plain = estimate(part, steps, predicted), estimate(part, steps, np.zeros(1000))
+        errors.append(found.corpus_error / plain.corpus_error)
+    assert np.median(errors) == pytest.approx(factor, abs=0.1)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+def test_estimates_are_unbiased_and_their_intervals_cover(slope):
+    """Of the effect on the corpus, and of the one in the population that it is drawn from: 0.1 a step."""
+    covered, bias = [], []
+    for seed in range(600):
+        change, steps, predicted = population(400, seed, slope=slope)
+        found = estimate(partly(change, 80, seed), steps, predicted)
+        effect = change.sum() / steps.sum()
+        quantile = stats.t.ppf(0.975, found.freedom)
+        covered.append(
+            [abs(found.effect - effect) < quantile * found.corpus_error, abs(found.effect - 0.1) < found.half_width]
+        )
+        bias.append((found.effect - effect) / found.corpus_error)
+    noise = 3 * np.sqrt(0.05 * 0.95 / 600)
+    assert np.abs(np.mean(covered, axis=0) - 0.95).max() < 0.01 + noise
+    assert abs(np.mean(bias)) < 3 * np.std(bias) / np.sqrt(600)
+
+
+def test_the_gradient_alone_would_be_biased():
+    """What the correction is for: a slope of 2 doubles the effect."""
+    change, steps, predicted = population(2000, slope=2.0, noise=0.1)
+    predicted = predicted + 0.5  # its mean is not 0
+    change = change + 1.0
+    found, effect = estimate(partly(change, 100), steps, predicted), change.sum() / steps.sum()
+    assert abs(found.effect - effect) < 4 * found.corpus_error
+    assert abs(predicted.sum() / steps.sum() - effect) > 20 * found.corpus_error
+
+
+def test_influences_resample_to_the_error():
+    change, steps, predicted = population(500)
+    found = estimate(partly(change, 100), steps, predicted)
+    assert abs(found.influence.sum()) < 0.1 * found.error
+    assert np.sqrt((found.influence**2).sum()) == pytest.approx(found.error, rel=0.1)
+
+
+def test_degenerate_examples_have_no_axis():
+    ones, rng = np.ones(50), np.random.default_rng(0)
+    change = partly(rng.normal(size=50), 20)
+    flat = estimate(change, ones, np.zeros(50))
+    assert flat.effect == pytest.approx(np.nanmean(change))
+    assert (flat.freedom, flat.slope, flat.explained) == (19, 0, 0)
+    dead = estimate(partly(np.zeros(50), 20), ones, np.zeros(50))
+    assert (dead.effect, dead.error, dead.p, dead.widening, dead.changed) == (0, 0, 1, 1, 0)
+
+
+# --- predictions ----------------------------------------------------------------------------------------------------
+
+
+def differences(name, metric, variant, replacement, step=0.005):
+    """Change of the stand-in of each example by central differences in double precision, over the step."""
+    model, tokenizer, text = given(name)
+    model = model.double()
+    try:
+        sweep = Sweep(model, tokenizer, text, metric, replacement=replacement)
+        runner = sweep._runner([variant])
+        explain = metric.stand_in(model, lambda: sweep.batches)
+        (batch,) = sweep.batches
+        filling = partial(sweep.filling.of(batch), variants=1) if replacement == "resample" else sweep.filling
+        values = []
+        for sign in (1, -1):
+            gates = 1 + sign * step * (runner.gates[0].double() - 1)
+            with torch.no_grad(), hr.mask_heads(model, gates, filling):
+                target = explain(model(**batch.inputs), batch)
+            values.append(torch.where(target.counted, target.values, 0.0).double().sum(-1).numpy())
+        predicted = sweep.predict([variant])
+        assert predicted.numbers == list(batch.numbers)
+        return (values[0] - values[1]) / (2 * step), predicted.predicted[variant]
+    finally:
+        model.float()
+
+
+@pytest.mark.parametrize("replacement", ["zero", "mean", "uniform", "resample", "rescale"])
+def test_predictions_are_derivatives_along_the_mask(replacement):
+    head = frozenset([("dec-self", 0, 1)])
+    expected, found = differences("gpt2", Loss(), head, replacement)
+    assert np.abs(expected).max() > 1e-4
+    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("marian", "loss"), ("marian", "agreement"), ("classifier", "accuracy"), ("gpt2", "reference")]
+)
+def test_metrics_are_predicted_by_their_stand_in(name, metric):
+    heads = frozenset(list(map(tuple, head_index(given(name)[0])))[:3])
+    expected, found = differences(name, hr.ablation.metrics.metric(metric), heads, "zero")
+    assert np.abs(expected).max() > 1e-6
+    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-3 * np.abs(expected).max())
+
+
+# --- when it is enough ----------------------------------------------------------------------------------------------
+
+
+def predicted_stats(size=400, heads=6, noise=0.2, effect=0.0):
+    """Example statistics of all examples, with predictions that are more or less worth."""
+    rng = np.random.default_rng(0)
+    steps = rng.integers(5, 15, size).astype(float)
+    predicted = rng.normal(size=(heads, size)) * np.sqrt(steps)
+    changes = predicted + effect * steps + noise * np.arange(heads)[:, None] * rng.normal(size=(heads, size))
+    whole = measured(steps, changes)
+    return replace(whole, predicted=dict(zip(whole.closed, predicted, strict=True)))
+
+
+def shown(found, end):
+    closed = {
+        key: np.where(np.arange(len(values))[:, None] < end, values, np.nan) for key, values in found.closed.items()
+    }
+    return replace(found, closed=closed)
+
+
+def test_a_better_prediction_needs_fewer_examples():
+    found, needed = predicted_stats(), {}
+    ends = looks(400, FIRST_PREDICTED, GROWTH_PREDICTED)
+    for end in ends:
+        clear = known(shown(found, end), list(found.closed), end, 400, precision=1.1)
+        needed |= {head: end for head, done in enumerate(clear) if done and head not in needed}
+    assert needed[0] == ends[0]
+    assert list(needed.values()) == sorted(needed.values())
+    assert needed[5] > 2 * needed[0]
+    for head, end in needed.items():
+        widening = estimates(shown(found, end))[head].widening
+        assert widening <= 1.1
+
+
+def test_an_interval_is_not_believed_before_enough_examples_have_changed():
+    """A classifier that changes its mind on few sentences: all of the first ones agree."""
+    size = 400
+    change = np.zeros((1, size))
+    change[0, 300 : 300 + CHANGED // 2] = -1
+    found = measured(np.ones(size), change, METRICS["accuracy"])
+    found = replace(found, predicted={key: np.linspace(-1, 1, size) for key in found.closed})
+    tests = {"level": 0.01, "risk": 0.001, "miss": 0.05}
+    for end in (64, 100):
+        assert not known(shown(found, end), list(found.closed), end, size, precision=1.1, tests=tests).any()
+
+
+def test_what_is_decided_early_is_what_the_whole_corpus_says():
+    tests = {"level": 0.01, "risk": 0.001, "miss": 0.05}
+    for effect in (0.0, 0.5):
+        found = predicted_stats(effect=effect)
+        significant = np.array([each.p for each in estimates(found)]) < tests["level"]
+        clear = known(shown(found, 100), list(found.closed), 100, 400, tests=tests)
+        early = np.array([each.p for each in estimates(shown(found, 100))]) < tests["level"]
+        assert clear.any()
+        assert (early == significant)[clear].all()
+
+
+# --- in tables ------------------------------------------------------------------------------------------------------
+
+SIZE = 300
+CASES = {
+    "loss": lambda: (zoo.tiny("marian"), tokens_of("marian"), corpus(SIZE)),
+    "accuracy": lambda: (classifier(), tokens_of("bert"), answered(SIZE)),
+    "agreement": lambda: (zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(SIZE)),
+}
+
+
+def answered(size):
+    rows = enumerate(corpus(size, translated=False))
+    return hr.Corpus("labelled", tuple(replace(row, label=("yes", "no", "maybe")[i % 3]) for i, row in rows))
+
+
+@cache
+def ablated(metric, **options):
+    return hr.ablate(*CASES[metric](), metric=metric, n_resamples=200, **options)
+
+
+@pytest.mark.parametrize("metric", CASES)
+@pytest.mark.parametrize("options", [{"precision": 1.2}, {"early": True}, {"early": True, "precision": 1.2}], ids=str)
+def test_a_table_says_on_what_it_rests(metric, options):
+    table, exact = ablated(metric, **options), ablated(metric)
+    words = ["early"] * ("early" in options) + ["precision=1.2"] * ("precision" in options)
+    name = f"ablation[{' '.join([metric, *words])}]"
+    ends = ["", ".low", ".high", ".p", ".holm", ".bh", ".examples", ".slope", ".explained"]
+    assert list(table) == [f"{name}{end}" for end in ends]
+    fields = dict(field.partition(":")[::2] for field in frame.provenance(table, name).split("|"))
+    assert (fields["examples"], fields["estimate"]) == (str(SIZE), "prediction-powered")
+    assert fields.get("precision") == ("1.2" if "precision" in options else None)
+    assert table[f"{name}.examples"].between(FIRST_PREDICTED, SIZE).all()
+    assert table[f"{name}.explained"].between(0, 1).all()
+    all_of_it = table[f"{name}.examples"] == SIZE
+    close(table.loc[all_of_it, name], exact.loc[all_of_it, f"ablation[{metric}]"], size=10.0, operations=64)
+    scale = (exact[f"ablation[{metric}].high"] - exact[f"ablation[{metric}].low"]).clip(lower=1e-9)
+    assert ((table[name] - exact[f"ablation[{metric}]"]).abs() < 2.5 * scale).all()
+    draws = table.attrs["draws"][name] if "draws" in table.attrs else None
+    assert draws is None or len(draws) == len(table)
+
+
+def test_most_of_the_work_is_saved_where_the_gradient_predicts():
+    table = ablated("loss", precision=1.2)
+    explained, examples = (table[f"ablation[loss precision=1.2].{name}"] for name in ("explained", "examples"))
+    assert examples.mean() < 0.7 * SIZE
+    assert explained.corr(examples, method="spearman") < -0.5
+
+
+@pytest.mark.parametrize("unit", ["layer", "all_but_one", "kind"])
+def test_sets_of_heads_are_predicted_by_the_sum_of_their_gradients(unit):
+    model, tokenizer, text = given("gpt2")
+    sweep = Sweep(model, tokenizer, text, Loss())
+    variants = list(dict.fromkeys(closing("gpt2", unit)))
+    singles = [frozenset([head]) for head in head_index(model)]
+    sums, each = sweep.predict(variants).predicted, sweep.predict(singles).predicted
+    for variant in variants:
+        expected = sum(each[frozenset([head])] for head in variant)
+        close(sums[variant], expected, size=max(np.abs(row).max() for row in each.values()), operations=64)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "perplexity"])
+def test_a_metric_that_no_gradient_predicts(metric):
+    model, tokenizer, text = given("marian")
+    message = (
+        f"no gradient predicts the effects on {metric} of MarianMTModel: got precision=1.1; expected a metric that is "
+        f"a mean, such as 'loss'; try precision=1"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.ablate(model, tokenizer, text, metric=metric, precision=1.1)
+
+
+def test_states_of_an_encoder_have_no_gradient_of_agreement():
+    model = zoo.tiny("bert").bert
+    with pytest.raises(ValueError, match="no gradient predicts the effects on agreement of BertModel"):
+        hr.ablate(model, tokens_of("bert"), corpus(6, translated=False), metric="agreement", precision=1.1)
+
+
+@pytest.mark.parametrize("precision", [0.9, 0, -1])
+def test_a_precision_below_one(precision):
+    with pytest.raises(ValueError, match=f"wrong precision: got {precision:g}; expected 1 for the whole corpus"):
+        hr.ablate(*given("gpt2"), precision=precision)
+
+
+def test_statistics_and_predictions_are_kept_and_read_again(tmp_path):
+    study, options = Study(tmp_path), {"precision": 1.5, "n_resamples": 50}
+    table = hr.ablate(*CASES["loss"](), study=study, **options)
+    assert sorted(study.names()) == [f"{name}-loss-single-zero-precision=1.5" for name in ("ablation", "examples")]
+    pd.testing.assert_frame_equal(table, hr.ablate(*CASES["loss"](), **options), check_exact=True)
+    kept = ExampleStats.of(study.load("examples-loss-single-zero-precision=1.5"), Loss())
+    again = effects(kept, n_resamples=50).columns
+    for end, values in again.items():
+        np.testing.assert_array_equal(values, table[f"ablation[loss precision=1.5]{end}"])
+
+
+def test_it_goes_on_after_its_last_finished_batch(tmp_path):
+    model, tokenizer, text = given("gpt2")
+    metric, options = Stopping(), {"precision": 1.5, "heads_per_batch": 1, "max_tokens": 10, "n_resamples": 0}
+    metric.after = 6
+    with pytest.raises(InterruptedError):
+        hr.ablate(model, tokenizer, text, metric=metric, folder=tmp_path, **options)
+    finished = files(tmp_path)
+    assert finished
+    metric.after = 10**9
+    table = hr.ablate(model, tokenizer, text, metric=metric, folder=tmp_path, **options)
+    assert finished.items() < files(tmp_path).items()
+    pd.testing.assert_frame_equal(table, hr.ablate(model, tokenizer, text, metric=metric, **options), check_exact=True)

@@ -1,0 +1,201 @@
+"""Are prediction-powered effects right, and what do they save? `python tests/benchmarks/predicted.py SHARED`.
+
+SHARED is a folder with `models/multi30k-en-de` and `data`. `--models` chooses among that Marian on captions and on
+news, `--classifier FOLDER`, a classifier of SST-2, and a Llama-shaped model of 4 layers x 8 heads, trained here on
+captions. Each is ablated once on a whole corpus; then `hr.ablate(precision=)` and `early=True` are simulated on these
+numbers, with other random orders and, for the population, with other corpora drawn from them. A row of
+`predicted.csv` per corpus and way of stopping:
+
+- ablated: share of the examples on which a head is ablated.
+- width: median over heads of the width of an interval over that of the whole corpus; wider: share of heads beyond
+  1.02 x precision.
+- coverage corpus, coverage population: coverage of the 95 % intervals for the effect on the corpus (by the error of
+  sampling it alone) and for the population's; least: the smallest coverage of a head for the population.
+- bias, bias p: mean of (estimate - whole) / error over heads, and its t test over repetitions.
+- false: share of heads with p < 0.01 where there is no effect (changes less their mean).
+- same: share of heads with the decision of the whole corpus at p < 0.01, of those whose |z| is more than 1 from the
+  border.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+from scipy import stats as statistics
+
+import headroles as hr
+from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, known, looks
+from headroles.ablation.example_stats import ExampleStats
+from headroles.ablation.metrics import metric
+from headroles.ablation.prediction_powered import Estimate, estimates
+from headroles.ablation.sweep import Sweep
+from headroles.models.heads import head_index
+
+MODELS = ("captions", "news", "classifier", "llama")
+LEVEL, RISK, MISS = 0.01, 0.001, 0.05  # the defaults of `staged`
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("--classifier", type=Path)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["captions", "news", "llama"])
+    parser.add_argument("--metrics", nargs="+", default=["loss"])
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--precision", nargs="+", type=float, default=[1.1])
+    parser.add_argument("--work", type=Path, help="where finished batches of the whole sweeps are kept")
+    parser.add_argument("--output", type=Path, default=Path("figures/quality"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    path = given.output / "predicted.csv"
+    for name in given.models:
+        for measured in given.metrics if name == "classifier" else ["loss"]:
+            whole = everything(name, measured, given)
+            for how in [*given.precision, "early"]:
+                rows = pd.read_csv(path, dtype={"how": str}) if path.is_file() else pd.DataFrame()
+                row = {"corpus": name, "metric": measured, "how": str(how)} | simulated(whole, how, given.repeats)
+                print(row, flush=True)
+                if len(rows):
+                    same = (rows[["corpus", "metric", "how"]] == [name, measured, str(how)]).all(axis=1)
+                    rows = rows[~same]
+                pd.DataFrame([*rows.to_dict("records"), row]).to_csv(path, index=False)
+
+
+def everything(name: str, measured: str, given: argparse.Namespace) -> ExampleStats:
+    """Statistics of all examples by every head, and their predictions."""
+    texts, treebank = given.shared / "data/multi30k", given.shared / "data/ntrex"
+    if name == "classifier":
+        corpus = hr.read(given.shared / "data/glue/SST-2/dev.tsv.gz")
+        model, tokenizer = hr.load_classifier(given.classifier, corpus)
+    elif name == "llama":
+        model, tokenizer = llama(hr.read(texts / "train.en.gz"), given)
+        corpus = hr.read(texts / "test_2016_flickr.en.gz")
+    else:
+        model, tokenizer = hr.load(given.shared / "models/multi30k-en-de")
+        corpus = (
+            hr.read(texts / "test_2016_flickr.en.gz", texts / "test_2016_flickr.de.gz")
+            if name == "captions"
+            else hr.read(treebank / "newstest2019.en.gz", treebank / "newstest2019.de.gz", limit=500)
+        )
+    sweep = Sweep(model, tokenizer, corpus, metric(measured), folder=given.work)
+    variants = [frozenset([head]) for head in head_index(model)]
+    predicted, whole = sweep.predict(variants), sweep.run(variants)
+    assert predicted.numbers == whole.numbers
+    return replace(whole, predicted=predicted.predicted)
+
+
+def llama(corpus: hr.Corpus, given: argparse.Namespace) -> tuple[transformers.PreTrainedModel, object]:
+    """A small Llama, trained on captions for 1,200 steps of 32, with the Marian's tokenizer."""
+    _, tokenizer = hr.load(given.shared / "models/multi30k-en-de")
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes, **ends)
+    transformers.set_seed(0)
+    model = transformers.LlamaForCausalLM(config).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=1200)
+    order = np.random.default_rng(0)
+    for _ in range(1200):
+        texts = [corpus[int(row)].text for row in order.integers(len(corpus), size=32)]
+        inputs = tokenizer(texts, return_tensors="pt", padding=True)
+        labels = inputs.input_ids.masked_fill(inputs.attention_mask == 0, -100)
+        model(**inputs, labels=labels).loss.backward()
+        optimiser.step()
+        schedule.step()
+        optimiser.zero_grad()
+    return model.eval(), tokenizer
+
+
+def simulated(whole: ExampleStats, how: float | str, repeats: int) -> dict[str, object]:
+    """Simulate a way of stopping: a row of the table."""
+    all_of_it = estimates(whole)
+    truth = np.array([estimate.effect for estimate in all_of_it])
+    z = np.array([abs(estimate.effect / estimate.error) if estimate.error else 0 for estimate in all_of_it])
+    sharp = np.abs(z - statistics.norm.isf(LEVEL / 2)) > 1
+    significant = np.array([estimate.p for estimate in all_of_it]) < LEVEL
+    rng = np.random.default_rng(0)
+    size, found = len(whole.numbers), {name: [] for name in ("ablated", "width", "corpus", "bias", "same")}
+    for _ in range(repeats):
+        part, shares = stopped(whole.take(rng.permutation(size)), how)
+        found["ablated"].append(shares)
+        found["width"].append([now.error / then.error for now, then in zip(part, all_of_it, strict=True) if then.error])
+        found["corpus"].append(np.abs([now.effect for now in part] - truth) <= halves(part, "corpus_error"))
+        sampled = [number for number, share in enumerate(shares) if share < 1 and part[number].corpus_error]
+        found["bias"].append(np.mean([(part[n].effect - truth[n]) / part[n].corpus_error for n in sampled] or [0]))
+        found["same"].append((np.array([now.p for now in part]) < LEVEL) == significant)
+    covered, false = [], []
+    centred = without_effect(whole, truth)
+    for _ in range(repeats):
+        rows = rng.integers(size, size=size)
+        part, _ = stopped(whole.take(rows), how)
+        covered.append(np.abs([now.effect for now in part] - truth) <= halves(part, "error"))
+        part, _ = stopped(centred.take(rows), how)
+        false.append(np.array([now.p for now in part]) < LEVEL)
+    width, bias = np.median(found["width"], axis=0), np.array(found["bias"])
+    limit = 1.02 * how if isinstance(how, float) else np.inf
+    numbers = {
+        "ablated": np.mean(found["ablated"]),
+        "width": np.median(width),
+        "wider": np.mean(width > limit),
+        "coverage corpus": np.mean(found["corpus"]),
+        "coverage population": np.mean(covered),
+        "least": np.mean(covered, axis=0).min(),
+        "bias": bias.mean(),
+        "bias p": statistics.ttest_1samp(bias, 0).pvalue if bias.std() else 1.0,
+        "false": np.mean(false),
+        "same": np.mean(np.array(found["same"])[:, sharp]),
+    }
+    sizes = {"heads": len(truth), "examples": size, "repeats": repeats}
+    sizes["explained median"] = round(float(np.median([estimate.explained for estimate in all_of_it])), 3)
+    return sizes | {name: float(f"{value:.4g}") for name, value in numbers.items()}
+
+
+def halves(part: list[Estimate], error: str) -> np.ndarray:
+    """Half the width of the 95 % intervals by an error."""
+    return np.array([statistics.t.ppf(0.975, now.freedom) * getattr(now, error) + 1e-12 for now in part])
+
+
+def stopped(whole: ExampleStats, how: float | str) -> tuple[list[Estimate], list[float]]:
+    """Estimates of a sweep that stops each head as `staged` does, and the share of examples it was ablated on."""
+    size, left = len(whole.numbers), list(whole.closed)
+    ends = looks(size, FIRST_PREDICTED, GROWTH_PREDICTED)
+    tests = {"level": LEVEL, "risk": RISK / max(1, len(ends) - 1), "miss": MISS} if how == "early" else None
+    precision = how if isinstance(how, float) else 1.0
+    last = dict.fromkeys(left, size)
+    for end in ends[:-1]:
+        now = until(whole, dict.fromkeys(left, end))
+        clear = known(now, left, end, size, precision=precision, tests=tests)
+        last |= {variant: end for variant, done in zip(left, clear, strict=True) if done}
+        left = [variant for variant, done in zip(left, clear, strict=True) if not done]
+        if not left:
+            break
+    return estimates(until(whole, last)), [last[variant] / size for variant in whole.closed]
+
+
+def until(whole: ExampleStats, ends: dict[frozenset[object], int]) -> ExampleStats:
+    """Statistics of variants, NaN after so many examples each."""
+    places = np.arange(len(whole.numbers))[:, None]
+    closed = {key: np.where(places < end, whole.closed[key], np.nan) for key, end in ends.items()}
+    return replace(whole, closed=closed)
+
+
+def without_effect(whole: ExampleStats, truth: np.ndarray) -> ExampleStats:
+    """The same examples, their changes less the mean change."""
+
+    def less() -> Iterator[tuple[object, np.ndarray]]:
+        for effect, (key, values) in zip(truth, whole.closed.items(), strict=True):
+            mean = np.stack([effect * whole.intact[:, 1], np.zeros(len(values))], axis=1)
+            yield key, values - mean
+
+    return replace(whole, closed=dict(less()))
+
+
+if __name__ == "__main__":
+    main()
