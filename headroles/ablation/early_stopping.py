@@ -94,7 +94,7 @@ def staged(
         stats = _filled(stats, more) if predict and stats else _joined(stats, more, variants)
         if end == len(order):
             break
-        tests = {"level": level, "risk": risk / max(1, len(ends) - 1), "miss": miss} if early else None
+        tests = Tests(level=level, risk=risk / max(1, len(ends) - 1), miss=miss) if early else None
         clear = known(stats, left, end, len(order), precision=precision, tests=tests)
         left = [variant for variant, done in zip(left, clear, strict=True) if not done]
         log.info("interim test %d, %d examples: %d of %d variants continue", number + 1, end, len(left), len(variants))

@@ -58,11 +58,11 @@ class Metric(ABC):
         """
 
     def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
-        """Return whether the metric has a differentiable stand-in for a model, whose gradient predicts effects."""
+        """Return whether a gradient predicts the effects of masks on the metric of a model."""
         return False
 
     def stand_in(self, _model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
-        """Return the differentiable target whose gradient predicts how masks change the first statistic.
+        """Return the differentiable target that stands in for the first statistic: its gradient predicts effects.
 
         Args:
             model: The model that is measured.
