@@ -1,10 +1,10 @@
-"""What stopping early saves: `python tests/benchmarks/early.py MODEL CORPUS [TARGET] [--limit N]`.
+"""What prediction-powered effects save: `python tests/benchmarks/early.py MODEL CORPUS [TARGET]`.
 
-Closes every head and measures the loss, once with early stopping and once on the whole corpus, and a sample of the
-sentences by the naive loop (a full forward for every head), all in one run. Prints the processor time of the naive
-loop, scaled from the sample to the corpus, and of the whole sweep over that with early stopping, the share of the
-examples that was run, and for how many heads the decision at p < 0.01 is the same. OMP_NUM_THREADS=1 makes processor
-time the time a quiet machine takes.
+Ablates every head and measures the loss, in one run: on the whole corpus, with `precision=1.1`, with `early=True`, and,
+on a sample of the sentences, by a naive loop (a full forward for every head), by TransformerLens and by nnsight (extra
+`[bench]`). Prints processor times over those of `precision=1.1` and `early=True`, those of a sample scaled to the
+corpus; the share of heads x examples that was ablated; how wide the intervals are; and for how many heads the decision
+at p < 0.01 is the same. OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
 """
 
 from __future__ import annotations
@@ -12,61 +12,84 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
+from pathlib import Path
 
-import torch
+import closing
+import pandas as pd
+from setting import Setting
 
 import headroles as hr
-from headroles.models import attention_hooks, batching, heads
-from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import head_mask, mask_heads
-from headroles.scores import objectives
+
+PEERS = ("naive loop", "TransformerLens", "nnsight")
+LEVEL = 0.01
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("corpus")
     parser.add_argument("target", nargs="?")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--sample", type=int, default=100)
+    parser.add_argument("--sample", type=int, default=50, help="sentences that others are timed on")
     parser.add_argument("--max-tokens", type=int, default=2048)
+    parser.add_argument("--precision", type=float, default=1.1)
+    parser.add_argument("--output", type=Path, help="a file for what is printed")
     given = parser.parse_args()
     model, tokenizer = hr.load(given.model)
     corpus = hr.read(given.corpus, given.target, limit=given.limit)
-    naive = _timed(lambda: _naive(model, tokenizer, corpus[:: max(1, len(corpus) // given.sample)], given.max_tokens))[
-        1
-    ]
-    naive *= len(corpus) / len(corpus[:: max(1, len(corpus) // given.sample)])
-    options = {"n_resamples": 0, "max_tokens": given.max_tokens}
-    early, short = _timed(lambda: hr.ablate(model, tokenizer, corpus, early=True, **options))
-    whole, long = _timed(lambda: hr.ablate(model, tokenizer, corpus, **options))
-    run = early["ablation[loss early].examples"]
-    same = (early["ablation[loss early].p"] < 0.01) == (whole["ablation[loss].p"] < 0.01)
-    found = {
-        "sentences": len(corpus),
-        "naive loop / early": round(naive / short, 2),
-        "whole sweep / early": round(long / short, 2),
-        "naive loop / whole sweep": round(naive / long, 2),
-        "share of examples run": round(float(run.mean()) / len(corpus), 3),
-        "heads with p < 0.01": int((whole["ablation[loss].p"] < 0.01).sum()),
-        "heads with the same decision": f"{int(same.sum())} of {len(same)}",
+    sample = corpus.sample(given.sample)
+    times, notes = dict[str, float](), dict[str, str]()
+    of = Setting(model, tokenizer, sample, max_tokens=given.max_tokens)
+    for name in PEERS:
+        try:
+            run = closing.JOB.tools[name].make(of)
+            times[name] = timed(run)[1] * len(corpus) / len(sample)
+        except Exception as error:  # others may fail in any way
+            notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
+    tables = dict[str, pd.DataFrame]()
+    ways = {"whole": {}, "precision": {"precision": given.precision}, "early": {"early": True}}
+    for name, options in ways.items():
+        options = {"n_resamples": 0, "max_tokens": given.max_tokens, **options}
+        tables[name], times[name] = timed(lambda options=options: hr.ablate(model, tokenizer, corpus, **options))
+    report = summary(tables, times, len(corpus), given.precision) | ({"why not": notes} if notes else {})
+    print(json.dumps(report, indent=1))
+    if given.output:
+        given.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def summary(tables: dict[str, pd.DataFrame], times: dict[str, float], size: int, precision: float) -> dict[str, object]:
+    """Ratios of times, shares of the work, widths of intervals, and decisions."""
+    names = {name: str(table.columns[0]) for name, table in tables.items()}
+    p = {name: table[f"{names[name]}.p"] for name, table in tables.items()}
+    share = {name: float(tables[name][f"{names[name]}.examples"].mean()) / size for name in ("precision", "early")}
+    column = names["precision"]
+    half = tables["precision"][f"{column}.high"] - tables["precision"][column]
+    error = abs(tables["whole"][names["whole"]]) / quantile(p["whole"])  # of a t test
+    width = half / (1.96 * error)
+    decided = (p["early"] < LEVEL) == (p["whole"] < LEVEL)
+    return {
+        "sentences": size,
+        "heads": len(half),
+        "precision": precision,
+        "time / precision": {name: round(value / times["precision"], 2) for name, value in times.items()},
+        "time / early": {name: round(value / times["early"], 2) for name, value in times.items()},
+        "share of heads x examples ablated": {name: round(value, 3) for name, value in share.items()},
+        "interval / whole corpus, median": round(float(width.median()), 3),
+        "interval / whole corpus, largest": round(float(width.max()), 3),
+        "heads with p < 0.01": int((p["whole"] < LEVEL).sum()),
+        "heads with the same decision": f"{int(decided.sum())} of {len(decided)}",
     }
-    print(json.dumps(found, indent=1))
 
 
-def _naive(model, tokenizer, corpus, max_tokens: int) -> None:
-    encoded = batching.encode(corpus, tokenizer, model, words=False)
-    with attention_hooks.evaluating(model), torch.inference_mode():
-        groups = list(batching.batches(encoded, model, max_tokens=max_tokens))
-        explain = objectives.objective("loss", model).explain(model, lambda: groups)
-        for head in heads.head_index(model):
-            gates = head_mask(model, [head])
-            for batch in groups:
-                with mask_heads(model, gates):
-                    explain(model(**batch.inputs, **without_cache(model)), batch)
+def quantile(p: pd.Series) -> pd.Series:
+    """|z| of two-sided p-values."""
+    from scipy.stats import norm
+
+    return pd.Series(norm.isf(p / 2), p.index)
 
 
-def _timed(run):
+def timed(run: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, float]:
     start = time.process_time()
     return run(), time.process_time() - start
 
