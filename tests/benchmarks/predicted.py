@@ -15,6 +15,13 @@ numbers, with other random orders and, for the population, with other corpora dr
 - false: share of heads with p < 0.01 where there is no effect (changes less their mean).
 - same: share of heads with the decision of the whole corpus at p < 0.01, of those whose |z| is more than 1 from the
   border.
+
+`predicted-width.csv` has the width of intervals, over that of the whole corpus, against the number of ablated examples:
+median and tenth and ninetieth percentile over heads, with and without predictions; `predicted.png` draws it.
+
+`predictors.csv`, for captions and the loss: the share of the variance of effects over examples that other predictors
+explain, and the share of the examples that intervals 1.1 times as wide would need; and how drawing the examples with
+probabilities by the size of their gradients would change the variance of what is left (at random: 1).
 """
 
 from __future__ import annotations
@@ -36,7 +43,10 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import metric
 from headroles.ablation.prediction_powered import Estimate, estimates
 from headroles.ablation.sweep import Sweep
+from headroles.models import attention_hooks, batching
 from headroles.models.heads import head_index
+from headroles.scores import objectives
+from headroles.scores.gradients.base import slopes
 
 MODELS = ("captions", "news", "classifier", "llama")
 LEVEL, RISK, MISS = 0.01, 0.001, 0.05  # the defaults of `staged`
@@ -58,37 +68,127 @@ def main() -> None:
     for name in given.models:
         for measured in given.metrics if name == "classifier" else ["loss"]:
             whole = everything(name, measured, given)
+            replaced(given.output / "predicted-width.csv", widths(whole), {"corpus": name, "metric": measured})
+            if (name, measured) == ("captions", "loss"):
+                pd.DataFrame(predictors(whole, given)).to_csv(given.output / "predictors.csv", index=False)
             for how in [*given.precision, "early"]:
-                rows = pd.read_csv(path, dtype={"how": str}) if path.is_file() else pd.DataFrame()
-                row = {"corpus": name, "metric": measured, "how": str(how)} | simulated(whole, how, given.repeats)
-                print(row, flush=True)
-                if len(rows):
-                    same = (rows[["corpus", "metric", "how"]] == [name, measured, str(how)]).all(axis=1)
-                    rows = rows[~same]
-                pd.DataFrame([*rows.to_dict("records"), row]).to_csv(path, index=False)
+                numbers = simulated(whole, how, given.repeats)
+                replaced(path, [numbers], {"corpus": name, "metric": measured, "how": str(how)})
+                print(name, measured, how, numbers, flush=True)
+    draw(pd.read_csv(given.output / "predicted-width.csv"), given.output / "predicted.png")
+
+
+def replaced(path: Path, rows: list[dict[str, object]], key: dict[str, str]) -> None:
+    """Write rows with a key into a table, in place of those that have it."""
+    table = pd.read_csv(path, dtype={"how": str}) if path.is_file() else pd.DataFrame(columns=[*key])
+    others = table[~(table[[*key]] == pd.Series(key)).all(axis=1)]
+    pd.DataFrame([*others.to_dict("records"), *(key | row for row in rows)]).to_csv(path, index=False)
+
+
+def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str, object]]:
+    """How much other predictors explain, and what other ways to draw the examples would change."""
+    model, tokenizer, corpus = task("captions", given)
+    encoded = batching.encode(corpus, tokenizer, model, words=False)
+    explain = objectives.objective("loss", model).explain(model, list)
+    relevance = dict[int, np.ndarray]()
+    with attention_hooks.evaluating(model):
+        for batch in batching.batches(encoded, model, max_tokens=512):
+            rows = slopes(model, explain, batch, rules="cp", steps="sum").gradients[:, 0].double().numpy()
+            relevance |= dict(zip(batch.numbers, rows, strict=True))
+    lrp = np.stack([relevance[number] for number in whole.numbers])
+    gradient = np.stack(list(whole.predicted.values()), axis=1)  # [example, head]
+    total, steps = whole.intact.T
+    change = np.stack([values[:, 0] - total for values in whole.closed.values()], axis=1)
+    layers = [list(variant)[0][:2] for variant in whole.closed]
+    layer = np.stack([gradient[:, [other == one for other in layers]].sum(1) for one in layers], axis=1)
+    parts = {"none": [], "gradient": [gradient], "LRP cp": [lrp], "gradient, LRP cp": [gradient, lrp]}
+    parts |= {"gradient, its square": [gradient, gradient**2], "gradient, sum of its layer": [gradient, layer]}
+    rows, left = [], {}
+    for name, arrays in parts.items():
+        left[name] = np.stack(
+            [residual(change[:, h], steps, *(array[:, h] for array in arrays)) for h in range(len(layers))], 1
+        )
+        unexplained = left[name].var(0) / change.var(0)
+        low, middle = np.quantile(1 - unexplained, [0.1, 0.5])
+        needed = float((unexplained / (1.1**2 - 1 + unexplained)).mean())
+        rows.append({"predictors": name, "explained": round(middle, 3), "tenth percentile": round(low, 3)})
+        rows[-1]["share needed"] = round(needed, 3)
+    squares = (left["gradient"] / left["gradient"].std(0)) ** 2
+    size = np.sqrt(((gradient / gradient.std(0)) ** 2).mean(1))
+    for name, weights in {"size of gradients": size, "its root": np.sqrt(size), "length": steps}.items():
+        variance = (squares / (len(size) * weights / weights.sum())[:, None]).mean(0)
+        rows.append({"predictors": f"gradient, drawn by {name}", "variance": round(float(np.median(variance)), 3)})
+    return rows
+
+
+def residual(change: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+    """What a linear regression leaves."""
+    design = np.column_stack([np.ones(len(change)), *arrays])
+    return change - design @ np.linalg.lstsq(design, change)[0]
+
+
+def widths(whole: ExampleStats, repeats: int = 20) -> list[dict[str, object]]:
+    """How wide intervals are after so many examples, with predictions and without."""
+    rng, size = np.random.default_rng(0), len(whole.numbers)
+    without = replace(whole, predicted=dict.fromkeys(whole.closed, np.zeros(size)))
+    rows = []
+    for examples in [*(int(64 * 2 ** (step / 2)) for step in range(20) if 64 * 2 ** (step / 2) < size), size]:
+        for name, stats in (("prediction-powered", whole), ("plain", without)):
+            drawn = [stats.take(rng.permutation(size)) for _ in range(repeats if examples < size else 1)]
+            found = [
+                [each.widening for each in estimates(until(one, dict.fromkeys(one.closed, examples)))] for one in drawn
+            ]
+            low, middle, high = np.quantile(np.mean(found, axis=0), [0.1, 0.5, 0.9])
+            row = {"estimate": name, "examples": examples, "share": examples / size}
+            rows.append(row | {"low": round(low, 4), "median": round(middle, 4), "high": round(high, 4)})
+    return rows
+
+
+def draw(table: pd.DataFrame, path: Path) -> None:
+    """Draw the widths: a panel per corpus, a line and a band per estimate."""
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+
+    labels = [f"{corpus}, {name}" for corpus, name in table[["corpus", "metric"]].drop_duplicates().to_numpy()]
+    figure, axes = plt.subplots(1, len(labels), figsize=(3.4 * len(labels), 3.2), sharey=True, squeeze=False)
+    colors = dict(zip(("plain", "prediction-powered"), sns.color_palette("colorblind"), strict=False))
+    for ax, label, (_, part) in zip(axes[0], labels, table.groupby(["corpus", "metric"], sort=False), strict=True):
+        for name, line in part.groupby("estimate"):
+            ax.plot(line["share"], line["median"], color=colors[name], label=name, marker="o", markersize=3)
+            ax.fill_between(line["share"], line["low"], line["high"], color=colors[name], alpha=0.2, linewidth=0)
+        ax.axhline(1.1, color="0.5", linewidth=0.8, linestyle=":")
+        ax.set(title=label, xlabel="share of the examples that are ablated", xscale="log", yscale="log")
+        ax.set_yticks([1, 1.1, 1.5, 2, 3, 4], ["1", "1.1", "1.5", "2", "3", "4"], minor=False)
+        ax.set_xticks([0.1, 0.2, 0.5, 1], ["0.1", "0.2", "0.5", "1"])
+        ax.minorticks_off()
+    axes[0][0].set_ylabel("width of an interval\n(whole corpus = 1)")
+    axes[0][0].legend(frameon=False)
+    sns.despine(figure)
+    figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
 def everything(name: str, measured: str, given: argparse.Namespace) -> ExampleStats:
     """Statistics of all examples by every head, and their predictions."""
-    texts, treebank = given.shared / "data/multi30k", given.shared / "data/ntrex"
-    if name == "classifier":
-        corpus = hr.read(given.shared / "data/glue/SST-2/dev.tsv.gz")
-        model, tokenizer = hr.load_classifier(given.classifier, corpus)
-    elif name == "llama":
-        model, tokenizer = llama(hr.read(texts / "train.en.gz"), given)
-        corpus = hr.read(texts / "test_2016_flickr.en.gz")
-    else:
-        model, tokenizer = hr.load(given.shared / "models/multi30k-en-de")
-        corpus = (
-            hr.read(texts / "test_2016_flickr.en.gz", texts / "test_2016_flickr.de.gz")
-            if name == "captions"
-            else hr.read(treebank / "newstest2019.en.gz", treebank / "newstest2019.de.gz", limit=500)
-        )
+    model, tokenizer, corpus = task(name, given)
     sweep = Sweep(model, tokenizer, corpus, metric(measured), folder=given.work)
     variants = [frozenset([head]) for head in head_index(model)]
     predicted, whole = sweep.predict(variants), sweep.run(variants)
     assert predicted.numbers == whole.numbers
     return replace(whole, predicted=predicted.predicted)
+
+
+def task(name: str, given: argparse.Namespace) -> tuple[transformers.PreTrainedModel, object, hr.Corpus]:
+    """A model, its tokenizer and a corpus."""
+    texts, news = given.shared / "data/multi30k", given.shared / "data/ntrex"
+    if name == "classifier":
+        corpus = hr.read(given.shared / "data/glue/SST-2/dev.tsv.gz")
+        return *hr.load_classifier(given.classifier, corpus), corpus
+    if name == "llama":
+        return *llama(hr.read(texts / "train.en.gz"), given), hr.read(texts / "test_2016_flickr.en.gz")
+    sides = [texts / f"test_2016_flickr.{side}.gz" for side in ("en", "de")]
+    if name == "news":
+        sides = [news / f"newstest2019.{side}.gz" for side in ("en", "de")]
+    return *hr.load(given.shared / "models/multi30k-en-de"), hr.read(*sides, limit=500 if name == "news" else None)
 
 
 def llama(corpus: hr.Corpus, given: argparse.Namespace) -> tuple[transformers.PreTrainedModel, object]:
