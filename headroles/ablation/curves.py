@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles.ablation.effects import ablate_sets
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import sweep
@@ -71,7 +72,7 @@ def ablation_curve(
         A table with a row per order and number of masked heads; `attrs` hold the resampled values for `areas`.
 
         - order: name of the order.
-        - closed, share: number of masked heads, and their share of the order; 0 is the intact model.
+        - closed, share: number and share of masked heads; 0 is the intact model.
         - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
         - change, change.low, change.high: difference from the intact model, paired.
     """
@@ -90,8 +91,8 @@ def ablation_curve(
     )
     if study is None:
         return run(folder=None if folder is None else Path(folder))
-    given = {"steps": steps, "max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
-    options = given | {"replacement": on_disk(replacement)}
+    options = {"steps": steps, "max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
+    options |= {"replacement": on_disk(replacement)}
     kept, name = study_at(study), "-".join([the_metric(metric).name, *([kind] if kind else [])])
     written = {label: " ".join(map(str, order)) for label, order in run.args[3].items()}
     key = frame.sign(
@@ -201,17 +202,18 @@ def order_again(
 ) -> list[Head]:
     """Order heads by a score that is computed again after each step, with the heads so far masked.
 
-    The smallest score comes first (Michel et al. 2019's released scripts, `--exact_pruning`).
+    The smallest score comes first (Michel et al. 2019's released scripts, `--exact_pruning`). The score "ablation" is
+    the harm of ablating a head beside those that are masked, a prediction-powered estimate with `precision`.
 
     Args:
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the score is computed.
-        score: A score or its name.
+        score: A score or its name, or "ablation".
         column: Column of the score, by default the first.
         kind: Kind of the heads, by default all.
         steps: Number of steps of equal size.
-        **options: Further options of `score`.
+        **options: Further options of `score`, or of `ablate_sets` for "ablation" (`metric`, `precision`).
 
     Returns:
         The heads, (kind, layer, head) each.
@@ -224,20 +226,33 @@ def order_again(
     if steps < 1:
         raise ValueError(f"too few steps: got {steps}; expected at least 1")
     for step in range(1, steps + 1):
-        count = round(size * step / steps) - len(masked)
-        if not count:
+        if not (count := round(size * step / steps) - len(masked)):
             continue
         with mask_heads(model, head_mask(model, masked)):
             try:
-                table = measure(model, tokenizer, corpus, [score], **{"n_resamples": 0, **options})
+                if score == "ablation":
+                    values = _harm(model, tokenizer, corpus, left, **options)
+                else:
+                    table = measure(model, tokenizer, corpus, [score], **{"n_resamples": 0, **options})
+                    values = table[column or table.columns[0]].loc[left]
             except ValueError:  # no output depends on the remaining heads: their order stays
                 if not masked:
                     raise
                 return masked + rest
-        ranked = table[column or table.columns[0]].loc[left].sort_values(kind="stable").index.tolist()
+        ranked = values.sort_values(kind="stable").index.tolist()
         masked, rest = masked + ranked[:count], ranked[count:]
         left = [head for head in left if head in rest]
     return masked
+
+
+def _harm(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, heads: Sequence[Head], **options: Any
+) -> pd.Series[float]:
+    """How much worse a metric becomes when each of some heads is ablated too."""
+    sets = {str(head): [head] for head in heads}
+    table = ablate_sets(model, tokenizer, corpus, sets, **{"n_resamples": 0, **options})
+    worse = -table.iloc[:, 0] * the_metric(options.get("metric", "loss")).better
+    return worse.set_axis(pd.MultiIndex.from_tuples(heads))
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:

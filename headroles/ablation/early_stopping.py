@@ -139,11 +139,15 @@ def known(
         z, share = scores(found, variants), np.full(len(variants), examples / corpus)
     else:
         estimated = estimates(found, variants)
+        believed = [
+            estimate.changed >= CHANGED or not found.predicted[variant].any()  # or a head that nothing depends on
+            for estimate, variant in zip(estimated, variants, strict=True)
+        ]
         if precision > 1:
-            clear |= [_is_precise(estimate, precision) for estimate in estimated]
+            clear |= np.array([estimate.widening <= precision for estimate in estimated]) & believed
         z = np.array([_z(estimate, examples) for estimate in estimated])
-        believed = [estimate.information if estimate.changed >= CHANGED else 0.0 for estimate in estimated]
-        share = np.maximum(believed, examples / corpus)
+        information = np.array([estimate.information for estimate in estimated])
+        share = np.where(believed, np.maximum(information, examples / corpus), examples / corpus)
     return clear if tests is None else clear | stopped(z, share, **tests)
 
 
@@ -241,10 +245,6 @@ def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
     for variant, values in more.closed.items():
         closed[variant][rows] = values
     return replace(before, intact=intact, closed=closed)
-
-
-def _is_precise(estimate: Estimate, precision: float) -> bool:
-    return estimate.widening <= precision and estimate.changed >= CHANGED
 
 
 def _z(estimate: Estimate, examples: int) -> float:

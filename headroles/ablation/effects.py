@@ -114,6 +114,8 @@ def ablate_sets(
     *,
     metric: str | Metric = "loss",
     replacement: Replacement = "zero",
+    early: bool = False,
+    precision: float = 1.0,
     n_resamples: int = 1000,
     seed: int = 0,
     **options: Unpack[Options],
@@ -127,9 +129,11 @@ def ablate_sets(
         sets: Name -> heads, (kind, layer, head) each, that are masked together.
         metric: Name of a metric or objective, or a metric.
         replacement: What replaces the output of a masked head, as in `ablate`.
+        early: Whether to stop measuring a set once its test is decided, as in `ablate`.
+        precision: How much wider than from the whole corpus intervals may be, as in `ablate`.
         n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples, and of the examples that "resample" draws.
-        **options: Further options of `sweep` (`max_tokens`, `heads_per_batch`, `folder`, `rows`).
+        seed: Seed of the resamples, and of the examples that are drawn.
+        **options: Further options of `Sweep` (`max_tokens`, `heads_per_batch`, `folder`).
 
     Returns:
         A table with a row per set, with the columns of `ablate`.
@@ -137,21 +141,13 @@ def ablate_sets(
     Raises:
         ValueError: If there is no set.
     """
-    chosen = the_metric(metric)
     if not sets:
         raise ValueError("nothing to ablate: got no set of heads; expected at least one")
     masked = {name: frozenset(tuple(head) for head in heads) for name, heads in sets.items()}
-    variants = list(dict.fromkeys(masked.values()))
-    stats = sweep(model, tokenizer, corpus, variants, chosen, replacement=replacement, seed=seed, **options)
-    effect = effects(stats, n_resamples=n_resamples, seed=seed)
-    rows = [variants.index(heads) for heads in masked.values()]
-    columns = {f"ablation[{chosen.name}]{end}": values[rows] for end, values in effect.columns.items()}
-    table = pd.DataFrame(columns, index=pd.Index(list(masked), name="set")).drop(
-        columns=f"ablation[{chosen.name}].examples"
+    ablation = AblationSweep(
+        model, tokenizer, corpus, the_metric(metric), "head", replacement, early, precision, seed, masked
     )
-    text = f"{stats.signature}|{frame.sign(intact=f'{effect.intact:.6g}', resamples=n_resamples, seed=seed)}"
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-    return table
+    return ablation.effects(ablation.run(**options), n_resamples)
 
 
 def _kept(ablation: AblationSweep, study: Study, run: Callable[[], ExampleStats], n_resamples: int) -> pd.DataFrame:
@@ -197,6 +193,7 @@ class AblationSweep:
     early: bool = False
     precision: float = 1.0
     seed: int = 0
+    sets: Mapping[str, HeadSet] | None = None  # in place of the heads of the model
 
     def __post_init__(self) -> None:
         check_choices(self.unit, self.replacement)
@@ -213,7 +210,9 @@ class AblationSweep:
 
     @cached_property
     def variants(self) -> list[HeadSet]:
-        """Heads masked for each head of the model, in the order of the table's rows."""
+        """Heads masked for each row of the table."""
+        if self.sets is not None:
+            return list(self.sets.values())
         heads = [(kind, layer, head) for kind, layer, head in head_index(self.model)]
         return [masked_heads(head, heads, self.unit) for head in heads]
 
@@ -256,18 +255,23 @@ class AblationSweep:
     def effects(self, stats: ExampleStats, n_resamples: int = 1000) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""
         unit, replacement = on_disk(self.unit), on_disk(self.replacement)
-        usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero"))
+        usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero" or self.sets is not None))
         words = [self.metric.name, *(word for word, is_usual in usual if not is_usual), *self._sampling]
         name = f"ablation[{' '.join(words)}]"
         effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
         measured = list(stats.closed)
         rows = [measured.index(variant) for variant in self.variants]
         kept = {end: values for end, values in effect.columns.items() if self.is_sampled or end != ".examples"}
-        fields: dict[str, object] = {"intact": f"{effect.intact:.6g}", "plan": unit}
+        columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
+        fields: dict[str, object] = {"intact": f"{effect.intact:.6g}"}
+        fields |= {"plan": unit} if self.sets is None else {}
         fields |= {"early": True} if self.early else {}
         fields |= {"precision": f"{self.precision:g}"} if self.precision > 1 else {}
         fields |= {"estimate": "prediction-powered"} if self.predicts else {}
         text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"
-        columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
+        if self.sets is not None:
+            table = pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set"))
+            table.attrs["signatures"] = dict.fromkeys(table.columns, text)
+            return table
         draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None
         return frame.table(columns, head_index(self.model), text, draws=draws)

@@ -69,10 +69,11 @@ def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
     """Estimate the effect of a variant that was ablated on a random part of the examples.
 
     The change on the ablated examples is regressed on its prediction and on the number of steps. The means of these
-    two over all examples are known. The estimate is the regression at these means: a prediction-powered mean (Angelopoulos et al.
-    2023) with fitted weights, in survey sampling the regression estimator (Cochran 1977, chapter 7). A prediction that
-    explains nothing gets a slope near 0, which leaves the mean over the ablated examples. Residuals are divided by
-    1 - leverage (the jackknife), so that the errors hold where examples differ in spread, and for the fitted slope.
+    two over all examples are known. The estimate is the regression at these means: a prediction-powered mean
+    (Angelopoulos et al. 2023) with fitted weights, in survey sampling the regression estimator (Cochran 1977, chapter
+    7). A prediction that explains nothing gets a slope near 0, which leaves the mean over the ablated examples.
+    Residuals are divided by 1 - leverage (the jackknife), so that the errors hold where examples differ in spread, and
+    for the fitted slope.
 
     Args:
         change: Change of the metric's sum by the ablation: [example], NaN where it was not ablated.

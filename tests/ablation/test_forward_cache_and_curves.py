@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from helpers import zoo
-from helpers.ablations import by_hand, files, generated, naive, near, side, translated
+from helpers.ablations import by_hand, files, generated, mean, naive, near, side, translated
 from helpers.close import bound
 from helpers.commands import run
 from helpers.letters import corpus, tokens_of, writing
@@ -357,6 +357,16 @@ def test_importance_again_is_of_the_gradients_of_the_gated_model(steps):
         values = slopes(model, gone).drop(gone)
         gone += values.sort_values().index.tolist()[: count - len(gone)]
     assert again("gpt2", steps=steps) == gone
+
+
+@pytest.mark.parametrize("precision", [1.0, 1.2])
+def test_heads_are_ordered_again_by_their_ablation(precision):
+    """The least harmful beside those that are masked; six sentences are fewer than a prediction needs."""
+    masked, heads = [], list(families.head_index(zoo.tiny("gpt2")))
+    for count in counts(8, 4):
+        harm = {head: mean("gpt2", frozenset([*masked, head])) for head in heads if head not in masked}
+        masked += sorted(harm, key=harm.get)[: count - len(masked)]
+    assert again("gpt2", score="ablation", steps=4, precision=precision) == masked
 
 
 @pytest.mark.parametrize("training", [True, False])
