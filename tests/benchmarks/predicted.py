@@ -2,9 +2,9 @@
 
 SHARED is a folder with `models/multi30k-en-de` and `data`. `--models` chooses among that Marian on captions and on
 news, MiniLM fine-tuned on 8,000 sentences of SST-2, and a Llama-shaped model of 4 layers x 8 heads trained on captions;
-the last two are trained here. Each is ablated once on a whole corpus; then `hr.ablate(precision=)` and `early=True` are simulated on these
-numbers, with other random orders and, for the population, with other corpora drawn from them. A row of
-`predicted.csv` per corpus and way of stopping:
+the last two are trained here. Each is ablated once on a whole corpus; then `hr.ablate(precision=)` and `early=True` are
+simulated on these numbers, with other random orders and, for the population, with other corpora drawn from them. A row
+of `predicted.csv` per corpus and way of stopping:
 
 - ablated: share of the examples on which a head is ablated.
 - width: median over heads of the width of an interval over that of the whole corpus; wider: share of heads beyond
