@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
 STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
@@ -46,7 +47,7 @@ def compare_pruning(
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
     scored: int = 1000,
-    tune: Mapping[str, Any] | None = None,
+    tune: TrainOptions | None = None,
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
@@ -89,10 +90,10 @@ def compare_pruning(
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
-    key = recipe(model, corpus, kinds, dict(tune or {}), scored=scored)
+    key = recipe(model, corpus, kinds, tune or {}, scored=scored)
     kept = study_at(study)
     outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
-    work = _Work(kept, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
+    work = _Work(kept, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, tune or {})
     size = len(work.among)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
     runs: list[_Run] = []
@@ -143,7 +144,7 @@ class _Work:
         metric: Metric,
         kinds: Sequence[Kind] | None,
         scored: int,
-        tune: dict[str, Any],
+        tune: TrainOptions,
     ) -> None:
         self.model, self.tokenizer, self.corpus, self.tune = model, tokenizer, corpus, tune
         self.metric, self.scored, self.kinds, self.among = metric, scored, kinds, among(model, kinds)
@@ -172,10 +173,10 @@ class _Work:
             return closed_first(ranked, count)
 
         def learnt() -> pd.DataFrame:
-            plain = {name: value for name, value in self.tune.items() if name != "label_smoothing_factor"}
-            model = deepcopy(self.model)
+            plain = self.tune.copy()
+            plain.pop("label_smoothing_factor", None)
             return prune(
-                model,
+                deepcopy(self.model),
                 self.tokenizer,
                 self.corpus,
                 strategy,
@@ -199,7 +200,8 @@ class _Work:
             model = deepcopy(self.model)
             if pruned:
                 remove_heads(model, pruned)
-            train(model, self.tokenizer, self.corpus, place, **{**self.tune, "seed": seed})
+            options: TrainOptions = {**self.tune, "seed": seed}
+            train(model, self.tokenizer, self.corpus, place, **options)
             return model
 
         statistics = self.trials.run(what, compute)

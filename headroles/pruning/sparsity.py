@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,7 @@ from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, study_at
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
 
@@ -42,7 +43,7 @@ def sparsity_sweep(
     scored: Corpus | None = None,
     reference: Corpus | None = None,
     seed: int = 0,
-    tune: Mapping[str, Any] | None = None,
+    tune: TrainOptions | None = None,
     n_resamples: int = 1000,
     max_tokens: int = 4096,
     study: Study | str | Path | None = None,
@@ -78,7 +79,8 @@ def sparsity_sweep(
         - change, change.low, change.high: difference from the control.
         - undecided: number of gates with P(gate != 0) between 0.1 and 0.9.
     """
-    chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
+    chosen = strategy_of(strategy)
+    options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     measured, size = the_metric(metric), len(among(model, kinds))
     work = recipe(model, corpus, kinds, options, strategy=chosen)
@@ -116,7 +118,7 @@ class _Pruned:
         count: int,
         of: int,
         trials: Trials,
-        options: dict[str, Any],
+        options: TrainOptions,
         seed: int,
     ) -> None:
         self.whole, self.tokenizer, self.corpus, self.chosen = model, tokenizer, corpus, chosen
