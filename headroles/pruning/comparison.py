@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -169,8 +168,8 @@ class _Work:
         key = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
         if isinstance(strategy, Ranking):
             table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
-            ranked: Any = table["turn"].dropna().sort_values().index.tolist()
-            return closed_first(ranked, count)
+            ranked = table["turn"].dropna().sort_values().index
+            return closed_first([(kind, layer, head) for kind, layer, head in ranked], count)
 
         def learnt() -> pd.DataFrame:
             plain = self.tune.copy()
@@ -234,7 +233,7 @@ def _summary(by_seed: pd.DataFrame, draws: Array) -> pd.DataFrame:
     parts = {key: draws[part.sort_values("seed").index] for key, part in by_seed.groupby(keys, sort=False)}
     rows = []
     for (strategy, count, tuned), part in parts.items():  # [seed, 1 + resample]
-        row: dict[str, Any] = {"strategy": strategy, "heads": count, "tuned": tuned}
+        row: dict[str, object] = {"strategy": strategy, "heads": count, "tuned": tuned}
         chance = parts.get(("random", count, tuned))
         row |= _mean("value", part) | {"seeds.sd": float(part[:, 0].std(ddof=1)) if len(part) > 1 else np.nan}
         row |= _mean("gain", part - chance) if chance is not None and strategy != "random" else {}

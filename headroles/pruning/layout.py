@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,12 +57,12 @@ def _paths(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, T
     rows: list[tuple[Site, str, Tensor]] = []
     calls = dict.fromkeys(outs, 0)
 
-    def keep(module: nn.Module, _: Any, output: Tensor) -> Tensor:
+    def keep(module: nn.Module, _: object, output: Tensor) -> Tensor:
         leaf = (0.5 + torch.rand(output.shape, generator=generator)).to(output).requires_grad_()
         leaves.append((*inside[module], leaf))
         return leaf
 
-    def trace(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def trace(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         site = outs[module][calls[module] % len(outs[module])]
         calls[module] += 1
         mine = [(name, leaf) for owner, name, leaf in leaves if owner is site.module]

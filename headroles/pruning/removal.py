@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def remove_heads(
-    model: PreTrainedModel, heads: Iterable[Head] | pd.Series[Any], *, groups: Groups = "equal"
+    model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float], *, groups: Groups = "equal"
 ) -> PreTrainedModel:
     """Remove heads from a model in place; its output is that with these heads masked.
 
@@ -91,7 +91,7 @@ def remove_heads(
     return model
 
 
-def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[Any]) -> set[Head]:
+def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
         if other := sorted(set(heads.dropna()) - {0, 1}):
             raise ValueError(
@@ -245,6 +245,6 @@ def _undone_by_errors(model: PreTrainedModel, sites: list[Site]) -> Iterator[Non
             families.remember(model, sites)
 
 
-def _copied(kept: dict[str, Any]) -> dict[str, Any]:
+def _copied(kept: Mapping[str, object]) -> dict[str, object]:
     """Copy a module's attributes, also the dicts of parameters and hooks."""
     return {name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()}

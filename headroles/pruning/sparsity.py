@@ -16,7 +16,8 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
-from headroles.pruning.cached_evaluation import Trials, interval, recipe, signed, values
+from headroles.models.masking import Head
+from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, signed, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking, among
 from headroles.pruning.removal import remove_heads
@@ -181,7 +182,7 @@ class _Pruned:
 
 def functions(roles: pd.DataFrame) -> pd.DataFrame:
     """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families: dict[Any, set[str]] = {head: set() for head in roles.index}
+    families: dict[Head, set[str]] = {head: set() for head in roles.index}
     rows: Any = role_rules.held(roles)
     for row in rows.itertuples():
         families[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
@@ -190,12 +191,14 @@ def functions(roles: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
 
 
-def _table(metric: Metric, statistics: Sequence[Any], tables: Sequence[pd.DataFrame], n_resamples: int) -> pd.DataFrame:
+def _table(
+    metric: Metric, statistics: Sequence[Array], tables: Sequence[pd.DataFrame], n_resamples: int
+) -> pd.DataFrame:
     draws = values(metric, statistics, n_resamples=n_resamples)
     rows = []
     for draw, table in zip(draws, tables, strict=True):
         survival = table.iloc[:, 0]
-        row: dict[str, Any] = {"heads": int(survival.sum()), "of": len(survival)}
+        row: dict[str, float] = {"heads": int(survival.sum()), "of": len(survival)}
         left = survival.groupby(level="kind").sum()
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
         row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))

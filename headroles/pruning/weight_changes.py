@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from scipy import stats
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel
 
 from headroles.models import dummy_inputs, loading
 from headroles.models import heads as families
+from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
 from headroles.tables import frame
@@ -98,7 +100,7 @@ def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return table
 
 
-def _uniformity(values: Any) -> dict[str, float]:
+def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
     test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
     count, seeds = values.shape
     mean = values.mean(1)
@@ -110,11 +112,11 @@ def _uniformity(values: Any) -> dict[str, float]:
     }
 
 
-def _slices(model: PreTrainedModel) -> dict[Any, dict[str, Tensor]]:
+def _slices(model: PreTrainedModel) -> dict[Head, dict[str, Tensor]]:
     """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
     dummy_inputs.check(model)
     rows = layouts(model)
-    found: dict[Any, dict[str, Tensor]] = {}
+    found: dict[Head, dict[str, Tensor]] = {}
     for site in families.attention_sites(model):
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
