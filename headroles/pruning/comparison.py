@@ -92,30 +92,29 @@ def compare_pruning(
     key = recipe(model, corpus, kinds, tune or {}, scored=scored)
     kept = study_at(study)
     outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
-    work = _Work(kept, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, tune or {})
-    size = len(work.among)
+    trials, heads = Trials(kept, tokenizer, held_out, the_metric(metric), key), among(model, kinds)
+    work = _Work(model, tokenizer, corpus, heads, kinds, scored, tune or {}, key, trials)
+    size = len(heads)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
     runs: list[_Run] = []
     for seed in range(seeds):
         runs += work.seed(chosen, counts, seed)
-    draws = values(work.metric, [run.statistics for run in runs], n_resamples=n_resamples)
+    draws = values(trials.metric, [run.statistics for run in runs], n_resamples=n_resamples)
     by_seed = pd.DataFrame(
-        [
-            {
-                "strategy": run.strategy,
-                "heads": run.heads,
-                "share": run.heads / size,
-                "tuned": run.tuned,
-                "seed": run.seed,
-            }
-            | dict(zip(("value", "low", "high"), interval(draw), strict=True))
-            for run, draw in zip(runs, draws, strict=True)
-        ]
+        {
+            "strategy": run.strategy,
+            "heads": run.heads,
+            "share": run.heads / size,
+            "tuned": run.tuned,
+            "seed": run.seed,
+            **dict(zip(("value", "low", "high"), interval(draw), strict=True)),
+        }
+        for run, draw in zip(runs, draws, strict=True)
     )
     kept.remove(outdated)
-    save_table(signed(by_seed, work.recipe, work.trials.signature), kept.path("contest-seeds"))
+    save_table(signed(by_seed, key, trials.signature), kept.path("contest-seeds"))
     save_table(_survivors(work, runs), kept.path("contest-heads"))
-    table = signed(_summary(by_seed, draws), work.recipe, work.trials.signature, f"resamples:{n_resamples}")
+    table = signed(_summary(by_seed, draws), key, trials.signature, f"resamples:{n_resamples}")
     save_table(table, kept.path("contest"))
     return table
 
@@ -130,25 +129,19 @@ class _Run:
     statistics: Array  # [example, statistic]
 
 
+@dataclass
 class _Work:
     """Shared state of all runs of a comparison."""
 
-    def __init__(
-        self,
-        study: Study,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        corpus: Corpus,
-        held_out: Corpus,
-        metric: Metric,
-        kinds: Sequence[Kind] | None,
-        scored: int,
-        tune: TrainOptions,
-    ) -> None:
-        self.model, self.tokenizer, self.corpus, self.tune = model, tokenizer, corpus, tune
-        self.metric, self.scored, self.kinds, self.among = metric, scored, kinds, among(model, kinds)
-        self.recipe = recipe(model, corpus, kinds, tune, scored=scored)
-        self.trials = Trials(study, tokenizer, held_out, metric, self.recipe)
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    corpus: Corpus
+    among: Sequence[Head]
+    kinds: Sequence[Kind] | None
+    scored: int
+    tune: TrainOptions
+    recipe: str
+    trials: Trials
 
     def seed(self, chosen: Sequence[Strategy], counts: Sequence[int], seed: int) -> Iterator[_Run]:
         """Run one seed: the whole model, and every strategy at every number of heads, without and with retraining."""

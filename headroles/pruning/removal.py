@@ -113,7 +113,7 @@ def _check_shared(sites: Sequence[Site], pruned: set[Head]) -> None:
         if any(others != numbers[0] for others in numbers):
             raise ValueError(
                 f"{shared[0].name} is one module for {len(shared)} layers: remove the same heads from all; got "
-                + ", ".join(f"layer {site.layer}: {sorted(own)}" for site, own in zip(shared, numbers, strict=True))
+                + ", ".join(f"layer {site.layer}: {sorted(heads)}" for site, heads in zip(shared, numbers, strict=True))
             )
 
 
@@ -215,9 +215,9 @@ def _states(model: PreTrainedModel, masked: Iterable[Head] = ()) -> Tensor:
     return torch.as_tensor(output[0]).double()
 
 
-def _check_same(model: PreTrainedModel, expected: Tensor, found: Tensor) -> None:
+def _check_same(model: PreTrainedModel, expected: Tensor, output: Tensor) -> None:
     rounding = (10 if model.dtype.itemsize < 4 else 100) * torch.finfo(model.dtype).eps
-    apart, size = float((found - expected).abs().max()), float(expected.abs().max())
+    apart, size = float((output - expected).abs().max()), float(expected.abs().max())
     if not apart <= rounding * size:
         raise ValueError(f"its output would differ by {apart:.2g}, of {size:.2g}")
 

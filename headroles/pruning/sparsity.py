@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -106,26 +107,26 @@ def sparsity_sweep(
     return sizes
 
 
+@dataclass
 class _Pruned:
     """Model of one size with its survival and role tables, each computed when it is first needed."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        corpus: Corpus,
-        chosen: Strategy,
-        kinds: Sequence[Kind] | None,
-        count: int,
-        of: int,
-        trials: Trials,
-        options: TrainOptions,
-        seed: int,
-    ) -> None:
-        self.whole, self.tokenizer, self.corpus, self.chosen = model, tokenizer, corpus, chosen
-        self.kinds, self.count, self.of, self.options, self.seed = kinds, count, of, options, seed
-        self.trials, self.place = trials, trials.place(count, "training")
-        self.trained: PreTrainedModel | None = None
+    whole: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    corpus: Corpus
+    chosen: Strategy
+    kinds: Sequence[Kind] | None
+    count: int
+    of: int
+    trials: Trials
+    options: TrainOptions
+    seed: int
+    trained: PreTrainedModel | None = None
+
+    @property
+    def place(self) -> Path:
+        """The folder of the training."""
+        return self.trials.place(self.count, "training")
 
     def model(self) -> PreTrainedModel:
         """Return the pruned and trained model, or the trained control; interrupted training continues."""

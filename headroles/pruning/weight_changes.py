@@ -116,27 +116,27 @@ def _slices(model: PreTrainedModel) -> dict[Head, dict[str, Tensor]]:
     """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
     dummy_inputs.check(model)
     rows = layouts(model)
-    found: dict[Head, dict[str, Tensor]] = {}
+    slices: dict[Head, dict[str, Tensor]] = {}
     for site in families.attention_sites(model):
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
             parts = _inputs(site, rows[site.module], place)
             assert columns is not None
-            found[*site.key, number] = parts | {"o": columns[:, place].flatten()}
-    return found
+            slices[*site.key, number] = parts | {"o": columns[:, place].flatten()}
+    return slices
 
 
 def _inputs(site: Site, layout: Layout, place: int) -> dict[str, Tensor]:
     """Return queries, keys and values of a head: maps by their first letter, thirds of a fused map in this order."""
-    found: dict[str, list[Tensor]] = {}
+    slices: dict[str, list[Tensor]] = {}
     for name, runs in layout.items():
         weight = _weight(site.module.get_submodule(name))
-        own = [start for heads, start, stop in runs if place in heads for start in range(start, stop, site.size)]
-        fused = len(own) == 3
-        for i, start in enumerate(own):
+        starts = [start for heads, start, stop in runs if place in heads for start in range(start, stop, site.size)]
+        fused = len(starts) == 3
+        for i, start in enumerate(starts):
             part = PARTS[i] if fused else name[0] if name[0] in PARTS else name
-            found.setdefault(part, []).append(weight[start : start + site.size].flatten())
-    return {part: torch.cat(weights) for part, weights in found.items()}
+            slices.setdefault(part, []).append(weight[start : start + site.size].flatten())
+    return {part: torch.cat(weights) for part, weights in slices.items()}
 
 
 def _part(slices: dict[str, Tensor], part: str) -> Tensor:
