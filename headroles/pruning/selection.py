@@ -99,7 +99,20 @@ def prune(
     if keep is None and isinstance(chosen, L0) and chosen.strength is None:
         keep = SHARE
     count = None if keep is None else counted(keep, len(may_go))
-    signature = _signature(model, corpus, chosen, count, kinds, at_least, schedule, seed, options)
+    signature = frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
+        corpus=corpus.name,
+        text=corpus.hash,
+        strategy=chosen,
+        keep=count,
+        kinds=",".join(kinds or ("all",)),
+        at_least=at_least,
+        schedule=schedule,
+        seed=seed,
+        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
+        headroles=version("headroles"),
+    )
     options = {"seed": seed, **options}
     with ExitStack() as stack:
         place = Path(folder) if folder is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -237,30 +250,3 @@ def _warn(settled: list[float], opened: pd.Series[float], chances: list[float], 
 def undecided(opened: pd.Series[float]) -> int:
     """Count the gates of which P(gate != 0) is strictly between 0.1 and 0.9."""
     return int(((opened > 1 - DECIDED) & (opened < DECIDED)).sum())
-
-
-def _signature(
-    model: PreTrainedModel,
-    corpus: Corpus,
-    chosen: Strategy,
-    count: int | None,
-    kinds: Sequence[Kind] | None,
-    at_least: int,
-    schedule: str,
-    seed: int,
-    options: TrainOptions,
-) -> str:
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        strategy=chosen,
-        keep=count,
-        kinds=",".join(kinds or ("all",)),
-        at_least=at_least,
-        schedule=schedule,
-        seed=seed,
-        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
-        headroles=version("headroles"),
-    )

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 import transformers
-from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
@@ -79,10 +79,21 @@ def pairs(recipe: Recipe) -> Corpus:
 def _train(recipe: Recipe, place: Path) -> None:
     log.info("training a toy translator for %d steps, to be kept in %s", recipe.steps, place)
     corpus = pairs(recipe)
-    tokenizer = _tokenizer(corpus, recipe)
+    lines = [text for pair in corpus[:5000] for text in (pair.text, pair.target.text if pair.target else "")]
+    tokenizer = pieced(lines, recipe.vocabulary, apart="[.,]")  # of both languages
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
-        model = _untrained(tokenizer, recipe)
+        model = marian(
+            tokenizer,
+            width=recipe.width,
+            layers=recipe.layers,
+            heads=recipe.heads,
+            inner=256,
+            seed=recipe.seed,
+            dropout=0.0,
+            init_std=0.1,  # with the usual 0.02 and without scaled embeddings so small a model does not learn
+            activation_function="swish",
+        )
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
         try:
@@ -102,27 +113,6 @@ def _train(recipe: Recipe, place: Path) -> None:
             draft.rename(place)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _untrained(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> MarianMTModel:
-    # with the usual init_std of 0.02 and without scaled embeddings so small a model does not learn
-    return marian(
-        tokenizer,
-        width=recipe.width,
-        layers=recipe.layers,
-        heads=recipe.heads,
-        inner=256,
-        seed=recipe.seed,
-        dropout=0.0,
-        init_std=0.1,
-        activation_function="swish",
-    )
-
-
-def _tokenizer(corpus: Corpus, recipe: Recipe) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on both languages, with full stops and commas as separate pieces."""
-    lines = [text for pair in corpus[:5000] for text in (pair.text, pair.target.text if pair.target else "")]
-    return pieced(lines, recipe.vocabulary, apart="[.,]")
 
 
 def _cache(recipe: Recipe) -> Path:
