@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 
 
@@ -34,7 +35,11 @@ def first() -> bool:
     return rank() == 0
 
 
-def spread(items: list[Any], run: Callable[[int, Any], T], shown: Callable[[list[Any]], Any]) -> list[T]:
+def spread(
+    items: Sequence[Item],
+    run: Callable[[int, Item], T],
+    shown: Callable[[list[tuple[int, Item]]], Iterable[tuple[int, Item]]],
+) -> list[T]:
     """Call `run(number, item)` on every item; each process runs its share.
 
     Args:

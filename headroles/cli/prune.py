@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from headroles.cli.ablate import Device, Folder, Metric, Model, Overwrite, Target
 from headroles.cli.arguments import heads_of, kinds_of, numbers, strategy_named, study_of
 from headroles.cli.console import list_figures, say, show_removed, show_table
+
+if TYPE_CHECKING:
+    from headroles.training.hf_trainer import TrainOptions
 
 Text = Annotated[Path, typer.Argument(help="Training corpus: labelled TSV, or text with its translations.")]
 HeldOut = Annotated[Path, typer.Option(help="Corpus on which pruned models are evaluated.")]
@@ -72,7 +75,7 @@ def prune(
     from headroles.pruning.sparsity import sparsity_sweep
 
     folder = study_of(study, overwrite=overwrite)
-    tune = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
+    tune: TrainOptions = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
     learnt, measured = read(corpus, target).sample(limit), read(held_out, held_out_target)
     roles_on = None if scored is None else read(scored, scored_target)
     loaded, tokenizer = load(model)
@@ -148,7 +151,7 @@ def compare_pruning(
     from headroles.pruning.comparison import compare_pruning
 
     folder = study_of(study, overwrite=overwrite)
-    tune = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
+    tune: TrainOptions = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
     tune |= {"label_smoothing_factor": smoothing} if smoothing else {}
     learnt, measured = read(corpus, target).sample(limit), read(held_out, held_out_target)
     loaded, tokenizer = load(model)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
 from headroles.experiments.preparation import Prepared
+from headroles.training.hf_trainer import TrainerOptions, TrainOptions
 from headroles.training.marian import marian
 
 WARMUP = 0.1  # share of the steps of a training before the peak learning rate
@@ -73,7 +73,7 @@ class Recipe:
         inner = self.inner or 4 * self.width
         return marian(tokenizer, **sizes, inner=inner, seed=self.seed, dropout=self.dropout, activation_function="relu")
 
-    def training(self) -> dict[str, Any]:
+    def training(self) -> TrainOptions:
         """Return options of `train` for the whole model, with a checkpoint every twentieth of the steps."""
         rate = self.rate or 7e-4 * (512 / self.width) ** 0.5
         return {
@@ -84,7 +84,7 @@ class Recipe:
             "save_total_limit": 2,
         }
 
-    def tuning(self) -> dict[str, Any]:
+    def tuning(self) -> TrainOptions:
         """Return options of `train` for each size of pruning; gates are learnt from the loss without smoothing."""
         rate = TUNED * self.training()["rate"]
         return {**self._both(rate), "epochs": self.tune_epochs, "save_steps": 0.25, "save_total_limit": 1}
@@ -93,18 +93,19 @@ class Recipe:
         """Select the pairs on which each size of pruning is trained."""
         return data.train if self.tune_pairs is None else data.train[: self.tune_pairs]
 
-    def _both(self, rate: float) -> dict[str, Any]:
-        adam = {"adam_beta2": 0.98, "adam_epsilon": 1e-9}
-        schedule = {"lr_scheduler_type": "cosine", "warmup_steps": WARMUP, "save_strategy": "steps"}
+    def _both(self, rate: float) -> TrainOptions:
+        adam: TrainOptions = {"adam_beta2": 0.98, "adam_epsilon": 1e-9}
+        schedule: TrainOptions = {"lr_scheduler_type": "cosine", "warmup_steps": WARMUP, "save_strategy": "steps"}
         return {"batch": self.batch, "rate": rate, "seed": self.seed, **adam, **schedule, **pace()}
 
 
-def pace() -> dict[str, Any]:
+def pace() -> TrainerOptions:
     """Return options of the Trainer that keep a GPU busy: bfloat16 and workers for batches; none on a CPU."""
     if not torch.cuda.is_available():
         return {}
     workers = max(1, min(4, (os.cpu_count() or 1) - 1))
-    loader = {"dataloader_num_workers": workers, "dataloader_prefetch_factor": 4, "dataloader_persistent_workers": True}
+    loader: TrainerOptions = {"dataloader_num_workers": workers, "dataloader_prefetch_factor": 4}
+    loader["dataloader_persistent_workers"] = True
     return {"bf16": torch.cuda.is_bf16_supported(including_emulation=False), **loader}
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +22,13 @@ from headroles.scores.accumulator import bounds, counting
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
+from headroles.training.hf_trainer import TrainOptions
 
 Array = npt.NDArray[np.floating]
 
 
 def recipe(
-    model: PreTrainedModel, corpus: Corpus, kinds: Sequence[Kind] | None, tune: Mapping[str, Any], **rest: object
+    model: PreTrainedModel, corpus: Corpus, kinds: Sequence[Kind] | None, tune: TrainOptions, **rest: object
 ) -> str:
     """Return the cache key of trials of a model that is pruned and trained on a corpus."""
     return frame.sign(

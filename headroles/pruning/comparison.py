@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +27,7 @@ from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
 STRATEGIES = ("importance", "effect", "l0", "roles", "random", "-importance")
@@ -46,7 +46,7 @@ def compare_pruning(
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
     scored: int = 1000,
-    tune: Mapping[str, Any] | None = None,
+    tune: TrainOptions | None = None,
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
@@ -89,33 +89,32 @@ def compare_pruning(
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
-    key = recipe(model, corpus, kinds, dict(tune or {}), scored=scored)
+    key = recipe(model, corpus, kinds, tune or {}, scored=scored)
     kept = study_at(study)
     outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
-    work = _Work(kept, model, tokenizer, corpus, held_out, the_metric(metric), kinds, scored, dict(tune or {}))
-    size = len(work.among)
+    trials, heads = Trials(kept, tokenizer, held_out, the_metric(metric), key), among(model, kinds)
+    work = _Work(model, tokenizer, corpus, heads, kinds, scored, tune or {}, key, trials)
+    size = len(heads)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
     runs: list[_Run] = []
     for seed in range(seeds):
         runs += work.seed(chosen, counts, seed)
-    draws = values(work.metric, [run.statistics for run in runs], n_resamples=n_resamples)
+    draws = values(trials.metric, [run.statistics for run in runs], n_resamples=n_resamples)
     by_seed = pd.DataFrame(
-        [
-            {
-                "strategy": run.strategy,
-                "heads": run.heads,
-                "share": run.heads / size,
-                "tuned": run.tuned,
-                "seed": run.seed,
-            }
-            | dict(zip(("value", "low", "high"), interval(draw), strict=True))
-            for run, draw in zip(runs, draws, strict=True)
-        ]
+        {
+            "strategy": run.strategy,
+            "heads": run.heads,
+            "share": run.heads / size,
+            "tuned": run.tuned,
+            "seed": run.seed,
+            **dict(zip(("value", "low", "high"), interval(draw), strict=True)),
+        }
+        for run, draw in zip(runs, draws, strict=True)
     )
     kept.remove(outdated)
-    save_table(signed(by_seed, work.recipe, work.trials.signature), kept.path("contest-seeds"))
+    save_table(signed(by_seed, key, trials.signature), kept.path("contest-seeds"))
     save_table(_survivors(work, runs), kept.path("contest-heads"))
-    table = signed(_summary(by_seed, draws), work.recipe, work.trials.signature, f"resamples:{n_resamples}")
+    table = signed(_summary(by_seed, draws), key, trials.signature, f"resamples:{n_resamples}")
     save_table(table, kept.path("contest"))
     return table
 
@@ -130,25 +129,19 @@ class _Run:
     statistics: Array  # [example, statistic]
 
 
+@dataclass
 class _Work:
     """Shared state of all runs of a comparison."""
 
-    def __init__(
-        self,
-        study: Study,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        corpus: Corpus,
-        held_out: Corpus,
-        metric: Metric,
-        kinds: Sequence[Kind] | None,
-        scored: int,
-        tune: dict[str, Any],
-    ) -> None:
-        self.model, self.tokenizer, self.corpus, self.tune = model, tokenizer, corpus, tune
-        self.metric, self.scored, self.kinds, self.among = metric, scored, kinds, among(model, kinds)
-        self.recipe = recipe(model, corpus, kinds, tune, scored=scored)
-        self.trials = Trials(study, tokenizer, held_out, metric, self.recipe)
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    corpus: Corpus
+    among: Sequence[Head]
+    kinds: Sequence[Kind] | None
+    scored: int
+    tune: TrainOptions
+    recipe: str
+    trials: Trials
 
     def seed(self, chosen: Sequence[Strategy], counts: Sequence[int], seed: int) -> Iterator[_Run]:
         """Run one seed: the whole model, and every strategy at every number of heads, without and with retraining."""
@@ -168,14 +161,14 @@ class _Work:
         key = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
         if isinstance(strategy, Ranking):
             table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
-            ranked: Any = table["turn"].dropna().sort_values().index.tolist()
-            return closed_first(ranked, count)
+            ranked = table["turn"].dropna().sort_values().index
+            return closed_first([(kind, layer, head) for kind, layer, head in ranked], count)
 
         def learnt() -> pd.DataFrame:
-            plain = {name: value for name, value in self.tune.items() if name != "label_smoothing_factor"}
-            model = deepcopy(self.model)
+            plain = self.tune.copy()
+            plain.pop("label_smoothing_factor", None)
             return prune(
-                model,
+                deepcopy(self.model),
                 self.tokenizer,
                 self.corpus,
                 strategy,
@@ -199,7 +192,8 @@ class _Work:
             model = deepcopy(self.model)
             if pruned:
                 remove_heads(model, pruned)
-            train(model, self.tokenizer, self.corpus, place, **{**self.tune, "seed": seed})
+            options: TrainOptions = {**self.tune, "seed": seed}
+            train(model, self.tokenizer, self.corpus, place, **options)
             return model
 
         statistics = self.trials.run(what, compute)
@@ -232,7 +226,7 @@ def _summary(by_seed: pd.DataFrame, draws: Array) -> pd.DataFrame:
     parts = {key: draws[part.sort_values("seed").index] for key, part in by_seed.groupby(keys, sort=False)}
     rows = []
     for (strategy, count, tuned), part in parts.items():  # [seed, 1 + resample]
-        row: dict[str, Any] = {"strategy": strategy, "heads": count, "tuned": tuned}
+        row: dict[str, object] = {"strategy": strategy, "heads": count, "tuned": tuned}
         chance = parts.get(("random", count, tuned))
         row |= _mean("value", part) | {"seeds.sd": float(part[:, 0].std(ddof=1)) if len(part) > 1 else np.nan}
         row |= _mean("gain", part - chance) if chance is not None and strategy != "random" else {}

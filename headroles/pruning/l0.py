@@ -1,4 +1,4 @@
-"""Strategies with learned gates: L0 pruning (Voita et al. 2019) and subset selection of k heads (Li et al. 2021)."""
+"""Learned gates: L0 pruning (Voita et al. 2019) and, below it, selection of k heads (Li et al. 2021)."""
 
 from __future__ import annotations
 
@@ -27,99 +27,28 @@ RATE = Spread(path=20.0, largest=1.0)  # default learning rate of gates; log alp
 
 
 @dataclass(frozen=True)
-class L0:
-    """L0 pruning with Hard Concrete gates: the loss is cross-entropy + strength x E[L0] (Voita et al. 2019, section 6).
+class HardConcrete:
+    """Hard Concrete distribution of a gate by its log alpha (Louizos et al. 2018; Voita et al. 2019, section 6.1)."""
 
-    Attributes:
-        strength: Penalty per head, on the mean loss per token (or sentence); the papers' values are on other scales.
-            None, the default, adapts it to a target: the number of heads that `prune` keeps, by default half.
-        temperature: Temperature of the Hard Concrete distribution.
-        start: Initial log alpha.
-        rate: Learning rate of the gates. None, the default, takes 20 over the number of steps, at most 1, and in the
-            last 30 % of the training stretches log alpha away from the threshold, up to 20 times, so that most gates
-            are decided at the end of trainings of any length. With a rate there is no stretch.
-        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
-    """
-
-    strength: float | None = None
     temperature: float = 0.33
-    start: float = 2.0
-    rate: float | None = None
-    freeze: Freeze = "nothing"
 
-    @property
-    def name(self) -> str:
-        """Name used in result columns."""
-        return f"{self.strength:g}" if self.strength is not None else "l0"
+    def sample(self, log_alpha: Tensor) -> Tensor:
+        """Draw one gate for each log alpha, differentiably, by torch's generator."""
+        noise = torch.rand_like(log_alpha).clamp(1e-6, 1 - 1e-6)
+        soft = torch.sigmoid((noise.log() - (1 - noise).log() + log_alpha) / self.temperature)
+        return (soft * (HIGH - LOW) + LOW).clamp(0, 1)
 
-    def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        """Return gates for the heads `learnt`.
+    def closed(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate = 0)."""
+        return torch.sigmoid(self.temperature * torch.tensor(-LOW / HIGH).log() - log_alpha)
 
-        Args:
-            model: The model that is pruned.
-            learnt: The heads with gates, (kind, layer, head) each.
-            keep: Number of heads to keep; None with a strength.
+    def whole(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate = 1)."""
+        return torch.sigmoid(log_alpha - self.temperature * torch.tensor((1 - LOW) / (HIGH - 1)).log())
 
-        Returns:
-            The gates, a module that `train_gates` adds to the model.
-
-        Raises:
-            ValueError: If both or neither of a strength and `keep` are given, or a value is out of range.
-        """
-        if (self.strength is None) == (keep is None):
-            raise ValueError("L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5")
-        if self.strength is not None and not 0 <= self.strength < math.inf:
-            raise ValueError(f"the strength of L0 must not be negative; got {self.strength}")
-        _check_rate(self.rate)
-        if not self.temperature > 0:
-            raise ValueError(f"the temperature of L0 must be above zero; got {self.temperature}")
-        return _Penalised(model, learnt, self, keep)
-
-
-@dataclass(frozen=True)
-class SubsetSelection:
-    """Differentiable selection of exactly k heads (Li et al. 2021, section 3).
-
-    Gates are a relaxed top-k of Gumbel-perturbed weights.
-
-    Attributes:
-        hot: Temperature at the start of the training (in the authors' code 1000, on BERT).
-        cold: Temperature at its end (1e-8).
-        rate: Learning rate of the weights, by default 20 over the number of steps, at most 1.
-        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
-    """
-
-    hot: float = 4.0
-    cold: float = 0.05
-    rate: float | None = None
-    freeze: Freeze = "nothing"
-    name = "exactly"
-
-    def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        """Return gates for the heads `learnt`.
-
-        Args:
-            model: The model that is pruned.
-            learnt: The heads with gates, (kind, layer, head) each.
-            keep: Number of heads to keep.
-
-        Returns:
-            The gates, a module that `train_gates` adds to the model.
-
-        Raises:
-            ValueError: If `keep` is None, or a value is out of range.
-        """
-        if keep is None:
-            raise ValueError("SubsetSelection needs a number of heads to keep: keep=0.5, or keep=12")
-        if not min(self.hot, self.cold) > 0:
-            raise ValueError(f"the temperatures of SubsetSelection must be above zero; got {self.hot} and {self.cold}")
-        _check_rate(self.rate)
-        return _Subset(model, learnt, self, keep)
-
-
-def _check_rate(rate: float | None) -> None:
-    if rate is not None and not 0 < rate < math.inf:
-        raise ValueError(f"the learning rate of gates must be above zero; got {rate}")
+    def opened(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate != 0), which sums to E[L0] over heads."""
+        return 1 - self.closed(log_alpha)
 
 
 class Gates(nn.Module, ABC):
@@ -129,6 +58,7 @@ class Gates(nn.Module, ABC):
     """
 
     step: Tensor
+    places: Tensor  # of the heads with gates among all
     keep: int | None  # target number of heads; None: determined by the strength
 
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
@@ -153,7 +83,7 @@ class Gates(nn.Module, ABC):
 
     def _all(self, learnt: Tensor) -> Tensor:
         ones = torch.ones(self.heads, device=learnt.device)
-        return ones.index_copy(0, self.places, learnt)  # type: ignore[arg-type]
+        return ones.index_copy(0, self.places, learnt)
 
     def progress(self) -> float:
         """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
@@ -178,7 +108,7 @@ class Gates(nn.Module, ABC):
         return self.log_alpha.new_zeros(())
 
 
-class _Penalised(Gates):
+class _HardConcreteGates(Gates):
     """Hard Concrete gates with a penalty, which follows a target number of heads if there is one."""
 
     pressure: Tensor
@@ -227,7 +157,88 @@ class _Penalised(Gates):
         return (self.pressure + self.above()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
 
 
-class _Subset(Gates):
+class GateStrategy(ABC):
+    """Pruning strategy that learns gates, and the model with them unless parts of it are frozen."""
+
+    rate: float | None  # learning rate of the gates
+    freeze: Freeze
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name used in result columns."""
+
+    def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        """Return new gates for some heads of a model.
+
+        Args:
+            model: The model that is pruned.
+            learnt: The heads with gates, (kind, layer, head) each.
+            keep: Number of heads to keep; None with a strength.
+
+        Returns:
+            The gates, a module that `train_gates` adds to the model.
+
+        Raises:
+            ValueError: If `keep` does not fit the strategy, or one of its attributes is out of range.
+        """
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise ValueError(f"the learning rate of gates must be above zero; got {self.rate}")
+        return self._gates(model, learnt, keep)
+
+    @abstractmethod
+    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates: ...
+
+
+@dataclass(frozen=True)
+class L0(GateStrategy):
+    """L0 pruning with Hard Concrete gates: the loss is cross-entropy + strength x E[L0] (Voita et al. 2019, section 6).
+
+    Attributes:
+        strength: Penalty per head, on the mean loss per token (or sentence); the papers' values are on other scales.
+            None, the default, adapts it to a target: the number of heads that `prune` keeps, by default half.
+        temperature: Temperature of the Hard Concrete distribution.
+        start: Initial log alpha.
+        rate: Learning rate of the gates. None, the default, takes 20 over the number of steps, at most 1, and in the
+            last 30 % of the training stretches log alpha away from the threshold, up to 20 times, so that most gates
+            are decided at the end of trainings of any length. With a rate there is no stretch.
+        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
+    """
+
+    strength: float | None = None
+    temperature: float = 0.33
+    start: float = 2.0
+    rate: float | None = None
+    freeze: Freeze = "nothing"
+
+    @property
+    def name(self) -> str:
+        """Name used in result columns."""
+        return f"{self.strength:g}" if self.strength is not None else "l0"
+
+    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        if (self.strength is None) == (keep is None):
+            raise ValueError("L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5")
+        if self.strength is not None and not 0 <= self.strength < math.inf:
+            raise ValueError(f"the strength of L0 must not be negative; got {self.strength}")
+        if not self.temperature > 0:
+            raise ValueError(f"the temperature of L0 must be above zero; got {self.temperature}")
+        return _HardConcreteGates(model, learnt, self, keep)
+
+
+def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
+    """Compute a relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each without the mass of those before."""
+    itself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
+    chosen, left = torch.zeros_like(weights), weights
+    for _ in range(k):
+        scaled = left / temperature
+        others = scaled.expand(len(weights), -1).masked_fill(itself, -torch.inf).logsumexp(-1)
+        chosen = chosen + torch.softmax(scaled, -1)
+        left = left + others - scaled.logsumexp(-1)  # log(1 - p), exact also where p is nearly 1
+    return chosen
+
+
+class _SubsetGates(Gates):
     """Relaxed selection of k heads."""
 
     keep: int
@@ -259,40 +270,30 @@ class _Subset(Gates):
 
 
 @dataclass(frozen=True)
-class HardConcrete:
-    """Hard Concrete distribution of a gate by its log alpha (Louizos et al. 2018; Voita et al. 2019, section 6.1)."""
+class SubsetSelection(GateStrategy):
+    """Differentiable selection of exactly k heads (Li et al. 2021, section 3).
 
-    temperature: float = 0.33
+    Gates are a relaxed top-k of Gumbel-perturbed weights.
 
-    def sample(self, log_alpha: Tensor) -> Tensor:
-        """Draw one gate for each log alpha, differentiably, by torch's generator."""
-        noise = torch.rand_like(log_alpha).clamp(1e-6, 1 - 1e-6)
-        soft = torch.sigmoid((noise.log() - (1 - noise).log() + log_alpha) / self.temperature)
-        return (soft * (HIGH - LOW) + LOW).clamp(0, 1)
+    Attributes:
+        hot: Temperature at the start of the training (in the authors' code 1000, on BERT).
+        cold: Temperature at its end (1e-8).
+        rate: Learning rate of the weights, by default 20 over the number of steps, at most 1.
+        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
+    """
 
-    def closed(self, log_alpha: Tensor) -> Tensor:
-        """Compute P(gate = 0)."""
-        return torch.sigmoid(self.temperature * torch.tensor(-LOW / HIGH).log() - log_alpha)
+    hot: float = 4.0
+    cold: float = 0.05
+    rate: float | None = None
+    freeze: Freeze = "nothing"
+    name = "exactly"
 
-    def whole(self, log_alpha: Tensor) -> Tensor:
-        """Compute P(gate = 1)."""
-        return torch.sigmoid(log_alpha - self.temperature * torch.tensor((1 - LOW) / (HIGH - 1)).log())
-
-    def opened(self, log_alpha: Tensor) -> Tensor:
-        """Compute P(gate != 0), which sums to E[L0] over heads."""
-        return 1 - self.closed(log_alpha)
-
-
-def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
-    """Compute a relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each without the mass of those before."""
-    itself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
-    chosen, left = torch.zeros_like(weights), weights
-    for _ in range(k):
-        scaled = left / temperature
-        others = scaled.expand(len(weights), -1).masked_fill(itself, -torch.inf).logsumexp(-1)
-        chosen = chosen + torch.softmax(scaled, -1)
-        left = left + others - scaled.logsumexp(-1)  # log(1 - p), exact also where p is nearly 1
-    return chosen
+    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        if keep is None:
+            raise ValueError("SubsetSelection needs a number of heads to keep: keep=0.5, or keep=12")
+        if not min(self.hot, self.cold) > 0:
+            raise ValueError(f"the temperatures of SubsetSelection must be above zero; got {self.hot} and {self.cold}")
+        return _SubsetGates(model, learnt, self, keep)
 
 
 def _largest(weights: Tensor, k: int) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,36 +33,36 @@ def layouts(model: PreTrainedModel) -> dict[nn.Module, Layout]:
         Attention module -> name of a linear map -> runs of rows: (heads, first row, row after the last). A layer
         without heads has no rows.
     """
-    found = families.attention_sites(model)
-    reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in found}
-    for site, name, paths in _paths(model, found):
+    sites = families.attention_sites(model)
+    reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in sites}
+    for site, name, paths in _paths(model, sites):
         maps = reach[site.module]
         maps[name] = maps[name] | paths if name in maps else paths
-    by = {site.module: site for site in found}
+    by_module = {site.module: site for site in sites}
     return {
-        module: {name: _runs(by[module], name, paths) for name, paths in maps.items() if not _latent(paths)}
+        module: {name: _runs(by_module[module], name, paths) for name, paths in maps.items() if not _latent(paths)}
         for module, maps in reach.items()
     }
 
 
-def _paths(model: PreTrainedModel, found: list[Site]) -> list[tuple[Site, str, Tensor]]:
+def _paths(model: PreTrainedModel, sites: list[Site]) -> list[tuple[Site, str, Tensor]]:
     """Return for each site and linear map whether each head depends on each row: bool [head, row].
 
     The outputs of the maps are replaced by random numbers, so that no dead row or saturated attention hides a path.
     """
-    inside = {part: (site.module, name) for site in found for name, part in site.module.named_modules() if is_map(part)}
-    outs = {out: mine for out, mine in by_projection(model, found).items() if mine[0].heads}
+    inside = {part: (site.module, name) for site in sites for name, part in site.module.named_modules() if is_map(part)}
+    outs = {out: mine for out, mine in by_projection(model, sites).items() if mine[0].heads}
     generator = torch.Generator().manual_seed(0)
     leaves: list[tuple[nn.Module, str, Tensor]] = []
     rows: list[tuple[Site, str, Tensor]] = []
     calls = dict.fromkeys(outs, 0)
 
-    def keep(module: nn.Module, _: Any, output: Tensor) -> Tensor:
+    def keep(module: nn.Module, _: object, output: Tensor) -> Tensor:
         leaf = (0.5 + torch.rand(output.shape, generator=generator)).to(output).requires_grad_()
         leaves.append((*inside[module], leaf))
         return leaf
 
-    def trace(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def trace(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         site = outs[module][calls[module] % len(outs[module])]
         calls[module] += 1
         mine = [(name, leaf) for owner, name, leaf in leaves if owner is site.module]

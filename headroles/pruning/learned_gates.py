@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
-import transformers
-from torch import nn
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 
 from headroles import _distributed
 from headroles.models import heads, loading
@@ -50,20 +51,21 @@ def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
     heads.remember(model, sites)
     begun: list[None] = []  # a training forward that has not ended
 
-    def before(module: nn.Module, _: Any) -> None:
+    def before(module: nn.Module, _: object) -> None:
         if module.training:
             gates.step -= len(begun)  # a forward that failed was no step
             gates.draw()
             begun[:] = [None]
 
-    def after(module: nn.Module, _: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def after(module: nn.Module, _: object, inputs: Mapping[str, Tensor], output: _Output) -> None:
         if not module.training:
             return
-        if getattr(output, "loss", None) is None:
+        loss: Tensor | None = getattr(output, "loss", None)
+        if loss is None:
             raise ValueError(
                 "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
             )
-        output.loss = output.loss + gates.penalty() * _share(kwargs, causal=causal)
+        output.loss = loss + gates.penalty() * _share(inputs, causal=causal)
         begun.clear()
 
     hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after, with_kwargs=True)]
@@ -78,12 +80,18 @@ def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
         heads.remember(model, sites)
 
 
-def _share(kwargs: dict[str, Any], *, causal: bool) -> float:
+class _Output(Protocol):
+    """Output of a model."""
+
+    loss: Tensor | None
+
+
+def _share(inputs: Mapping[str, Tensor], *, causal: bool) -> float:
     """Return the share of a forward pass in its optimizer step, by labels counted as the Trainer counts them.
 
     A causal model does not predict the first label of a text.
     """
-    total, labels = kwargs.get("num_items_in_batch"), kwargs.get("labels")
+    total, labels = inputs.get("num_items_in_batch"), inputs.get("labels")
     if total is None or labels is None:
         return 1.0
     return float((labels[..., 1:] if causal else labels).ne(-100).sum() / total)
@@ -123,24 +131,25 @@ def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
                 value.requires_grad = True
 
 
-class GateWatcher(transformers.TrainerCallback):
+class GateWatcher(TrainerCallback):
     """Callback that sets the schedule of gates and records them in the log that checkpoints keep."""
 
     def __init__(self, gates: Gates) -> None:
-        self.gates, self.start, self.log = gates, float(gates.log_alpha.detach().max()), list[dict[str, Any]]()
+        self.gates, self.start = gates, float(gates.log_alpha.detach().max())
+        self.records: list[tuple[int, list[float]]] = []  # step, P(gate != 0) of each gate
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Set the length of the schedule, and check that gates can reach zero."""
         batches = math.ceil(args.num_train_epochs * len(kwargs["train_dataloader"]))
         self.gates.horizon = batches if args.max_steps <= 0 else args.max_steps * args.gradient_accumulation_steps
-        self._check_reach(state.max_steps, kwargs["optimizer"].param_groups[-1], kwargs["lr_scheduler"])
+        self._check_reach(state.max_steps, kwargs["optimizer"], kwargs["lr_scheduler"])
         if not state.global_step:
             self._record(state)
 
-    def _check_reach(self, steps: int, group: dict[str, Any], scheduler: Any) -> None:
+    def _check_reach(self, steps: int, optimizer: Optimizer, scheduler: LRScheduler) -> None:
         """Raise ValueError if no strength can prune a head: an optimizer such as Adam moves by at most the rate."""
-        rate = group.get("initial_lr", group["lr"])  # the gates' group is the last one
-        factors = getattr(scheduler, "lr_lambdas", None)
+        group = optimizer.param_groups[-1]  # that of the gates
+        rate, factors = group.get("initial_lr", group["lr"]), getattr(scheduler, "lr_lambdas", None)
         reach = rate * (sum(map(factors[-1], range(steps))) if factors else steps)
         if self.gates.keep is None and reach < self.start:
             raise ValueError(
@@ -149,28 +158,26 @@ class GateWatcher(transformers.TrainerCallback):
                 f"(or none: the default follows from the number of steps)"
             )
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
         """Record the gates at regular steps and at the last one."""
         if state.global_step % max(1, state.max_steps // SHOWN) == 0 or state.global_step == state.max_steps:
             self._record(state)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Collect the records, also those made before the training was resumed."""
-        self.log = [entry for entry in state.log_history if "gates" in entry]
+    def _record(self, state: TrainerState) -> None:
+        log: list[dict[str, Any]] = state.log_history
+        log.append({"step": state.global_step, "gates": self.gates.chances().detach().tolist()})
 
-    def _record(self, state: Any) -> None:
-        state.log_history.append({"step": state.global_step, "gates": self.gates.chances().detach().tolist()})
+    def on_train_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        """Collect the records, also those made before the training was resumed."""
+        log: list[dict[str, Any]] = state.log_history
+        self.records = [(entry["step"], entry["gates"]) for entry in log if "gates" in entry]
 
 
 def write_history(place: Path, watcher: GateWatcher, history: pd.DataFrame, learnt: Sequence[Head]) -> None:
     """Save the history of gates, `gates.parquet`: a row per head and step with P(gate != 0) in `open`."""
-    if not watcher.log or not _distributed.first():  # the training was finished before
+    if not watcher.records or not _distributed.first():  # the training was finished before
         return
-    rows = [
-        (*head, entry["step"], value)
-        for entry in watcher.log
-        for head, value in zip(learnt, entry["gates"], strict=True)
-    ]
+    rows = [(*head, step, value) for step, gates in watcher.records for head, value in zip(learnt, gates, strict=True)]
     table = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
     table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
     save_table(table, place / "gates.parquet")

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,6 +17,10 @@ from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
+
+if TYPE_CHECKING:
+    from headroles.ablation.metrics import Metric
+    from headroles.scores import Score
 
 _AT: dict[str, Callable[[float, int], float]] = {  # sort key of a layer, by (middle, layer)
     "bottom": lambda _, layer: layer,
@@ -60,7 +64,7 @@ class ByScore(Ranking):
         limit: Number of sentences that are scored, by default all.
     """
 
-    score: Any = "importance"
+    score: str | Score = "importance"
     column: str | None = None
     limit: int | None = None
 
@@ -84,7 +88,7 @@ class ByScore(Ranking):
 class ByEffect(Ranking):
     """Ranking by the effect of ablating each head alone on a metric, the least harmful first."""
 
-    metric: Any = "loss"
+    metric: str | Metric = "loss"
     limit: int | None = None
 
     @property
@@ -106,7 +110,7 @@ class ByEffect(Ranking):
 class FromColumn(Ranking):
     """Ranking by a column of a table, the smallest value first."""
 
-    values: pd.Series[Any]
+    values: pd.Series[float]
 
     @property
     def name(self) -> str:
@@ -244,7 +248,7 @@ def ranking(given: str | Ranking) -> Ranking:
     return NAMED[given]
 
 
-def _rising(values: pd.Series[Any], setting: RankingContext) -> list[Head]:
+def _rising(values: pd.Series[float], setting: RankingContext) -> list[Head]:
     """Rank heads by rising value; break ties and place heads without a value at random."""
     drawn = _shuffled(setting)
     if lacking := [head for head in drawn if head not in values.index]:
@@ -263,9 +267,9 @@ def _shuffled(setting: RankingContext) -> list[Head]:
     return random.Random(setting.seed).sample(list(setting.among), len(setting.among))
 
 
-def _in_turn(heads: list[Head], group: Callable[[Head], tuple[Any, ...]]) -> list[Head]:
+def _in_turn(heads: list[Head], group: Callable[[Head], tuple[object, ...]]) -> list[Head]:
     """Alternate between groups of heads, in their order within each."""
-    counts: dict[Any, int] = {}
+    counts: dict[tuple[object, ...], int] = {}
     turns = []
     for head in heads:
         counts[group(head)] = counts.get(group(head), -1) + 1

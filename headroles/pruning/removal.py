@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def remove_heads(
-    model: PreTrainedModel, heads: Iterable[Head] | pd.Series[Any], *, groups: Groups = "equal"
+    model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float], *, groups: Groups = "equal"
 ) -> PreTrainedModel:
     """Remove heads from a model in place; its output is that with these heads masked.
 
@@ -91,7 +91,7 @@ def remove_heads(
     return model
 
 
-def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[Any]) -> set[Head]:
+def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
         if other := sorted(set(heads.dropna()) - {0, 1}):
             raise ValueError(
@@ -113,7 +113,7 @@ def _check_shared(sites: Sequence[Site], pruned: set[Head]) -> None:
         if any(others != numbers[0] for others in numbers):
             raise ValueError(
                 f"{shared[0].name} is one module for {len(shared)} layers: remove the same heads from all; got "
-                + ", ".join(f"layer {site.layer}: {sorted(own)}" for site, own in zip(shared, numbers, strict=True))
+                + ", ".join(f"layer {site.layer}: {sorted(heads)}" for site, heads in zip(shared, numbers, strict=True))
             )
 
 
@@ -215,9 +215,9 @@ def _states(model: PreTrainedModel, masked: Iterable[Head] = ()) -> Tensor:
     return torch.as_tensor(output[0]).double()
 
 
-def _check_same(model: PreTrainedModel, expected: Tensor, found: Tensor) -> None:
+def _check_same(model: PreTrainedModel, expected: Tensor, output: Tensor) -> None:
     rounding = (10 if model.dtype.itemsize < 4 else 100) * torch.finfo(model.dtype).eps
-    apart, size = float((found - expected).abs().max()), float(expected.abs().max())
+    apart, size = float((output - expected).abs().max()), float(expected.abs().max())
     if not apart <= rounding * size:
         raise ValueError(f"its output would differ by {apart:.2g}, of {size:.2g}")
 
@@ -245,6 +245,6 @@ def _undone_by_errors(model: PreTrainedModel, sites: list[Site]) -> Iterator[Non
             families.remember(model, sites)
 
 
-def _copied(kept: dict[str, Any]) -> dict[str, Any]:
+def _copied(kept: Mapping[str, object]) -> dict[str, object]:
     """Copy a module's attributes, also the dicts of parameters and hooks."""
     return {name: value.copy() if isinstance(value, dict) else value for name, value in kept.items()}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,17 +18,18 @@ from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.pruning.l0 import L0, RATE, SHARE, SubsetSelection
+from headroles.pruning.l0 import L0, RATE, SHARE, GateStrategy, SubsetSelection
 from headroles.pruning.learned_gates import NAME, GateWatcher, frozen, train_gates, write_history
 from headroles.pruning.rankings import Ranking, RankingContext, among, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
 Schedule = Literal["prune", "prune-tune", "tune-prune", "tune-prune-tune"]
 SCHEDULES: tuple[Schedule, ...] = ("prune", "prune-tune", "tune-prune", "tune-prune-tune")
-Strategy = Ranking | L0 | SubsetSelection
+Strategy = Ranking | GateStrategy
 log = logging.getLogger(__name__)
 DECIDED = 0.9
 MOST_UNDECIDED = 0.1  # share of the gates that may be undecided without a warning
@@ -46,7 +47,7 @@ def prune(
     schedule: Schedule = "prune",
     folder: str | Path | None = None,
     seed: int = 0,
-    tune: Mapping[str, Any] | None = None,
+    tune: TrainOptions | None = None,
 ) -> pd.DataFrame:
     """Select the heads that stay, by a ranking or by learned gates.
 
@@ -85,7 +86,7 @@ def prune(
         >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
         >>> hr.remove_heads(model, table.iloc[:, 0])
     """
-    chosen, options = strategy_of(strategy), dict(tune or {})
+    chosen, options = strategy_of(strategy), tune or {}
     if schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
     if at_least and not isinstance(chosen, Ranking):
@@ -98,21 +99,35 @@ def prune(
     if keep is None and isinstance(chosen, L0) and chosen.strength is None:
         keep = SHARE
     count = None if keep is None else counted(keep, len(may_go))
-    signature = _signature(model, corpus, chosen, count, kinds, at_least, schedule, seed, options)
+    signature = frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
+        corpus=corpus.name,
+        text=corpus.hash,
+        strategy=chosen,
+        keep=count,
+        kinds=",".join(kinds or ("all",)),
+        at_least=at_least,
+        schedule=schedule,
+        seed=seed,
+        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
+        headroles=version("headroles"),
+    )
+    options = {"seed": seed, **options}
     with ExitStack() as stack:
         place = Path(folder) if folder is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if schedule.startswith("tune"):
-            train(model, tokenizer, corpus, place / "tuned-before", **{"seed": seed, **options})
+            train(model, tokenizer, corpus, place / "tuned-before", **options)
         if isinstance(chosen, Ranking):
             columns = _by_ranking(RankingContext(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
         else:
-            columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, {"seed": seed, **options})
+            columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, options)
         words = [chosen.name, *([] if count is None else [str(count)]), *(kinds or ())]
         label = f"survival[{' '.join(words)}]"
         table = frame.table({label + part: values for part, values in columns.items()}, head_index(model), signature)
         if schedule.endswith("-tune"):
             remove_heads(model, table[label])
-            train(model, tokenizer, corpus, place / "tuned-after", **{"seed": seed, **options})
+            train(model, tokenizer, corpus, place / "tuned-after", **options)
     return table
 
 
@@ -173,7 +188,7 @@ def counted(keep: float, size: int) -> int:
     return count
 
 
-def _by_ranking(setting: RankingContext, chosen: Ranking, count: int, at_least: int) -> dict[str, pd.Series[Any]]:
+def _by_ranking(setting: RankingContext, chosen: Ranking, count: int, at_least: int) -> dict[str, pd.Series[float]]:
     ordered = chosen.order(setting)
     index = head_index(setting.model)
     turns = pd.Series({head: turn for turn, head in enumerate(ordered, 1)}, dtype=float)
@@ -186,20 +201,20 @@ def _by_gates(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    chosen: L0 | SubsetSelection,
+    chosen: GateStrategy,
     learnt: Sequence[Head],
     count: int | None,
     place: Path,
-    options: dict[str, Any],
-) -> dict[str, pd.Series[Any]]:
+    options: TrainOptions,
+) -> dict[str, pd.Series[float]]:
     """Train the model and its gates, and return their final values."""
     index = head_index(model)
     gates = chosen.gates(model, learnt, count)
     if count == len(learnt):
         return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
     watcher = GateWatcher(gates)
-    options["rates"] = {**options.get("rates", {}), NAME: RATE if chosen.rate is None else chosen.rate}
-    options["callbacks"] = [*options.get("callbacks", ()), watcher]
+    rates = {**(options.get("rates") or {}), NAME: RATE if chosen.rate is None else chosen.rate}
+    options = {**options, "rates": rates, "callbacks": [*options.get("callbacks", ()), watcher]}
     with train_gates(model, gates), frozen(model, chosen.freeze):
         note = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}"
         history = train(model, tokenizer, corpus, place, **options, note=hashlib.sha256(note.encode()).hexdigest()[:12])
@@ -213,7 +228,7 @@ def _by_gates(
     return {"": survival, ".open": opened}
 
 
-def _warn(settled: list[float], opened: pd.Series[Any], chances: list[float], count: int | None, steps: int) -> None:
+def _warn(settled: list[float], opened: pd.Series[float], chances: list[float], count: int | None, steps: int) -> None:
     """Warn about undecided gates, about no remaining head, and about a missed target."""
     expected, size = sum(chances), len(chances)
     if (open_ := undecided(opened)) > MOST_UNDECIDED * size:
@@ -232,33 +247,6 @@ def _warn(settled: list[float], opened: pd.Series[Any], chances: list[float], co
         )
 
 
-def undecided(opened: pd.Series[Any]) -> int:
+def undecided(opened: pd.Series[float]) -> int:
     """Count the gates of which P(gate != 0) is strictly between 0.1 and 0.9."""
     return int(((opened > 1 - DECIDED) & (opened < DECIDED)).sum())
-
-
-def _signature(
-    model: PreTrainedModel,
-    corpus: Corpus,
-    chosen: Strategy,
-    count: int | None,
-    kinds: Sequence[Kind] | None,
-    at_least: int,
-    schedule: str,
-    seed: int,
-    options: Mapping[str, Any],
-) -> str:
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        strategy=chosen,
-        keep=count,
-        kinds=",".join(kinds or ("all",)),
-        at_least=at_least,
-        schedule=schedule,
-        seed=seed,
-        tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
-        headroles=version("headroles"),
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
-from headroles.pruning.cached_evaluation import Trials, interval, recipe, signed, values
+from headroles.models.masking import Head
+from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, signed, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking, among
 from headroles.pruning.removal import remove_heads
@@ -26,6 +28,7 @@ from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, study_at
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
 
@@ -42,7 +45,7 @@ def sparsity_sweep(
     scored: Corpus | None = None,
     reference: Corpus | None = None,
     seed: int = 0,
-    tune: Mapping[str, Any] | None = None,
+    tune: TrainOptions | None = None,
     n_resamples: int = 1000,
     max_tokens: int = 4096,
     study: Study | str | Path | None = None,
@@ -78,7 +81,8 @@ def sparsity_sweep(
         - change, change.low, change.high: difference from the control.
         - undecided: number of gates with P(gate != 0) between 0.1 and 0.9.
     """
-    chosen, options = strategy_of(strategy), {"seed": seed, **(tune or {})}
+    chosen = strategy_of(strategy)
+    options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     measured, size = the_metric(metric), len(among(model, kinds))
     work = recipe(model, corpus, kinds, options, strategy=chosen)
@@ -103,26 +107,26 @@ def sparsity_sweep(
     return sizes
 
 
+@dataclass
 class _Pruned:
     """Model of one size with its survival and role tables, each computed when it is first needed."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        corpus: Corpus,
-        chosen: Strategy,
-        kinds: Sequence[Kind] | None,
-        count: int,
-        of: int,
-        trials: Trials,
-        options: dict[str, Any],
-        seed: int,
-    ) -> None:
-        self.whole, self.tokenizer, self.corpus, self.chosen = model, tokenizer, corpus, chosen
-        self.kinds, self.count, self.of, self.options, self.seed = kinds, count, of, options, seed
-        self.trials, self.place = trials, trials.place(count, "training")
-        self.trained: PreTrainedModel | None = None
+    whole: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    corpus: Corpus
+    chosen: Strategy
+    kinds: Sequence[Kind] | None
+    count: int
+    of: int
+    trials: Trials
+    options: TrainOptions
+    seed: int
+    trained: PreTrainedModel | None = None
+
+    @property
+    def place(self) -> Path:
+        """The folder of the training."""
+        return self.trials.place(self.count, "training")
 
     def model(self) -> PreTrainedModel:
         """Return the pruned and trained model, or the trained control; interrupted training continues."""
@@ -179,7 +183,7 @@ class _Pruned:
 
 def functions(roles: pd.DataFrame) -> pd.DataFrame:
     """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families: dict[Any, set[str]] = {head: set() for head in roles.index}
+    families: dict[Head, set[str]] = {head: set() for head in roles.index}
     rows: Any = role_rules.held(roles)
     for row in rows.itertuples():
         families[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
@@ -188,12 +192,14 @@ def functions(roles: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
 
 
-def _table(metric: Metric, statistics: Sequence[Any], tables: Sequence[pd.DataFrame], n_resamples: int) -> pd.DataFrame:
+def _table(
+    metric: Metric, statistics: Sequence[Array], tables: Sequence[pd.DataFrame], n_resamples: int
+) -> pd.DataFrame:
     draws = values(metric, statistics, n_resamples=n_resamples)
     rows = []
     for draw, table in zip(draws, tables, strict=True):
         survival = table.iloc[:, 0]
-        row: dict[str, Any] = {"heads": int(survival.sum()), "of": len(survival)}
+        row: dict[str, float] = {"heads": int(survival.sum()), "of": len(survival)}
         left = survival.groupby(level="kind").sum()
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
         row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))

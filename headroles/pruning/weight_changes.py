@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from scipy import stats
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel
 
 from headroles.models import dummy_inputs, loading
 from headroles.models import heads as families
+from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
 from headroles.tables import frame
@@ -98,7 +100,7 @@ def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return table
 
 
-def _uniformity(values: Any) -> dict[str, float]:
+def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
     test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
     count, seeds = values.shape
     mean = values.mean(1)
@@ -110,31 +112,31 @@ def _uniformity(values: Any) -> dict[str, float]:
     }
 
 
-def _slices(model: PreTrainedModel) -> dict[Any, dict[str, Tensor]]:
+def _slices(model: PreTrainedModel) -> dict[Head, dict[str, Tensor]]:
     """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
     dummy_inputs.check(model)
     rows = layouts(model)
-    found: dict[Any, dict[str, Tensor]] = {}
+    slices: dict[Head, dict[str, Tensor]] = {}
     for site in families.attention_sites(model):
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
             parts = _inputs(site, rows[site.module], place)
             assert columns is not None
-            found[*site.key, number] = parts | {"o": columns[:, place].flatten()}
-    return found
+            slices[*site.key, number] = parts | {"o": columns[:, place].flatten()}
+    return slices
 
 
 def _inputs(site: Site, layout: Layout, place: int) -> dict[str, Tensor]:
     """Return queries, keys and values of a head: maps by their first letter, thirds of a fused map in this order."""
-    found: dict[str, list[Tensor]] = {}
+    slices: dict[str, list[Tensor]] = {}
     for name, runs in layout.items():
         weight = _weight(site.module.get_submodule(name))
-        own = [start for heads, start, stop in runs if place in heads for start in range(start, stop, site.size)]
-        fused = len(own) == 3
-        for i, start in enumerate(own):
+        starts = [start for heads, start, stop in runs if place in heads for start in range(start, stop, site.size)]
+        fused = len(starts) == 3
+        for i, start in enumerate(starts):
             part = PARTS[i] if fused else name[0] if name[0] in PARTS else name
-            found.setdefault(part, []).append(weight[start : start + site.size].flatten())
-    return {part: torch.cat(weights) for part, weights in found.items()}
+            slices.setdefault(part, []).append(weight[start : start + site.size].flatten())
+    return {part: torch.cat(weights) for part, weights in slices.items()}
 
 
 def _part(slices: dict[str, Tensor], part: str) -> Tensor:

@@ -27,9 +27,6 @@ from headroles.tables.frame import Kind
 from headroles.testing import reference
 from headroles.testing.case import Case, NotAsked, difference, first
 
-GREEDY: dict[str, Any] = {"do_sample": False, "num_beams": 1, "max_new_tokens": 4}
-GREEDY |= {"output_logits": True, "return_dict_in_generate": True}
-
 
 def identity(case: Case) -> float:
     """Check that masks of ones change no bit of the output, also with a mask per example."""
@@ -77,7 +74,14 @@ def generation(case: Case) -> float:
     source = {name: value for name, value in case.row(0).items() if not name.startswith(("decoder", "attention"))}
     side = "decoder_input_ids" if case.is_encoder_decoder else "input_ids"
     with mask_heads(case.model, _random_masks(case)[1]), torch.no_grad():
-        output: Any = case.model.generate(**source, **GREEDY)
+        output: Any = case.model.generate(
+            **source,
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=4,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
         steps = torch.stack(output.logits, 1)  # [1, step, token]
         before = output.sequences.shape[1] - steps.shape[1]
         prefixes = [{**source, side: output.sequences[:, : before + step]} for step in range(steps.shape[1])]
@@ -141,9 +145,7 @@ def _unpadded(case: Case, output: Tensor) -> Tensor:
     return output[mask.bool()] if mask is not None and output.shape[:2] == mask.shape else output
 
 
-ROUNDING = (
-    1e-4  # of the largest number: loaded weights have another place in memory, and are multiplied in another order
-)
+ROUNDING = 1e-4  # of the largest number: loaded weights are elsewhere in memory, and multiplied in another order
 
 
 def cut(case: Case) -> float:

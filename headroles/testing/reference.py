@@ -13,6 +13,7 @@ from headroles.models.dummy_inputs import without_cache
 from headroles.models.loading import causal, shifted
 from headroles.models.masking import mask_heads
 from headroles.models.matching import special
+from headroles.tables.frame import Kind
 from headroles.testing.case import Case, NotAsked, Weights
 
 
@@ -56,7 +57,7 @@ def importance(case: Case) -> Tensor:
 
 def confidence(case: Case) -> Tensor:
     """Return the mean over content queries of the largest weight on a content key: [heads]."""
-    best: dict[Any, list[Tensor]] = {}
+    best: dict[tuple[Kind, int], list[Tensor]] = {}
     for inputs, _ in (read(case, sentence) for sentence in case.corpus):
         attention: Weights = case.returned_for(inputs)
         for key, weights in attention.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from torch import Tensor
@@ -19,6 +19,14 @@ class Check(NamedTuple):
     of: str
     check: Callable[[Case], float]
     allowed: float
+
+
+class Result(NamedTuple):
+    """The result of a check, in the columns of the table."""
+
+    holds: str
+    off: float
+    why: str
 
 
 CHECKS: dict[str, Check] = {
@@ -64,30 +72,30 @@ def check_model(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = No
         rows = {name: _result(check, case) for name, check in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         rows = dict.fromkeys(CHECKS, _failed(error))
-    table = pd.DataFrame.from_dict(rows, orient="index")
+    table = pd.DataFrame(list(rows.values()), index=pd.Index(rows, name="law"))
     table.insert(0, "of", [check.of for check in CHECKS.values()])
     table.insert(3, "allowed", [check.allowed for check in CHECKS.values()])
-    return table.rename_axis("law")
+    return table
 
 
-def _result(check: Check, case: Case) -> dict[str, Any]:
+def _result(check: Check, case: Case) -> Result:
     try:
         off = check.check(case)
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return _failed(error)
     if off <= check.allowed:
-        return {"holds": "yes", "off": off, "why": ""}
+        return Result("yes", off, "")
     claim = (check.check.__doc__ or "").splitlines()[0].removeprefix("Check that ")
-    return {"holds": "no", "off": off, "why": f"{off:.2g} off, {check.allowed:.2g} allowed: {claim}"}
+    return Result("no", off, f"{off:.2g} off, {check.allowed:.2g} allowed: {claim}")
 
 
-def _failed(error: Exception) -> dict[str, Any]:
+def _failed(error: Exception) -> Result:
     message = " ".join(str(error).split())
     if isinstance(error, NotAsked):
-        return {"holds": "not asked", "off": float("nan"), "why": message}
+        return Result("not asked", float("nan"), message)
     if isinstance(error, ValueError | TypeError) and _raised_here(error):
-        return {"holds": "refused", "off": float("nan"), "why": message}
-    return {"holds": "no", "off": float("nan"), "why": f"{type(error).__name__}: {message}"}
+        return Result("refused", float("nan"), message)
+    return Result("no", float("nan"), f"{type(error).__name__}: {message}")
 
 
 def _raised_here(error: Exception) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -85,19 +85,22 @@ def tiny_model(kind: str | PreTrainedConfig, *, seed: int = 0, **options: Any) -
     return model
 
 
-def _with(small: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _with(small: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
     """Options replaced; those of a sub-config one by one."""
-    nested = {name: _with(small[name], value) for name, value in options.items() if isinstance(small.get(name), dict)}
-    return {**small, **options, **nested}
+    merged = {**small, **options}
+    for name, value in options.items():
+        if isinstance(value, dict) and isinstance(inner := small.get(name), dict):
+            merged[name] = _with(inner, value)
+    return merged
 
 
-def _small(options: Mapping[str, Any]) -> dict[str, Any]:
+def _small(options: Mapping[str, object]) -> dict[str, object]:
     kept = _layers(options)
     ids = count(FIRST_FREE)
     return {name: _reduced(name, value, options, kept, ids) for name, value in options.items()}
 
 
-def _reduced(name: str, value: Any, options: Mapping[str, Any], kept: list[int], ids: Iterator[int]) -> Any:
+def _reduced(name: str, value: object, options: Mapping[str, object], kept: list[int], ids: Iterator[int]) -> object:
     """The value of one option in a tiny model."""
     if isinstance(value, dict):
         return _nested(name, value, kept)
@@ -119,7 +122,7 @@ def _reduced(name: str, value: Any, options: Mapping[str, Any], kept: list[int],
     return min(value, next(fits, value))
 
 
-def _nested(name: str, value: dict[Any, Any], kept: list[int]) -> dict[Any, Any]:
+def _nested(name: str, value: dict[str, object], kept: list[int]) -> dict[str, object] | dict[int, object]:
     """A sub-config, options of each layer, or those of rotary positions."""
     if value and all(str(key).isdigit() for key in value) and name not in ("id2label",):
         numbered = {int(key): options for key, options in value.items()}
@@ -130,7 +133,7 @@ def _nested(name: str, value: dict[Any, Any], kept: list[int]) -> dict[Any, Any]
     return value if name in ("id2label", "label2id") else _small(value)
 
 
-def _listed(name: str, value: list[Any], options: Mapping[str, Any], kept: list[int]) -> list[Any]:
+def _listed(name: str, value: list[int], options: Mapping[str, object], kept: list[int]) -> Sequence[object]:
     if len(value) == _depth(options) and len(value) > 1:
         return [value[i] for i in kept]
     if name in ("image_size", "patch_size"):
@@ -138,12 +141,12 @@ def _listed(name: str, value: list[Any], options: Mapping[str, Any], kept: list[
     return [min(size, SIZE) for size in value] if name == "conv_dim" else value
 
 
-def _depth(options: Mapping[str, Any]) -> int:
+def _depth(options: Mapping[str, object]) -> int:
     sizes = (value for name, value in options.items() if isinstance(value, int) and re.fullmatch(DEPTHS, name))
     return next(sizes, 0)
 
 
-def _layers(options: Mapping[str, Any]) -> list[int]:
+def _layers(options: Mapping[str, object]) -> list[int]:
     """The layers that are kept: the first of each kind, and at least two."""
     deep = _depth(options)
     lists = [values for values in options.values() if isinstance(values, list) and len(values) == deep]
@@ -153,7 +156,7 @@ def _layers(options: Mapping[str, Any]) -> list[int]:
     return sorted(first + rest[: max(0, LAYERS - len(first))])
 
 
-def _complete(config: Any) -> None:
+def _complete(config: PreTrainedConfig) -> None:
     """Set the special tokens that an encoder-decoder's default config may lack."""
     for name in ("pad", "decoder_start") if config.is_encoder_decoder else ():
         if getattr(config, f"{name}_token_id", None) is None:

@@ -1,17 +1,73 @@
-"""Hugging Face Trainer with learning rates per parameter, and a log that does not depend on interruptions."""
+"""The set-up of the Hugging Face Trainer, with rates per parameter and a log that survives interruptions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 
+from headroles import _distributed
+from headroles.scores import outputs
+
+Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
+Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
 _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, from which step on, and more
+
+
+class TrainerOptions(TypedDict, total=False):
+    """Options of `transformers.TrainingArguments` that trainings need; all others are passed on, too."""
+
+    max_steps: int
+    warmup_steps: float
+    lr_scheduler_type: str
+    optim: str
+    adam_beta1: float
+    adam_beta2: float
+    adam_epsilon: float
+    weight_decay: float
+    max_grad_norm: float
+    label_smoothing_factor: float
+    gradient_accumulation_steps: int
+    gradient_checkpointing: bool
+    train_sampling_strategy: str
+    logging_strategy: str
+    logging_steps: float
+    logging_nan_inf_filter: bool
+    report_to: str
+    disable_tqdm: bool
+    save_strategy: str
+    save_steps: float
+    save_total_limit: int
+    bf16: bool
+    fp16: bool
+    dataloader_pin_memory: bool
+    dataloader_num_workers: int
+    dataloader_prefetch_factor: int
+    dataloader_persistent_workers: bool
+    use_cpu: bool
+    ddp_backend: str
+
+
+class TrainOptions(TrainerOptions, total=False):
+    """Options of `train`, where another function passes them on."""
+
+    epochs: int
+    batch: int
+    rate: float
+    seed: int
+    rates: Rates | None
+    callbacks: Sequence[TrainerCallback]
 
 
 @dataclass(frozen=True)
@@ -29,17 +85,71 @@ class Spread:
         return min(self.path / steps, self.largest)
 
 
+Rates = Mapping[str, float | Spread]  # prefix of parameter names -> peak learning rate
+
+
 class Trainer(transformers.Trainer):
-    """Trainer with other learning rates, `rates`, for parameters by name prefix; its log has a row per epoch."""
+    """Trainer with a loss and learning rates by name prefix; its log does not depend on interruptions."""
 
-    def __init__(self, *args: Any, rates: Mapping[str, float | Spread], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.rates = rates
-        self.summed: Any = 0.0  # the loss of the steps since the last row of the log
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[Row],
+        folder: Path,
+        *,
+        loss: Loss | None = None,
+        epochs: int = 3,
+        batch: int = 32,
+        rate: float = 2e-5,
+        seed: int = 0,
+        rates: Rates | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        **options: Unpack[TrainerOptions],
+    ) -> None:
+        usual: TrainerOptions = {
+            "train_sampling_strategy": "group_by_length",
+            "save_strategy": "epoch",
+            "logging_strategy": "epoch",
+            "logging_nan_inf_filter": False,  # it would log 0 for NaN
+            "report_to": "none",
+            "disable_tqdm": not sys.stderr.isatty(),
+            "dataloader_pin_memory": torch.cuda.is_available(),
+        }
+        if _distributed.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
+            usual |= {"use_cpu": True, "ddp_backend": "gloo"}
+        arguments = transformers.TrainingArguments(
+            output_dir=str(folder),
+            num_train_epochs=epochs,
+            per_device_train_batch_size=batch,
+            learning_rate=rate,
+            seed=seed,
+            **(usual | options),
+        )
+        super().__init__(
+            model=model,
+            args=arguments,
+            train_dataset=rows,  # any sequence of rows will do
+            data_collator=transformers.DataCollatorWithPadding(tokenizer)
+            if outputs.has_classes(model)
+            else transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
+            processing_class=tokenizer,
+        )
+        self.loss_of_batch, self.rates = loss, rates or {}
+        self.loss_is_scaled_for_ga = None if loss is None else False
+        self.summed: Tensor | float = 0.0  # the loss of the steps since the last row of the log
         self.since = 0
-        self.add_callback(_Unlogged(self))
+        self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
+        for callback in (_Unlogged(self), *callbacks):
+            self.add_callback(callback)
 
-    def create_optimizer(self, model: Any = None) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+        """Compute the loss of a batch."""
+        if self.loss_of_batch is not None:
+            return self.loss_of_batch(model, inputs)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create an optimizer with a parameter group for each of `rates`.
 
         Args:
@@ -58,23 +168,25 @@ class Trainer(transformers.Trainer):
             raise ValueError(f"rates has the key {lacking[0]!r}, with which no parameter name begins")
         for value in (value for values in groups.values() for value in values):
             value.requires_grad = False
-        optimizer = super().create_optimizer(*([] if model is None else [model]))
+        optimizer = super().create_optimizer(model)
         for values in groups.values():
             for value in values:
                 value.requires_grad = True
             optimizer.add_param_group({"params": values, "lr": 0.0, "weight_decay": 0.0})
         return optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """Set the rates, which may depend on the number of steps, and create the scheduler."""
-        groups: list[Any] = (optimizer or self.optimizer).param_groups  # type: ignore[union-attr]
+        groups = (optimizer or self.optimizer).param_groups  # type: ignore[union-attr]
         for group, rate in zip(groups[len(groups) - len(self.rates) :], self.rates.values(), strict=True):
             group["lr"] = rate(num_training_steps) if isinstance(rate, Spread) else rate
         return super().create_scheduler(num_training_steps, optimizer)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
         """Run a training step and sum the loss; the Trainer's own sum is lost with the process."""
-        loss = super().training_step(*args, **kwargs)
+        loss = super().training_step(model, inputs, num_items_in_batch)
         self.summed += loss.detach().double()
         return loss
 
@@ -83,6 +195,11 @@ class Trainer(transformers.Trainer):
         if "loss" in logs:
             logs["loss"] = self.total() / (self.state.global_step - self.since)
             self.summed, self.since = 0.0, self.state.global_step
+            if not math.isfinite(logs["loss"]):
+                raise ValueError(
+                    f"the loss is {logs['loss']} after {self.state.global_step} steps; the checkpoints before are "
+                    f"kept, try a lower learning rate"
+                )
         super().log(logs, start_time)
 
     def total(self) -> float:
@@ -90,9 +207,9 @@ class Trainer(transformers.Trainer):
         summed = torch.as_tensor(self.summed, dtype=torch.float64, device=self.args.device)
         return float(self.accelerator.gather(summed).mean())
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         try:
-            super()._save_checkpoint(*args, **kwargs)
+            super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save
             place = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -100,29 +217,31 @@ class Trainer(transformers.Trainer):
             raise OSError(message) from error
 
 
-class _Unlogged(transformers.TrainerCallback):
+class _Unlogged(TrainerCallback):
     """Callback that keeps in checkpoints within an epoch the loss since the last row and the order of examples."""
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.random = ""  # state of torch's generator, which draws the order of examples, when the epoch began
         self.resumed = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        kept = [entry for entry in state.log_history if entry.get("step") == state.global_step and _UNLOGGED in entry]
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        log: list[dict[str, Any]] = state.log_history
+        kept = [entry for entry in log if entry.get("step") == state.global_step and _UNLOGGED in entry]
         self.resumed = bool(kept)
         summed, since, self.random = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step, "")
         self.trainer.summed, self.trainer.since = summed, since
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_epoch_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
         if self.resumed:
             torch.set_rng_state(torch.tensor([*bytes.fromhex(self.random)], dtype=torch.uint8))
         self.random, self.resumed = bytes(torch.get_rng_state().tolist()).hex(), False
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        if args.logging_strategy == "epoch" and float(state.epoch).is_integer():
+    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
+        if self.trainer.args.logging_strategy == "epoch" and float(state.epoch).is_integer():
             control.should_log = True  # a checkpoint of this step has the row, which is not written once it is resumed
-        state.log_history[:] = [entry for entry in state.log_history if _UNLOGGED not in entry]
+        log: list[dict[str, Any]] = state.log_history
+        log[:] = [entry for entry in log if _UNLOGGED not in entry]
         if control.should_save and not control.should_log:
-            entry = {"step": state.global_step, _UNLOGGED: [self.trainer.total(), self.trainer.since, self.random]}
-            state.log_history.append(entry)
+            unlogged = [self.trainer.total(), self.trainer.since, self.random]
+            log.append({"step": state.global_step, _UNLOGGED: unlogged})

@@ -74,17 +74,15 @@ def marian(
     if width % heads:
         raise ValueError(f"{heads} heads do not share a width of {width} equally; give a multiple of {heads}")
     sides = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
-    sizes: dict[str, Any] = {
-        f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()
-    }
+    usual: dict[str, Any] = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
     # transformers' init_std of 0.02: with a norm after each sum, 6+6 layers of d 128 learn far more slowly from weights
     # drawn with a standard deviation of width**-0.5
-    usual: dict[str, Any] = {"scale_embedding": True, "max_position_embeddings": LONGEST}
+    usual |= {"scale_embedding": True, "max_position_embeddings": LONGEST}
     usual |= {"eos_token_id": tokenizer.eos_token_id, "forced_eos_token_id": None}
     usual |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Any = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=width, **sizes, **usual | config))
+        model = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=width, **usual | config))
     model.generation_config.max_length = LONGEST
-    evaluated: MarianMTModel = model.eval()
-    return evaluated
+    model.eval()
+    return model

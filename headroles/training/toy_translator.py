@@ -6,19 +6,19 @@ import hashlib
 import logging
 import os
 import shutil
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import transformers
-from transformers import MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.training.marian import marian, pieced
+from headroles.training.trainer import train
 
 log = logging.getLogger(__name__)
 Size = Literal["small", "tiny", "bare"]
@@ -70,20 +70,6 @@ def translator(
     return load(place)
 
 
-def accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> float:
-    """Compute the teacher-forced accuracy of target tokens, end token included."""
-    rows, right, tokens = _tokenised(corpus, tokenizer), 0, 0
-    collate = transformers.DataCollatorForSeq2Seq(tokenizer, model=model)
-    with torch.inference_mode():
-        for start in range(0, len(rows), 64):
-            batch = collate(rows[start : start + 64])
-            counted = batch["labels"] != -100
-            predicted = model(**batch).logits.argmax(-1)
-            right += int((predicted == batch["labels"])[counted].sum())
-            tokens += int(counted.sum())
-    return right / tokens
-
-
 def pairs(recipe: Recipe) -> Corpus:
     """Generate the training pairs of a recipe, which differ from `synthetic_corpus` with its default seed."""
     corpus = synthetic.synthetic_corpus(recipe.pairs, seed=recipe.seed + 1, translated=True)
@@ -93,75 +79,40 @@ def pairs(recipe: Recipe) -> Corpus:
 def _train(recipe: Recipe, place: Path) -> None:
     log.info("training a toy translator for %d steps, to be kept in %s", recipe.steps, place)
     corpus = pairs(recipe)
-    tokenizer = _tokenizer(corpus, recipe)
+    lines = [text for pair in corpus[:5000] for text in (pair.text, pair.target.text if pair.target else "")]
+    tokenizer = pieced(lines, recipe.vocabulary, apart="[.,]")  # of both languages
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
-        model = _untrained(tokenizer, recipe)
+        model = marian(
+            tokenizer,
+            width=recipe.width,
+            layers=recipe.layers,
+            heads=recipe.heads,
+            inner=256,
+            seed=recipe.seed,
+            dropout=0.0,
+            init_std=0.1,  # with the usual 0.02 and without scaled embeddings so small a model does not learn
+            activation_function="swish",
+        )
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
         try:
-            _trainer(model, tokenizer, corpus, recipe, draft).train()
-            model.save_pretrained(draft)
-            tokenizer.save_pretrained(draft)
+            train(
+                model,
+                tokenizer,
+                corpus,
+                draft,
+                batch=recipe.batch,
+                rate=recipe.rate,
+                seed=recipe.seed,
+                max_steps=recipe.steps,
+                warmup_steps=100,
+                adam_beta2=0.98,
+                save_strategy="no",
+            )
             draft.rename(place)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _trainer(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, recipe: Recipe, draft: Path
-) -> Any:
-    arguments = transformers.Seq2SeqTrainingArguments(
-        output_dir=str(draft),
-        per_device_train_batch_size=recipe.batch,
-        max_steps=recipe.steps,
-        learning_rate=recipe.rate,
-        warmup_steps=100,
-        adam_beta2=0.98,
-        train_sampling_strategy="group_by_length",
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        seed=recipe.seed,
-        disable_tqdm=not sys.stderr.isatty(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-    trainer = transformers.Seq2SeqTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=_tokenised(corpus, tokenizer),
-        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-    )
-    trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
-    return trainer
-
-
-def _untrained(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> MarianMTModel:
-    # with the usual init_std of 0.02 and without scaled embeddings so small a model does not learn
-    return marian(
-        tokenizer,
-        width=recipe.width,
-        layers=recipe.layers,
-        heads=recipe.heads,
-        inner=256,
-        seed=recipe.seed,
-        dropout=0.0,
-        init_std=0.1,
-        activation_function="swish",
-    )
-
-
-def _tokenizer(corpus: Corpus, recipe: Recipe) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on both languages, with full stops and commas as separate pieces."""
-    lines = [text for pair in corpus[:5000] for text in (pair.text, pair.target.text if pair.target else "")]
-    return pieced(lines, recipe.vocabulary, apart="[.,]")
-
-
-def _tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-    sources = tokenizer([pair.text for pair in corpus])["input_ids"]
-    targets = tokenizer([pair.target.text if pair.target else "" for pair in corpus])["input_ids"]
-    return [{"input_ids": source, "labels": target} for source, target in zip(sources, targets, strict=True)]
 
 
 def _cache(recipe: Recipe) -> Path:

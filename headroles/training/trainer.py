@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
-import torch
-import transformers
 from safetensors.torch import load_file
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
-from headroles import _distributed
 from headroles.ablation.evaluation import evaluate
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
@@ -29,7 +26,7 @@ from headroles.scores.labels import check_labels, classes
 from headroles.tables import frame
 from headroles.tables.files import replacing
 from headroles.tables.io import load_table, save_table
-from headroles.training.hf_trainer import Spread, Trainer
+from headroles.training.hf_trainer import Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
@@ -47,10 +44,10 @@ def train(
     batch: int = 32,
     rate: float = 2e-5,
     seed: int = 0,
-    rates: Mapping[str, float | Spread] | None = None,
-    callbacks: Sequence[transformers.TrainerCallback] = (),
+    rates: Rates | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
     note: str = "",
-    **arguments: Any,
+    **arguments: Unpack[TrainerOptions],
 ) -> pd.DataFrame:
     """Train a model in place and save it with its tokenizer.
 
@@ -89,34 +86,44 @@ def train(
         raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
     place = Path(folder)
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
-    names = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
-    settings = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "options": {**arguments, **(rates or {})}}
-    settings |= {"note": note} if note else {}
-    recipe = _provenance(model, tokenizer, corpus, held_out, measured, settings)
-    _check_free(place, recipe)
-    if (place / HISTORY).is_file():
-        _take(model, place)
-        model.eval()
-        return load_table(place / HISTORY)
+    recipe = frame.sign(
+        model=loading.name(model),
+        weights=loading.revision(model),
+        tokenizer=loading.tokens(tokenizer),
+        corpus=corpus.name,
+        text=corpus.hash,
+        held_out=held_out.hash if held_out is not None else None,
+        metrics=",".join(map(str, measured)),
+        epochs=epochs,
+        batch=batch,
+        rate=rate,
+        seed=seed,
+        options=",".join(f"{name}={value}" for name, value in sorted({**arguments, **(rates or {})}.items())),
+        **({"note": note} if note else {}),
+        headroles=version("headroles"),
+    )
+    if (history := finished(model, place, recipe)) is not None:
+        return history
     rows = _rows(model, tokenizer, corpus)
     if held_out is not None:  # fails now rather than after an epoch
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
-    options = {"num_train_epochs": epochs, "per_device_train_batch_size": batch, "learning_rate": rate, "seed": seed}
-    watcher = _watcher(tokenizer, held_out, measured, seed)
-    cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
-    trainer = _trainer(model, tokenizer, rows, place, options | arguments, rates or {})
-    for callback in (watcher, *callbacks, _Begun(place, recipe)):
-        trainer.add_callback(callback)
-    trainer.train(resume_from_checkpoint=_last(place))
-    model.eval()
-    if cached is not None:
-        model.config.use_cache = cached  # the Trainer switches it off permanently
-    table = _table(trainer.state.log_history, names, recipe)
-    if trainer.is_world_process_zero():
-        loading.save(model, tokenizer, place, overwrite=True)
-        save_table(table, place / HISTORY)
-    trainer.accelerator.wait_for_everyone()
-    return table
+        measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
+        callbacks = [_Evaluation(measure), *callbacks]
+    return fit(
+        model,
+        tokenizer,
+        rows,
+        place,
+        recipe,
+        epochs=epochs,
+        batch=batch,
+        rate=rate,
+        seed=seed,
+        rates=rates,
+        callbacks=callbacks,
+        columns=[f"held_out {metric.name}{end}" for metric in measured for end in _ENDS],
+        **arguments,
+    )
 
 
 def load_classifier(
@@ -133,35 +140,16 @@ def load_classifier(
         The model and its tokenizer.
     """
     labels = classes(corpus)
-    numbers = {label: number for number, label in enumerate(labels)}
-    names: dict[str, Any] = {"id2label": dict(enumerate(labels)), "label2id": numbers}
-    return loading.load(name, cls="AutoModelForSequenceClassification", **names, **options)
-
-
-def _provenance(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    held_out: Corpus | None,
-    metrics: Sequence[Metric],
-    settings: dict[str, Any],
-) -> str:
-    """Return the provenance of a training."""
-    options = ",".join(f"{name}={value}" for name, value in sorted(settings["options"].items()))
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        tokenizer=loading.tokens(tokenizer),
-        corpus=corpus.name,
-        text=corpus.hash,
-        held_out=held_out.hash if held_out is not None else None,
-        metrics=",".join(map(str, metrics)),
-        **(settings | {"options": options}),
-        headroles=version("headroles"),
+    return loading.load(
+        name,
+        cls="AutoModelForSequenceClassification",
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+        **options,
     )
 
 
-def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
+def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[Row]:
     """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
     classifies = outputs.has_classes(model)
     if classifies:
@@ -172,30 +160,82 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
             f"try headroles.load_classifier(name, corpus), which adds a classification head for the labels of a corpus"
         )
     encoded = tokenised(corpus, tokenizer, model)
-    sources: list[dict[str, Any]] = [
-        {"input_ids": words.ids} | ({"token_type_ids": words.types} if words.types else {}) for words in encoded.source
-    ]
+    labels: Sequence[int | list[int]]
     if classifies:
-        labels: Sequence[Any] = outputs.numbered(model, [words.sentence.label for words in encoded.source])
+        labels = outputs.numbered(model, [words.sentence.label for words in encoded.source])
     elif encoded.target is None:
         raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
     else:
         labels = [words.ids for words in encoded.target]
-    return [row | {"labels": label} for row, label in zip(sources, labels, strict=True)]
+    rows: list[Row] = []
+    for words, label in zip(encoded.source, labels, strict=True):
+        types = {"token_type_ids": words.types} if words.types else {}
+        rows.append({"input_ids": words.ids, **types, "labels": label})
+    return rows
 
 
-def _check_free(place: Path, recipe: str) -> None:
-    """Raise ValueError if the folder holds other training."""
-    note = place / RECIPE
+def finished(model: PreTrainedModel, folder: Path, recipe: str) -> pd.DataFrame | None:
+    """Load the weights of finished training into a model, also those of modules added to it, such as gates.
+
+    Args:
+        model: The model.
+        folder: Folder of a training.
+        recipe: The provenance of the training.
+
+    Returns:
+        The history of the training, or None if it is not finished.
+
+    Raises:
+        ValueError: If the folder holds other training.
+    """
+    note = folder / RECIPE
     if note.is_file() and note.read_text() != recipe:
-        raise ValueError(f"{place} holds training of another model, corpus or options; give another folder")
-    if not note.is_file() and loading.weight_files(place):
-        raise ValueError(f"{place} holds a model that was not trained there; give another folder")
+        raise ValueError(f"{folder} holds training of another model, corpus or options; give another folder")
+    if not note.is_file() and loading.weight_files(folder):
+        raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
+    if not (folder / HISTORY).is_file():
+        return None
+    state = resized(type(model)).from_pretrained(folder).state_dict()
+    for file in folder.glob("*.safetensors"):
+        state |= {name: value for name, value in load_file(file).items() if name not in state}
+    model.load_state_dict(state)
+    model.eval()
+    return load_table(folder / HISTORY)
 
 
-def _last(place: Path) -> str | None:
+def fit(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Row],
+    folder: Path,
+    recipe: str,
+    *,
+    loss: Loss | None = None,
+    columns: Sequence[str] = (),  # of the history, which callbacks add to the log
+    **options: Unpack[TrainOptions],
+) -> pd.DataFrame:
+    """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
+    cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
+    trainer = Trainer(model, tokenizer, rows, folder, loss=loss, **options)
+    trainer.add_callback(_Begun(folder, recipe))
+    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+    model.eval()
+    if cached is not None:
+        model.config.use_cache = cached  # the Trainer switches it off permanently
+    table = pd.DataFrame([entry for entry in trainer.state.log_history if "loss" in entry])
+    table = table[["epoch", "step", "loss", *columns]]
+    table.attrs["signatures"] = dict.fromkeys(table.columns, recipe)
+    table.attrs["recipe"] = recipe
+    if trainer.is_world_process_zero():
+        loading.save(model, tokenizer, folder, overwrite=True)
+        save_table(table, folder / HISTORY)
+    trainer.accelerator.wait_for_everyone()
+    return table
+
+
+def _last_checkpoint(folder: Path) -> str | None:
     """Return the last complete checkpoint in the folder: one that was being written at a kill is incomplete."""
-    complete = [path for path in place.glob("checkpoint-*") if _is_complete(path)]
+    complete = [path for path in folder.glob("checkpoint-*") if _is_complete(path)]
     return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
 
 
@@ -207,77 +247,25 @@ def _is_complete(checkpoint: Path) -> bool:
         return False
 
 
-def _trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[dict[str, Any]],
-    place: Path,
-    options: dict[str, Any],
-    rates: Mapping[str, float | Spread],
-) -> transformers.Trainer:
-    quiet: dict[str, Any] = {"logging_strategy": "epoch", "report_to": "none", "disable_tqdm": not sys.stderr.isatty()}
-    usual: dict[str, Any] = {"save_strategy": "epoch", "train_sampling_strategy": "group_by_length"}
-    usual |= {"logging_nan_inf_filter": False}  # it would log 0 for NaN
-    usual |= {"dataloader_pin_memory": torch.cuda.is_available()}
-    if _distributed.count() > 1 and not torch.cuda.is_available():  # else each would train by itself
-        usual |= {"use_cpu": True, "ddp_backend": "gloo"}
-    trainer = Trainer(
-        rates=rates,
-        model=model,
-        args=transformers.TrainingArguments(output_dir=str(place), **{**quiet, **usual, **options}),
-        train_dataset=rows,  # any sequence of rows will do
-        data_collator=transformers.DataCollatorWithPadding(tokenizer)
-        if outputs.has_classes(model)
-        else transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-    )
-    trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
-    return trainer
-
-
-def _take(model: PreTrainedModel, place: Path) -> None:
-    """Load the weights of finished training, also of modules added to the model, such as gates."""
-    state = resized(type(model)).from_pretrained(place).state_dict()
-    for file in place.glob("*.safetensors"):
-        state |= {name: value for name, value in load_file(file).items() if name not in state}
-    model.load_state_dict(state)
-
-
-class _Begun(transformers.TrainerCallback):
+class _Begun(TrainerCallback):
     """Callback that writes the provenance of a folder once training begins; an earlier error leaves it unused."""
 
-    def __init__(self, place: Path, recipe: str) -> None:
-        self.place, self.recipe = place, recipe
+    def __init__(self, folder: Path, recipe: str) -> None:
+        self.folder, self.recipe = folder, recipe
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        with replacing(self.place / RECIPE) as draft:
+    def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        with replacing(self.folder / RECIPE) as draft:
             draft.write_text(self.recipe)
 
 
-def _watcher(
-    tokenizer: PreTrainedTokenizerBase, held_out: Corpus | None, metrics: Sequence[Metric], seed: int
-) -> transformers.TrainerCallback:
-    """Return a callback that measures the model after each epoch, into the log that checkpoints keep."""
+class _Evaluation(TrainerCallback):
+    """Callback that measures a model after each epoch, into the log that checkpoints keep."""
 
-    class Watcher(transformers.TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            entry = state.log_history[-1]
-            if not math.isfinite(entry.get("loss", 0.0)):
-                raise ValueError(
-                    f"the loss is {entry['loss']} after {state.global_step} steps; the checkpoints before are kept, "
-                    f"try a lower learning rate"
-                )
-            if "loss" not in entry or held_out is None:
-                return
-            table = evaluate(kwargs["model"], tokenizer, held_out, metrics, seed=seed)
-            for name, row in table.iterrows():
+    def __init__(self, measure: Callable[[], pd.DataFrame]) -> None:
+        self.measure = measure
+
+    def on_log(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        entry = state.log_history[-1]
+        if "loss" in entry:
+            for name, row in self.measure().iterrows():
                 entry |= {f"held_out {name}{end}": float(row[key]) for end, key in _ENDS.items()}
-
-    return Watcher()
-
-
-def _table(log: list[dict[str, Any]], names: list[str], recipe: str) -> pd.DataFrame:
-    table = pd.DataFrame([entry for entry in log if "loss" in entry])[["epoch", "step", "loss", *names]]
-    table.attrs["signatures"] = dict.fromkeys(table.columns, recipe)
-    table.attrs["recipe"] = recipe
-    return table

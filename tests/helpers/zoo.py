@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headroles.testing.case import Case
 from headroles.testing.tiny_models import widen
 
 VOCABULARY = 64
@@ -176,6 +178,12 @@ def inputs(
         ids[:, 0] = EOS  # the decoder's start token
         given |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
     return {name: value for name, value in given.items() if name in accepted}
+
+
+@cache
+def case(name: str) -> Case:
+    """A model of the zoo and padded inputs for the checks of `headroles.testing`, which change neither."""
+    return Case(tiny(name), inputs(tiny(name)))
 
 
 def _tokens(batch: int, length: int, padding: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import torch
 from helpers import zoo
-from helpers.attentions import forward, own_attentions
+from helpers.attentions import forward
 from helpers.close import bound
 from helpers.traces import NAMES, _traces
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +19,7 @@ import headroles as hr
 from headroles.models import attention_hooks, heads
 from headroles.models.capture import capture_attention_in_parts, divisible
 from headroles.models.sites import class_name
+from headroles.testing import checks
 
 OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
 GATED = ["marian", "bert", "llama-grouped", "bloom", "albert"]
@@ -72,13 +73,12 @@ def test_every_attention_call_is_a_known_site_once(name):
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
 def test_captured_weights_equal_the_returned_ones(name):
-    own = own_attentions(tiny(name), zoo.inputs(tiny(name)))
-    for site, weights in seen(name):
-        torch.testing.assert_close(weights, own[site.key], rtol=0, atol=bound(1))
+    assert checks.rows(zoo.case(name)) <= bound(1)
 
 
 @pytest.mark.parametrize("name", zoo.each(NAMES))
 def test_rows_sum_to_at_most_one_and_padding_gets_zero(name):
+    assert checks.sums(zoo.case(name)) <= 1e-5
     given = zoo.inputs(tiny(name))
     for site, weights in seen(name):
         queries, keys = (present(given, site.kind, side) for side in ("queries", "keys"))
@@ -88,8 +88,6 @@ def test_rows_sum_to_at_most_one_and_padding_gets_zero(name):
             hidden = ~keys[:, None, None].expand_as(rows)
             there = torch.ones_like(rows[..., 0], dtype=torch.bool) if queries is None else queries[..., None]
             assert rows[hidden & there[..., None]].abs().sum() == 0
-            rows = rows.masked_fill(hidden, 0)
-        assert rows.sum(-1).max() <= 1 + 1e-5
 
 
 @pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name not in zoo.ENCODERS))

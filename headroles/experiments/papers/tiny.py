@@ -13,6 +13,7 @@ from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.experiments.papers.materials import Material
 from headroles.experiments.papers.workflow import Workshop
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.toy_translator import translator
 from headroles.training.trainer import train
 
@@ -39,7 +40,7 @@ def _translation(folder: Path, seed: int) -> Workshop:
     """Train a toy translator of three layers: a lower, a middle and an upper one."""
     model, tokenizer = translator(folder / ".trainings" / "model", size="bare", seed=seed)
     scratch = {"epochs": 2, "rate": 3e-3, "batch": 32}
-    tune = {"epochs": 1, "rate": 1e-3, "batch": 32}
+    tune: TrainOptions = {"epochs": 1, "rate": 1e-3, "batch": 32}
     parts = folder, model, tokenizer, _material(seed, translated=True)
     counted = synthetic.synthetic_corpus(COUNTED)
     return Workshop(*parts, metric="loss", tune=tune, scratch=scratch, counted=counted, **FEW)
@@ -59,7 +60,8 @@ def _classifier(folder: Path, seed: int) -> Workshop:
         model = transformers.BertForSequenceClassification(config)
     options: Any = {"rate": 3e-3, "batch": 16, "warmup_steps": 10, "save_strategy": "no"}
     train(model, tokenizer, data.train, folder / ".trainings" / "model", epochs=10, **options)
-    tune, counted = {"rate": 1e-3, "batch": 32}, synthetic.synthetic_corpus(COUNTED)
+    tune: TrainOptions = {"rate": 1e-3, "batch": 32}
+    counted = synthetic.synthetic_corpus(COUNTED)
     return Workshop(folder, model, tokenizer, data, tune=tune, counted=counted, **FEW)
 
 

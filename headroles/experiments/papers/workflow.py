@@ -33,6 +33,7 @@ from headroles.scores import outputs, score
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
+from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
 
 PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "middle alternating")
@@ -73,7 +74,7 @@ class Workshop:
         contested: Sequence[float] = (0.5, 0.25),
         seeds: int = 3,
         gate_rate: float = 0.1,
-        tune: Mapping[str, Any] | None = None,
+        tune: TrainOptions | None = None,
         scratch: Mapping[str, Any] | None = None,
         n_resamples: int = 1000,
         timed: Mapping[str, Any] | None = None,
@@ -88,9 +89,9 @@ class Workshop:
         self.keep, self.contested, self.seeds = keep, contested, seeds
         self.gate_rate, self.n_resamples = gate_rate, n_resamples
         self.counted = material.train if counted is None else counted  # how frequent tokens are
-        self.tune: dict[str, Any]
+        self.tune: TrainOptions
         self.scratch: dict[str, Any]
-        self.tune, self.timed = {"epochs": 1, "save_strategy": "no"} | dict(tune or {}), dict(timed or {})
+        self.tune, self.timed = {"epochs": 1, "save_strategy": "no", **(tune or {})}, dict(timed or {})
         self.scratch = {"epochs": 10, "rate": 2e-3, "save_strategy": "epoch"} | dict(scratch or {})
 
     def make(self, need: str) -> list[Path]:
@@ -270,7 +271,8 @@ class Workshop:
         for seed in range(max(self.seeds, 3)):
             tuned = remove_heads(deepcopy(self.model), pruned)
             place = self._hidden("compensation", str(seed))
-            train(tuned, self.tokenizer, self.material.train, place, seed=seed, **self.tune)
+            options: TrainOptions = {**self.tune, "seed": seed}
+            train(tuned, self.tokenizer, self.material.train, place, **options)
             tables.append(weight_change(self.model, tuned))
             study.remove(study.claim(f"compensation-{seed}", frame.provenance(tables[-1], "moved[all]")))
             save_table(tables[-1], study.path(f"compensation-{seed}"))

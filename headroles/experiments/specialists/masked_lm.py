@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.tables import frame
-from headroles.tables.files import replacing
-from headroles.tables.io import save_table
-from headroles.training import trainer as training
+from headroles.training.hf_trainer import TrainerOptions
 from headroles.training.marian import LONGEST
+from headroles.training.trainer import finished, fit
 
 
 def train_masked(
@@ -34,7 +33,7 @@ def train_masked(
     rate: float = 2e-3,
     seed: int = 0,
     callbacks: Sequence[TrainerCallback] = (),
-    **arguments: Any,
+    **arguments: Unpack[TrainerOptions],
 ) -> None:
     """Train the encoder of a translator, in place, to predict masked tokens, and save the model.
 
@@ -60,37 +59,22 @@ def train_masked(
     parts = {"weights": loading.revision(model), "tokenizer": loading.tokens(tokenizer), "text": texts.hash}
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
     recipe = frame.sign(**parts, **options, headroles=version("headroles"))
-    training._check_free(place, recipe)
-    if (place / training.HISTORY).is_file():
-        training._take(model, place)
+    if finished(model, place, recipe) is not None:
         return
     ids = tokenizer([sentence.text for sentence in texts], truncation=True, max_length=LONGEST)["input_ids"]
-    trainer = _trainer_of(hidden, tokenizer.unk_token_id)(
-        model=model,
-        args=transformers.TrainingArguments(
-            output_dir=str(place),
-            per_device_train_batch_size=batch,
-            learning_rate=rate,
-            seed=seed,
-            train_sampling_strategy="group_by_length",
-            report_to="none",
-            disable_tqdm=True,
-            logging_nan_inf_filter=False,
-            dataloader_pin_memory=torch.cuda.is_available(),
-            **arguments,
-        ),
-        train_dataset=[{"input_ids": row} for row in ids],
-        data_collator=transformers.DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-        callbacks=[*callbacks],
+    fit(
+        model,
+        tokenizer,
+        [{"input_ids": row} for row in ids],
+        place,
+        recipe,
+        loss=partial(_masked_loss, hidden, tokenizer.unk_token_id),
+        batch=batch,
+        rate=rate,
+        seed=seed,
+        callbacks=callbacks,
+        **arguments,
     )
-    trainer.remove_callback(transformers.PrinterCallback)  # it prints to standard output
-    with replacing(place / training.RECIPE) as draft:
-        draft.write_text(recipe)
-    trainer.train(resume_from_checkpoint=training._last(place))
-    model.eval()
-    loading.save(model, tokenizer, place, overwrite=True)
-    save_table(training._table(trainer.state.log_history, [], recipe), place / training.HISTORY)
 
 
 class Checkpoints(TrainerCallback):
@@ -105,16 +89,10 @@ class Checkpoints(TrainerCallback):
             control.should_save, self.last = True, time.monotonic()
 
 
-def _trainer_of(share: float, unknown: Any) -> type[transformers.Trainer]:
-    """Return a Trainer with the loss of masked tokens, drawn in the step so that a resumed run draws the same."""
-
-    class Masked(transformers.Trainer):
-        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Tensor:
-            ids, mask = inputs["input_ids"], inputs["attention_mask"]
-            hidden = (torch.rand(ids.shape) < share).to(ids.device) & (mask > 0) & (ids != model.config.eos_token_id)
-            read = ids.masked_fill(hidden, unknown)
-            states = model.get_encoder()(input_ids=read, attention_mask=mask).last_hidden_state
-            logits = model.get_output_embeddings()(states[hidden])  # [hidden, piece]
-            return F.cross_entropy(logits.float(), ids[hidden], reduction="sum") / max(1, int(hidden.sum()))
-
-    return Masked
+def _masked_loss(share: float, unknown: int, model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Compute the loss of masked tokens, drawn in the step so that a resumed run draws the same."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    hidden = (torch.rand(ids.shape) < share).to(ids.device) & (mask > 0) & (ids != model.config.eos_token_id)
+    states = model.get_encoder()(input_ids=ids.masked_fill(hidden, unknown), attention_mask=mask).last_hidden_state
+    logits = model.get_output_embeddings()(states[hidden])  # [hidden, piece]
+    return F.cross_entropy(logits.float(), ids[hidden], reduction="sum") / max(1, int(hidden.sum()))
