@@ -91,8 +91,13 @@ def ablation_curve(
     )
     if study is None:
         return run(folder=None if folder is None else Path(folder))
-    options = {"steps": steps, "max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
-    options |= {"replacement": on_disk(replacement)}
+    options: dict[str, object] = {
+        "steps": steps,
+        "max_tokens": max_tokens,
+        "n_resamples": n_resamples,
+        "seed": seed,
+        "replacement": on_disk(replacement),
+    }
     kept, name = study_at(study), "-".join([the_metric(metric).name, *([kind] if kind else [])])
     written = {label: " ".join(map(str, order)) for label, order in run.args[3].items()}
     key = frame.sign(
