@@ -1,25 +1,49 @@
-"""Parse command-line argument strings: scores, thresholds, heads, kinds, numbers of heads, strategies."""
+"""Parse command-line strings, and open what they name: models, studies, heads, strategies, options of training."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from headroles.data.corpus import Corpus
+    from headroles.experiments.specialists.arms import Recipe
+    from headroles.models.masking import Head
+    from headroles.pruning.l0 import Freeze
+    from headroles.pruning.selection import Strategy
+    from headroles.scores import Relevance
+    from headroles.tables.frame import Kind
+    from headroles.tables.study import Study
 
 
-def opened(model: str, device: str | None, *, submodel: Any = None, dtype: str | None = None) -> tuple[Any, Any]:
-    """Load a model onto a device, or with "auto" onto all available ones, and its tokenizer."""
-    from headroles.models.loading import load, place
+class Tuning(TypedDict, total=False):
+    """Options of `train`."""
 
-    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
-    if device == "auto":
-        return load(model, submodel=submodel, device_map="auto", **options)
-    loaded, tokenizer = load(model, submodel=submodel, **options)
-    return place(loaded, device), tokenizer
+    epochs: int
+    batch: int
+    rate: float
+    warmup_steps: int
+    label_smoothing_factor: float
+    save_strategy: str
 
 
-def study_of(folder: Path, *, overwrite: bool = False) -> Any:
+def opened(
+    model: str, device: str | None, *, submodel: str | None = None, dtype: str | None = None, whole: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model onto a device, or unless it has to stay whole with "auto" onto all, and its tokenizer."""
+    from headroles.models import loading
+
+    if device == "auto" and not whole:
+        return loading.load(model, submodel=submodel, dtype=dtype, device_map="auto")
+    loaded, tokenizer = loading.load(model, submodel=submodel, dtype=dtype)
+    return loading.place(loaded, device), tokenizer
+
+
+def study_of(folder: Path, *, overwrite: bool = False) -> Study:
     """Open the study of a command and check that it can be written before a model is loaded."""
     from headroles.tables.study import Study
 
@@ -28,27 +52,99 @@ def study_of(folder: Path, *, overwrite: bool = False) -> Any:
     return study
 
 
-def scores_of(scores: str, rules: str) -> list[Any]:
+def tuning(epochs: int, batch: int, rate: float, warmup: int, smoothing: float = 0.0) -> Tuning:
+    """Return options of `train`; without label smoothing it is no part of their provenance."""
+    options = Tuning(epochs=epochs, batch=batch, rate=rate, warmup_steps=warmup)
+    return Tuning(**options, label_smoothing_factor=smoothing) if smoothing else options
+
+
+def names(text: str) -> list[Any]:
+    """Split names at commas; the library checks them."""
+    return [name.strip() for name in text.split(",")]
+
+
+def kinds_of(text: str | None) -> list[Kind] | None:
+    """Parse kinds of heads; None: all."""
+    return None if text is None else names(text)
+
+
+def numbers(text: str) -> list[float]:
+    """Parse numbers of heads, or shares; raise ValueError for other text."""
+    try:
+        return [float(number) if "." in number else int(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
+        ) from None
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """Parse shares of heads; raise ValueError for other text."""
+    return tuple(map(float, numbers(text)))
+
+
+def scores_of(scores: str, rules: str) -> list[str | Relevance]:
     """Return the scores of a comma-separated list, relevance by each rule set of another list."""
     from headroles.scores import Relevance
 
-    named: Any = [rule.strip() for rule in rules.split(",")]
-    parsed: list[Any] = []
-    for name in (name.strip() for name in scores.split(",")):
-        parsed += [Relevance(rules=rule) for rule in named] if name == "relevance" else [name]
+    parsed: list[str | Relevance] = []
+    for name in names(scores):
+        parsed += [Relevance(rules=rule) for rule in names(rules)] if name == "relevance" else [name]
     return parsed
 
 
-def assignment(text: str) -> tuple[str, float]:
-    """Return the name and the number of a text such as positional=0.8; raise ValueError for another form."""
+def threshold(text: str) -> tuple[str, float]:
+    """Return the role and the number of a text such as positional=0.8; raise ValueError for another form."""
     name, _, value = text.partition("=")
-    with contextlib.suppress(ValueError):
-        if not math.isnan(number := float(value)):
-            return name, number
-    raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
+    if (number := _number(value)) is None:
+        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
+    return name, float(number)
 
 
-def heads_of(text: str) -> Any:
+def recipe_of(texts: list[str]) -> Recipe:
+    """Return the recipe of `specialise` with fields such as width=256; raise ValueError for another form."""
+    from headroles.experiments.specialists.arms import Recipe
+
+    known, fields = Recipe.__dataclass_fields__, {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        fields[name] = _number(value)
+        if name not in known or fields[name] is None:
+            raise ValueError(
+                f"field {text!r} is not of the form name=number, such as width=256; known names: {', '.join(known)}"
+            )
+    return Recipe(**fields)
+
+
+def _number(text: str) -> Any:
+    """Return the integer or float of a text, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(value) else int(value) if value.is_integer() else value
+
+
+def pairs_of(text: str) -> Corpus:
+    """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
+    from headroles.data.readers import read
+
+    source, comma, target = text.partition(",")
+    return read(source, target) if comma else read(source)
+
+
+def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
+    """Return the strategy of a name: gates with their options, roles from a score table."""
+    from headroles.pruning.l0 import L0, SubsetSelection
+    from headroles.pruning.rankings import ByRoles
+    from headroles.tables.io import load_table
+
+    if name in ("l0", "exactly"):
+        return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
+    return ByRoles(load_table(role_scores)) if name == "roles" and role_scores is not None else name
+
+
+def heads_of(text: str) -> list[Head] | pd.Series[float]:
     """Return the heads of a text, such as enc-self:0:2,cross:1:0, or of a column of a survival table.
 
     Args:
@@ -79,48 +175,10 @@ def heads_of(text: str) -> Any:
     raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
 
 
-def pairs_of(text: str) -> Any:
-    """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
-    from headroles.data.readers import read
-
-    source, comma, target = text.partition(",")
-    return read(source, target) if comma else read(source)
-
-
-def strategy_named(name: str, gate_rate: float | None, freeze: Any, role_scores: Path | None) -> Any:
-    """Return the strategy of a name: gates with their options, roles from a score table."""
-    from headroles.pruning.l0 import L0, SubsetSelection
-    from headroles.pruning.rankings import ByRoles
-    from headroles.tables.io import load_table
-
-    if name in ("l0", "exactly"):
-        return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
-    return ByRoles(load_table(role_scores)) if name == "roles" and role_scores is not None else name
-
-
-def numbers(text: str) -> list[float]:
-    """Parse numbers of heads, or shares; raise ValueError for other text."""
-    try:
-        return [float(number) if "." in number else int(number) for number in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
-        ) from None
-
-
-def shares(text: str) -> tuple[float, ...]:
-    """Parse shares of heads; raise ValueError for other text."""
-    return tuple(map(float, numbers(text)))
-
-
-def kinds_of(text: str | None) -> Any:
-    """Parse kinds of heads; None: all."""
-    return None if text is None else [kind.strip() for kind in text.split(",")]
-
-
-def head_of(text: str) -> Any:
+def head_of(text: str) -> Head:
     """Parse a head such as enc-self:0:2; raise ValueError for another form."""
     parts = text.strip().split(":")
     if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
         raise ValueError(f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2")
-    return parts[0], int(parts[1]), int(parts[2])
+    (kind,) = names(parts[0])
+    return kind, int(parts[1]), int(parts[2])
