@@ -168,12 +168,15 @@ def orders(
         Name of the order -> heads, (kind, layer, head) each; heads without a value come last.
 
     Raises:
-        ValueError: If the table lacks a column.
+        ValueError: If the table lacks a column or the kind.
     """
     if kind == "each":
         parts = {one: orders(table, columns, kind=one, seeds=seeds) for one in table.index.unique("kind")}
         return {f"{one} by {name}": order for one, part in parts.items() for name, order in part.items()}
     rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
+    if not len(rows):
+        kinds = ", ".join(table.index.unique("kind"))
+        raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
     lacking = [name for name in columns if name.removeprefix("-") not in rows]
     if lacking:
         known = ", ".join(name for name in map(str, rows) if not name.endswith((".low", ".high")))

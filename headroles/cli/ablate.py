@@ -9,7 +9,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import heads_of, kinds_of, names, opened, study_of, tuning
+from headroles.cli.arguments import check_heads, heads_of, kinds_of, names, opened, study_of, tuning
 from headroles.cli.console import draw_figures, say, show_best, show_effects, show_relations, show_table
 
 
@@ -210,14 +210,20 @@ def train(
     limit: options.Sample = None,
 ) -> None:
     """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
-    from headroles.models.loading import load, untrained
+    from headroles.models.loading import check_no_study, load, untrained
+    from headroles.tables.files import check_writable
+    from headroles.training.trainer import HISTORY
 
+    if without is not None:
+        check_heads(without)
+    check_no_study(output, besides=HISTORY)
+    check_writable(output, "folder")
     sentences = hr.read(corpus, target).sample(limit)
     measured = None if held_out is None else hr.read(held_out, held_out_target)
     loaded, tokenizer = load(model) if target is not None else hr.load_classifier(model, sentences)
     loaded = untrained(loaded, seed=seed) if from_scratch else loaded
     if without is not None:
-        hr.remove_heads(loaded, heads_of(without))
+        hr.remove_heads(loaded, heads_of(without, loaded))
     history = hr.train(
         loaded,
         tokenizer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from headroles.scores import Relevance
     from headroles.tables.frame import Kind
     from headroles.tables.study import Study
+
+
+HEAD = re.compile(r"[^:]+:\d+:\d+|L\d+H\d+")
 
 
 class Tuning(TypedDict, total=False):
@@ -78,6 +82,13 @@ def numbers(text: str) -> list[float]:
         ) from None
 
 
+def sizes(text: str) -> list[int]:
+    """Parse batch sizes; raise ValueError for other text."""
+    if not re.fullmatch(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", text):
+        raise ValueError(f"no batch sizes: got {text!r}; expected numbers from 1 on, such as 1,4,16")
+    return [int(size) for size in text.split(",")]
+
+
 def shares(text: str) -> tuple[float, ...]:
     """Parse shares of heads; raise ValueError for other text."""
     return tuple(map(float, numbers(text)))
@@ -135,20 +146,40 @@ def pairs_of(text: str) -> Corpus:
 
 def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
     """Return the strategy of a name: gates with their options, roles from a score table."""
+    from headroles.analysis.role_rules import assignable
     from headroles.pruning.l0 import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
     from headroles.tables.io import load_table
 
     if name in ("l0", "exactly"):
+        if gate_rate is not None and not gate_rate > 0:
+            raise ValueError(f"the learning rate of gates must be above zero; got {gate_rate}")
         return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
-    return ByRoles(load_table(role_scores)) if name == "roles" and role_scores is not None else name
+    if name != "roles" or role_scores is None:
+        return name
+    table = load_table(role_scores)
+    if not assignable(table):
+        columns = ", ".join(map(str, table))
+        raise ValueError(f"{role_scores} has no scores of roles: got {columns}; try heads.parquet of headroles score")
+    return ByRoles(table)
 
 
-def heads_of(text: str) -> list[Head] | pd.Series[float]:
+def check_heads(text: str) -> None:
+    """Raise ValueError, before a model is loaded, for a text that names no heads and no table."""
+    for part in [] if ".parquet" in text else text.split(","):
+        if not HEAD.fullmatch(part.strip()):
+            raise ValueError(
+                f"head {part!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has "
+                f"one kind of heads"
+            )
+
+
+def heads_of(text: str, model: PreTrainedModel) -> list[Head] | pd.Series[float]:
     """Return the heads of a text, such as enc-self:0:2,cross:1:0, or of a column of a survival table.
 
     Args:
         text: Heads, or FILE:COLUMN of a survival table; FILE alone if it has one such column.
+        model: Model of which a head such as L0H2 is.
 
     Returns:
         The heads, or the column of heads that are kept (1) or pruned (0).
@@ -160,7 +191,7 @@ def heads_of(text: str) -> list[Head] | pd.Series[float]:
 
     file, mark, column = text.partition(".parquet")
     if not mark:
-        return [head_of(part) for part in text.split(",")]
+        return [head_of(part, model) for part in text.split(",")]
     table = load_table(f"{file}{mark}")
     columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
@@ -175,10 +206,16 @@ def heads_of(text: str) -> list[Head] | pd.Series[float]:
     raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
 
 
-def head_of(text: str) -> Head:
-    """Parse a head such as enc-self:0:2; raise ValueError for another form."""
-    parts = text.strip().split(":")
-    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
-        raise ValueError(f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2")
-    (kind,) = names(parts[0])
-    return kind, int(parts[1]), int(parts[2])
+def head_of(text: str, model: PreTrainedModel) -> Head:
+    """Return a head such as enc-self:0:2, or L0H2 of a model with one kind; raise ValueError for another form."""
+    from headroles.models.heads import head_index
+
+    check_heads(text)
+    kind, layer, head = text.strip().split(":") if ":" in text else ["", *re.findall(r"\d+", text)]
+    kinds = list(head_index(model).unique("kind"))
+    if not kind and len(kinds) > 1:
+        raise ValueError(
+            f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
+        )
+    (kind,) = names(kind or kinds[0])
+    return kind, int(layer), int(head)

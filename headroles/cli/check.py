@@ -44,8 +44,12 @@ def architectures(
     readme: Annotated[Path | None, typer.Option(help="README in which to write the table, between its marks.")] = None,
 ) -> None:
     """Run all checks on a tiny model of every known architecture and write the table."""
+    from headroles.tables.files import check_writable
     from headroles.testing import architecture_table, architectures
 
+    check_writable(output, "folder")
+    if readme is not None:
+        architecture_table.around(readme)
     with _quietly():
         table = architectures.architectures(None if only is None else names(only))
     output.mkdir(parents=True, exist_ok=True)

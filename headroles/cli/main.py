@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -27,6 +28,15 @@ COMMANDS = (
     *(prune, compare_pruning, remove_heads, efficiency, weight_change, dynamics),
     *(prepare, replicate, specialise, check_model, architectures, reproduce),
 )
+FORMER = {  # names in earlier versions
+    "curve": "ablation-curve",
+    "shrink": "remove-heads",
+    "contest": "compare-pruning",
+    "compensation": "weight-change",
+    "conform": "check-model",
+    "families": "architectures",
+    "odds": "relate",
+}
 for command in COMMANDS:
     app.command()(command)
 
@@ -37,6 +47,10 @@ def main() -> None:
     logging.basicConfig(level=level, format="headroles: %(message)s")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+    if (name := next(iter(sys.argv[1:]), "")) in FORMER:
+        sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try headroles {FORMER[name]}", 2))
     try:
         app(prog_name="headroles")
     except SystemExit as end:  # typer exits silently on Ctrl-C

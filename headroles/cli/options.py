@@ -59,7 +59,7 @@ MaxTokens = Annotated[int, typer.Option(help="Largest number of tokens in a batc
 Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
 
 # heads
-HEADS = "kind:layer:head, separated by commas, or TABLE:COLUMN of prune."
+HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of prune."
 Kinds = Annotated[str | None, typer.Option(help="Kinds of heads, separated by commas; by default all.")]
 Keep = Annotated[str, typer.Option(help="Numbers of heads to keep, or shares below 1, separated by commas.")]
 GateRate = Annotated[

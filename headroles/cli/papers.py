@@ -49,6 +49,7 @@ def reproduce(
 ) -> None:
     """Reproduce the figures and tables of the papers, with their numbers, and judge whether each claim holds."""
     from headroles.experiments import reproduction
+    from headroles.experiments.papers.running import chosen
 
     sources = [name for name, value in (("--from", folders), ("--model", model), ("--tiny", tiny)) if value]
     if len(sources) != 1 or (model is None) != (data is None):
@@ -56,6 +57,7 @@ def reproduce(
         raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
+    list(chosen(paper, artefact))  # an unknown one is an error before models are loaded or trained
     command = shlex.join(["headroles", *sys.argv[1:]])
     if tiny:
         for verdicts in reproduction.on_toys(place, paper, artefact, command=command):
@@ -209,10 +211,10 @@ def specialise(
     """Train a translator from an untrained, masked-language-model or pretrained encoder; resumes if stopped."""
     from headroles.experiments.specialists.arms import specialise as run
 
-    data = hr.experiments.prepared(folder)
+    recipe, data = recipe_of(size or []), hr.experiments.prepared(folder)
     probed = [data.parsed[:limit], *(hr.read(path, limit=limit) for path in probe or ())]
     more = None if texts is None else hr.read(texts)
-    table = run(output, data, arm, seed=seed, recipe=recipe_of(size or []), texts=more, probed=probed)
+    table = run(output, data, arm, seed=seed, recipe=recipe, texts=more, probed=probed)
     if study is not None:
         hr.save_table(table, study / f"probes-{arm}-{seed}.parquet")
     show_probes(table, f"arm {arm}, seed {seed}")

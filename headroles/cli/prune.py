@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 import headroles as hr
-from headroles.cli import options
-from headroles.cli.arguments import heads_of, kinds_of, names, numbers, opened, strategy_of, study_of, tuning
+from headroles.cli import arguments, options
+from headroles.cli.arguments import opened, study_of, tuning
 from headroles.cli.console import draw_figures, say, show_comparison, show_removed, show_sizes, show_speed, show_table
 
 
@@ -48,23 +48,23 @@ def prune(
     folder = study_of(study, overwrite=overwrite)
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
     roles_on = None if scored is None else hr.read(scored, scored_target)
-    chosen = strategy_of(strategy, gate_rate, freeze, role_scores)
+    chosen = arguments.strategy_of(strategy, gate_rate, freeze, role_scores)
     loaded, tokenizer = opened(model, device, whole=True)
+    intact = hr.evaluate(loaded, tokenizer, measured, [metric])  # fails now rather than after training
     table = hr.sparsity_sweep(
         loaded,
         tokenizer,
         learnt,
         measured,
         chosen,
-        keep=numbers(keep),
-        kinds=kinds_of(kinds),
+        keep=arguments.numbers(keep),
+        kinds=arguments.kinds_of(kinds),
         metric=metric,
         scored=roles_on,
         seed=seed,
         tune=tuning(epochs, batch, rate, warmup),
         study=folder,
     )
-    intact = hr.evaluate(loaded, tokenizer, measured, [metric])
     show_sizes(intact, table, f"{strategy}: {metric} on {held_out.name}")
     draw_figures(folder)
 
@@ -84,7 +84,7 @@ def compare_pruning(
     seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 3,
     metric: options.Metric = "loss",
     scored: Annotated[
-        int, typer.Option(help="Number of examples on which scores are computed, drawn for each seed.")
+        int, typer.Option(help="Number of examples on which scores are computed, drawn for each seed.", min=1)
     ] = 1000,
     study: options.Study = Path("study"),
     role_scores: options.RoleScores = None,
@@ -102,17 +102,18 @@ def compare_pruning(
     """Compare pruning strategies at equal numbers of heads, without and with retraining, over several seeds."""
     folder = study_of(study, overwrite=overwrite)
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
-    chosen = [strategy_of(name, gate_rate, freeze, role_scores) for name in names(strategies)]
+    chosen = [arguments.strategy_of(name, gate_rate, freeze, role_scores) for name in arguments.names(strategies)]
     loaded, tokenizer = opened(model, device, whole=True)
+    hr.evaluate(loaded, tokenizer, measured[:2], [metric], n_resamples=0)  # fails now rather than after training
     table = hr.compare_pruning(
         loaded,
         tokenizer,
         learnt,
         measured,
         strategies=chosen,
-        keep=numbers(keep),
+        keep=arguments.numbers(keep),
         seeds=seeds,
-        kinds=kinds_of(kinds),
+        kinds=arguments.kinds_of(kinds),
         metric=metric,
         scored=scored,
         tune={**tuning(epochs, batch, rate, warmup, smoothing), "save_strategy": "no"},
@@ -135,11 +136,12 @@ def remove_heads(
     from headroles.models import loading
     from headroles.tables.files import check_writable
 
+    arguments.check_heads(heads)
     loading.check_no_study(output)
     check_writable(output, "folder")
     loaded, tokenizer = loading.load(model)
     before, heads_before = loaded.num_parameters(), hr.models.head_index(loaded)
-    smaller = hr.remove_heads(loaded, heads_of(heads), groups=groups)
+    smaller = hr.remove_heads(loaded, arguments.heads_of(heads, loaded), groups=groups)
     hr.save(smaller, tokenizer, output, overwrite=overwrite)
     show_removed(heads_before, hr.models.head_index(smaller))
     say(f"written: {output}, {smaller.num_parameters():,} of {before:,} parameters")
@@ -159,9 +161,9 @@ def efficiency(
     from headroles.experiments.study_tables import efficiency_study
 
     folder = study_of(study, overwrite=overwrite)
-    sizes = [int(size) for size in batches.split(",")]
+    counts = arguments.sizes(batches)
     loaded, tokenizer = opened(model, device, whole=True)
-    show_speed(efficiency_study(loaded, tokenizer, folder, batches=sizes, length=length, repeats=repeats, seed=seed))
+    show_speed(efficiency_study(loaded, tokenizer, folder, batches=counts, length=length, repeats=repeats, seed=seed))
     draw_figures(folder)
 
 

@@ -9,7 +9,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import head_of, opened, scores_of, study_of, threshold
+from headroles.cli.arguments import check_heads, head_of, opened, scores_of, study_of, threshold
 from headroles.cli.console import draw_figures, list_figures, say, show_roles
 
 
@@ -95,7 +95,7 @@ def plot(study: options.Tables) -> None:
 def attention(
     model: options.Model,
     sentence: Annotated[str, typer.Argument(help="Sentence.")],
-    head: Annotated[str, typer.Argument(help="Head as kind:layer:head, such as enc-self:0:2.")],
+    head: Annotated[str, typer.Argument(help="Head such as enc-self:0:2, or L0H2 where there is one kind.")],
     output: options.Picture = Path("attention.png"),
     overwrite: options.Replace = False,
     submodel: options.Submodel = None,
@@ -105,12 +105,12 @@ def attention(
     from headroles.plots import gallery
     from headroles.tables import files
 
-    asked = head_of(head)
+    check_heads(head)
     files.check_writable(output.parent, "folder")
     loaded, tokenizer = loading.load(model, submodel=submodel)
     of = loading.revision(loaded)
     files.check_ours(output, of, overwrite=overwrite)
-    axes = hr.plots.attention(hr.scores.attention_matrix(loaded, tokenizer, sentence, asked))
+    axes = hr.plots.attention(hr.scores.attention_matrix(loaded, tokenizer, sentence, head_of(head, loaded)))
     axes.set_title(head)
     gallery.save(axes, output, of=of)
     say(f"written: {output}")

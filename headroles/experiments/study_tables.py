@@ -36,7 +36,7 @@ def agreement_study(
 
     Raises:
         ValueError: If a study lacks the column.
-        FileExistsError: If the picture is of another model or program, unless `overwrite`.
+        FileExistsError: If the picture is of another model or program, or its table another table, unless `overwrite`.
     """  # noqa: DOC502
     place = Path(output)
     first, second = (_column(folder, column) for folder in (study, other))
@@ -46,11 +46,14 @@ def agreement_study(
     corpora = [dict(fields(text)) for text in signatures]
     of = " and ".join(f"{corpus.get('weights')} on {corpus.get('text')}" for corpus in corpora)
     files.check_ours(place, of, overwrite=overwrite)
+    table = place.with_suffix(".parquet")
+    if table.is_file() and not place.is_file() and not overwrite:
+        raise FileExistsError(f"{table} exists without a picture; name another file, or give --overwrite")
     source, target = (corpus["corpus"] for corpus in corpora)
     axes = effects.agreement(first, second, names=(source.partition("+")[0], target.partition("+")[0]))
-    save_table(correlations, place.with_suffix(".parquet"))
-    correlations.attrs["corpora"] = source, target
     gallery.save(axes, place, of=of)
+    save_table(correlations, table)
+    correlations.attrs["corpora"] = source, target
     return correlations
 
 
@@ -85,12 +88,18 @@ def efficiency_study(
 
     Returns:
         The table of `hr.efficiency`.
+
+    Raises:
+        ValueError: If an example is longer than the model reads.
     """
     from headroles.data.corpus import Corpus
-    from headroles.models.loading import revision
+    from headroles.models.loading import positions, revision
     from headroles.pruning.costs import efficiency
     from headroles.pruning.rankings import Random, RankingContext, among
 
+    longest = positions(tokenizer, model)
+    if length > longest:
+        raise ValueError(f"length out of range: got {length}; expected at most {longest}, as many as the model reads")
     outdated = study.claim("efficiency", sign(weights=revision(model)))
     context = RankingContext(model, tokenizer, Corpus("none", ()), among(model, None), seed)
     table = efficiency(model, Random("layer").order(context), batches=batches, length=length, repeats=repeats)

@@ -208,7 +208,10 @@ def test_a_head_that_the_model_does_not_have(head, folder, tmp_path):
 @pytest.mark.parametrize("head", ["0:1", "enc-self:0", "enc-self:x:1", "enc-self:-1:0", "enc-self:0:1:2", ""])
 def test_a_head_that_is_not_one(head):
     drawn = run("attention", "no model is loaded", "the .", "--", head)
-    assert drawn == line(f"head {head!r} is not of the form kind:layer:head, such as enc-self:0:2")
+    assert drawn == line(
+        f"head {head!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind "
+        f"of heads"
+    )
 
 
 def test_a_picture_of_no_known_format(folder, tmp_path):
