@@ -53,7 +53,7 @@ def ablate(
     ] = "head",
     replacement: options.Replacement = "zero",
     early: Annotated[
-        bool, typer.Option("--early", help="Stop a head when it is clear whether its p is below 0.01.")
+        bool, typer.Option("--early", help="Stop measuring a head once it is clear whether its p is below 0.01.")
     ] = False,
     limit: options.Limit = None,
     n_resamples: options.Resamples = 1000,
@@ -102,8 +102,7 @@ def ablation_curve(
     by: Annotated[
         str,
         typer.Option(
-            help="Columns of the study's tables that rank heads, the smallest first, with a minus the largest; "
-            "separated by commas."
+            help="Columns that rank heads, separated by commas: the smallest value first, or after a minus the largest."
         ),
     ] = "importance",
     again: Annotated[

@@ -41,7 +41,7 @@ def check_model(
 def architectures(
     output: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("families"),
     only: Annotated[str | None, typer.Option(help="Architectures, separated by commas; by default all.")] = None,
-    readme: Annotated[Path | None, typer.Option(help="README in which to write the table, between its marks.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="README to write the table into, between its marks.")] = None,
 ) -> None:
     """Run all checks on a tiny model of every known architecture and write the table."""
     from headroles.tables.files import check_writable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,12 +51,11 @@ def show_roles(assigned: pd.DataFrame) -> None:
     _console().print(shown)
 
 
-def show_table(table: pd.DataFrame, title: str) -> None:
-    """Print a table of numbers, one row to a line, with the columns `.low` and `.high` as intervals."""
-    names = [str(name) for name in table]
-    own = [name for name in names if not name.removesuffix("low").removesuffix("high").endswith(".")]
-    cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in own}
-    _show_columns({str(table.index.name): list(map(str, table.index))} | cells, title)
+def show_table(table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = ()) -> None:
+    """Print a table of numbers with the columns `.low` and `.high` as intervals; `rows` may name the rows."""
+    columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
+    cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
+    _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
 
 
 def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> None:
@@ -64,8 +64,9 @@ def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> 
     name = str(table.columns[0])
     most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
     most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
-    most.index = most.index.map(lambda head: f"{head[0]} layer {head[1]} head {head[2]}").rename("head")
-    show_table(most[["change", "change.low", "change.high", "p", "Holm", "BH"]], f"the largest of {len(table)} effects")
+    heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
+    shown = most[["change", "change.low", "change.high", "p", "Holm", "BH"]]
+    show_table(shown, f"the largest of {len(table)} effects", label="head", rows=heads)
     for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
         say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
     if f"{name}.examples" in table:
@@ -77,10 +78,10 @@ def show_best(table: pd.DataFrame, how: str) -> None:
     """Print the best head to keep alone in each layer."""
     names = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high"}
     shown = table.rename(columns=names | {"effect.p": "p", "effect.holm": "Holm"})[[*names.values(), "p", "Holm"]]
-    rows = zip(table.index, table["head"], strict=True)
-    shown.index = [f"{kind} layer {layer}: head {head}" for (kind, layer), head in rows]
-    shown.index.name = "kept"
-    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}")
+    heads = [
+        f"{kind} layer {layer}: head {head}" for (kind, layer), head in zip(table.index, table["head"], strict=True)
+    ]
+    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}", label="kept", rows=heads)
 
 
 def show_sizes(intact: pd.DataFrame, table: pd.DataFrame, what: str) -> None:
@@ -89,41 +90,40 @@ def show_sizes(intact: pd.DataFrame, table: pd.DataFrame, what: str) -> None:
 
     whole, *rest = table["heads"]
     names = [f"{whole}, intact", f"{whole}, control", *map(str, rest)]
-    shown = pd.concat([intact, table], ignore_index=True).set_index(pd.Index(names, name="heads"))
-    shown = shown.rename(columns={"low": "value.low", "high": "value.high"})
+    shown = pd.concat([intact, table]).rename(columns={"low": "value.low", "high": "value.high"})
     shown = shown[[name for name in shown if str(name).startswith(("value", "change", "undecided"))]]
-    show_table(shown, f"{what}, and the change against the control")
+    show_table(shown, f"{what}, and the change against the control", label="heads", rows=names)
     say("intact: the given model; control: with all its heads, after the same training as the others")
 
 
 def show_comparison(table: pd.DataFrame, title: str) -> None:
     """Print the compared pruning strategies, by strategy and number of heads."""
     names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
-    show_table(_named(table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"]), names, "choice"), title)
+    shown = table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"])
+    show_table(shown, title, label="choice", rows=names)
 
 
 def show_speed(table: pd.DataFrame) -> None:
     """Print the speed of a model without some of its heads, by share, way and batch size."""
     names = [f"{row.share:.0%} ablated, {row.way}, batch {row.batch}" for row in table.itertuples()]
     shown = table[["parameters", "speedup", "speedup.low", "speedup.high", "allowed"]]
-    show_table(_named(shown, names, "model"), "speed over that of the whole model")
+    show_table(shown, "speed over that of the whole model", label="model", rows=names)
 
 
 def show_probes(table: pd.DataFrame, title: str) -> None:
     """Print the best head of each score and corpus at the end of the training of an arm."""
     last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
     shown = last[["step", "layer", "head", "value", "baseline"]]
-    show_table(_named(shown, list(last["corpus"] + " " + last["score"]), "best head"), title)
+    show_table(shown, title, label="best head", rows=list(last["corpus"] + " " + last["score"]))
 
 
 def show_relations(table: pd.DataFrame) -> None:
     """Print the relations of roles and outcomes, then the reasons of those without numbers."""
     known = table[table["auc"].notna()]
-    shown = known[["auc", "auc.low", "auc.high", "p", "holm"]]
-    shown.index = [f"{row.role}: {row.outcome}" for row in known.itertuples()]
-    shown.index.name = "role: outcome"
-    if len(shown):
-        show_table(shown, "auc: larger with the role than without; p: within layers")
+    names = [f"{row.role}: {row.outcome}" for row in known.itertuples()]
+    if names:
+        shown = known[["auc", "auc.low", "auc.high", "p", "holm"]]
+        show_table(shown, "auc: larger with the role than without; p: within layers", label="role: outcome", rows=names)
         say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")
     for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
         say(f"{role}: {note} ({len(rows)} outcomes)")
@@ -167,13 +167,6 @@ def show_removed(before: pd.MultiIndex, after: pd.MultiIndex) -> None:
     for (kind, layer), numbers in removed.items():
         say(f"removed: {kind} layer {layer}, head{'s' * (len(numbers) > 1)} {', '.join(numbers)}")
     say(f"{len(before) - len(after)} of {len(before)} heads are removed")
-
-
-def _named(table: pd.DataFrame, names: list[str], name: str) -> pd.DataFrame:
-    """Return a table with other names of its rows."""
-    shown = table.copy()
-    shown.index, shown.index.name = names, name
-    return shown
 
 
 def _show_columns(columns: dict[str, list[str]], title: str) -> None:

@@ -23,9 +23,9 @@ Dtype = Annotated[
 Corpus = Annotated[Path, typer.Argument(help="Corpus: CoNLL-U (trees), text, parallel or labelled TSV; .gz too.")]
 Target = Annotated[Path | None, typer.Argument(help="Translations of the corpus, line by line or as CoNLL-U.")]
 TrainingCorpus = Annotated[Path, typer.Argument(help="Training corpus: labelled TSV, or text with its translations.")]
-HeldOut = Annotated[Path, typer.Option(help="Corpus on which pruned models are evaluated.")]
+HeldOut = Annotated[Path, typer.Option(help="Corpus on which the metric is measured.")]
 HeldOutTarget = Annotated[Path | None, typer.Option(help="Translations of the held-out corpus.")]
-Limit = Annotated[int | None, typer.Option(help="Number of first sentences to read; by default all.", min=1)]
+Limit = Annotated[int | None, typer.Option(help="Number of sentences to read from the start; by default all.", min=1)]
 Sample = Annotated[
     int | None, typer.Option(help="Number of training examples, drawn at random; by default all.", min=1)
 ]
@@ -64,7 +64,7 @@ Kinds = Annotated[str | None, typer.Option(help="Kinds of heads, separated by co
 Keep = Annotated[str, typer.Option(help="Numbers of heads to keep, or shares below 1, separated by commas.")]
 GateRate = Annotated[
     float | None,
-    typer.Option(help="Learning rate of gates; by default by the number of steps, so that gates converge."),
+    typer.Option(help="Learning rate of gates; by default large enough for gates to converge."),
 ]
 Freeze = Annotated[
     Literal["nothing", "decoder", "all"], typer.Option(help="Parameters to freeze while gates are trained.")

@@ -15,13 +15,15 @@ from headroles.cli.arguments import names, pairs_of, recipe_of, shares, study_of
 from headroles.cli.console import list_figures, say, show_claims, show_probes, show_rows, show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headroles.experiments.reproduction import Reproduction
+
+Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 
 
 def reproduce(
-    paper: Annotated[
-        Literal["voita2019", "michel2019", "budhraja2020"] | None, typer.Argument(help="Paper; by default all.")
-    ] = None,
+    paper: Annotated[Paper | None, typer.Argument(help="Paper; by default all.")] = None,
     artefact: Annotated[
         str | None, typer.Argument(help="Figure, table or claim of the paper, such as fig7; by default all.")
     ] = None,
@@ -51,20 +53,16 @@ def reproduce(
     from headroles.experiments import reproduction
     from headroles.experiments.papers.running import chosen
 
-    sources = [name for name, value in (("--from", folders), ("--model", model), ("--tiny", tiny)) if value]
-    if len(sources) != 1 or (model is None) != (data is None):
-        got = f"; got {' and '.join(sources)}" if sources else ""
-        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
+    _check_sources({"--from": folders, "--model": model, "--tiny": tiny}, whole=(model is None) == (data is None))
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
     list(chosen(paper, artefact))  # an unknown one is an error before models are loaded or trained
     command = shlex.join(["headroles", *sys.argv[1:]])
+    verdicts: Iterable[Reproduction] = ()
     if tiny:
-        for verdicts in reproduction.on_toys(place, paper, artefact, command=command):
-            _show(verdicts, artefact)
+        verdicts = reproduction.on_toys(place, paper, artefact, command=command)
     elif folders:
-        verdicts = reproduction.from_studies(folders, place, paper, artefact, command=command, overwrite=overwrite)
-        _show(verdicts, artefact)
+        verdicts = [reproduction.from_studies(folders, place, paper, artefact, command=command, overwrite=overwrite)]
     elif model and data:
         workshop = reproduction.workshop_of(
             place,
@@ -80,8 +78,17 @@ def reproduce(
             scratch_rate=scratch_rate,
             overwrite=overwrite,
         )
-        verdicts = reproduction.from_model(workshop, paper, artefact, command=command, overwrite=overwrite)
-        _show(verdicts, artefact)
+        verdicts = [reproduction.from_model(workshop, paper, artefact, command=command, overwrite=overwrite)]
+    for verdict in verdicts:
+        _show(verdict, artefact)
+
+
+def _check_sources(values: dict[str, object], *, whole: bool) -> None:
+    """Raise ValueError unless tables are from exactly one source."""
+    sources = [name for name, value in values.items() if value]
+    if len(sources) != 1 or not whole:
+        got = f"; got {' and '.join(sources)}" if sources else ""
+        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
 
 
 def _show(verdicts: Reproduction, artefact: str | None) -> None:
@@ -107,7 +114,7 @@ def prepare(
         typer.Option(help="CONLLU,TARGET on which roles are assigned; by default drawn from the pairs and parsed."),
     ] = None,
     held_out: Annotated[
-        int, typer.Option(help="Number of sentences each of dev and test, and at most of --other.", min=1)
+        int, typer.Option(help="Number of sentences of dev, of test, and at most of --other.", min=1)
     ] = 1000,
     trees: Annotated[int, typer.Option(help="Number of sentences drawn to be parsed.", min=1)] = 1000,
     limit: Annotated[int | None, typer.Option(help="Largest number of training pairs; by default all.", min=1)] = None,
@@ -204,8 +211,8 @@ def specialise(
     probe: Annotated[
         list[Path] | None, typer.Option(help="CoNLL-U on which heads are scored during training; repeatable.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Number of first sentences of each such file.", min=1)] = 300,
-    size: Annotated[list[str] | None, typer.Option(help="Field of Recipe, such as width=256; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of sentences of each such file.", min=1)] = 300,
+    size: Annotated[list[str] | None, typer.Option(help="Size or option, such as width=256; repeatable.")] = None,
     study: Annotated[Path | None, typer.Option(help="Folder for a copy of the table of heads.")] = None,
 ) -> None:
     """Train a translator from an untrained, masked-language-model or pretrained encoder; resumes if stopped."""

@@ -177,10 +177,10 @@ def dynamics(
     metric: options.Metric = "loss",
     steps: options.Steps = 10,
     study: options.Study = Path("study"),
-    limit: Annotated[int | None, typer.Option(help="Number of first held-out examples; by default all.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Number of held-out examples; by default all.", min=1)] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Ablate heads at every checkpoint of a training: when their ranking settles and when roles appear."""
+    """Ablate heads at every checkpoint of a training, to see when their ranking settles and when roles appear."""
     folder = study_of(study, overwrite=overwrite)
     scored, measured = hr.read(corpus, target), hr.read(held_out, held_out_target, limit=limit)
     _, order = hr.dynamics(training, scored, measured, study=folder, metric=metric, steps=steps)

@@ -20,7 +20,7 @@ def parse(
     models: options.StanzaModels = None,
     download: options.Download = None,
 ) -> None:
-    """Parse every sentence of a text by Stanza and save the trees as CoNLL-U beside the text."""
+    """Parse every sentence of a text with Stanza and save the trees as CoNLL-U beside the text."""
     corpus = hr.parse(text, language=language, models=models, download=download, output=output)
     say(f"{len(corpus)} sentences parsed; their CoNLL-U is {f'in {output}' if output else f'beside {text}'}")
 
@@ -94,7 +94,7 @@ def plot(study: options.Tables) -> None:
 
 def attention(
     model: options.Model,
-    sentence: Annotated[str, typer.Argument(help="Sentence.")],
+    sentence: Annotated[str, typer.Argument(help="Sentence on which attention is computed.")],
     head: Annotated[str, typer.Argument(help="Head such as enc-self:0:2, or L0H2 where there is one kind.")],
     output: options.Picture = Path("attention.png"),
     overwrite: options.Replace = False,
@@ -120,7 +120,7 @@ def attention_examples(
     model: options.Model,
     corpus: options.Corpus,
     target: options.Target = None,
-    limit: Annotated[int, typer.Option(help="Number of first sentences.", min=1)] = 3,
+    limit: Annotated[int, typer.Option(help="Number of example sentences.", min=1)] = 3,
     study: options.Study = Path("study"),
     overwrite: options.Overwrite = False,
     device: options.Devices = None,

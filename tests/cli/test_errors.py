@@ -651,12 +651,12 @@ def test_a_table_that_is_none(study):
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
 def test_a_full_disk_leaves_the_tables_there_were(study):
     before = _contents(study)
-    limit = 1000
-    process = started(
-        "roles", study, "--threshold", "sink=0.1",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
-    end = ended(process)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        end = run("roles", study, "--threshold", "sink=0.1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     path = re.escape(str(study / "roles.parquet"))
     assert (end.code, end.out) == (2, "")
     assert re.fullmatch(
