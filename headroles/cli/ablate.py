@@ -159,9 +159,7 @@ def agreement(
     overwrite: options.Replace = False,
 ) -> None:
     """Compare the effects of ablating the same heads on two corpora: correlations and a scatter plot."""
-    from headroles.experiments.study_tables import agreement_study
-
-    table = agreement_study(study, other, output, column=column, overwrite=overwrite)
+    table = hr.experiments.agreement_study(study, other, output, column=column, overwrite=overwrite)
     show_table(table, f"{column} on {' and on '.join(table.attrs['corpora'])}")
     say(f"written: {output} and its table")
 

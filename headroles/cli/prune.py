@@ -158,12 +158,13 @@ def efficiency(
     device: options.Device = None,
 ) -> None:
     """Time a model with heads masked and with heads removed, the same number from each layer."""
-    from headroles.experiments.study_tables import efficiency_study
-
     folder = study_of(study, overwrite=overwrite)
     counts = arguments.sizes(batches)
     loaded, tokenizer = opened(model, device, whole=True)
-    show_speed(efficiency_study(loaded, tokenizer, folder, batches=counts, length=length, repeats=repeats, seed=seed))
+    table = hr.experiments.efficiency_study(
+        loaded, tokenizer, folder, batches=counts, length=length, repeats=repeats, seed=seed
+    )
+    show_speed(table)
     draw_figures(folder)
 
 
@@ -195,9 +196,7 @@ def weight_change(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Measure how much the weights of each head changed in fine-tuning, and whether all changed alike."""
-    from headroles.experiments.study_tables import weight_change_study
-
     folder = study_of(study, overwrite=overwrite)
-    if (uniformity := weight_change_study(before, after, folder)) is not None:
+    if (uniformity := hr.experiments.weight_change_study(before, after, folder)) is not None:
         show_table(uniformity, "do all heads move alike? w 0: chance, 1: the same heads move most each time")
     draw_figures(folder)
