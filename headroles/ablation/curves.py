@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import sweep
 from headroles.ablation.units import Replacement, on_disk
+from headroles.analysis.head_orders import orders as orders
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.heads import head_index
@@ -156,42 +156,6 @@ def _measure(
     text = f"{stats.signature}|{frame.sign(resamples=n_resamples, seed=seed)}"
     table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
     return table
-
-
-def orders(
-    table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | Literal["each"] | None = None, seeds: int = 0
-) -> dict[str, list[Head]]:
-    """Order the heads of a table by columns and at random.
-
-    Args:
-        table: A table of heads.
-        columns: Names of columns; the smallest value comes first. A minus before the name reverses the order.
-        kind: Kind of the heads, by default all. "each" makes orders of every kind, "cross by importance" and so on
-            (Michel et al. 2019, Fig. 4).
-        seeds: Number of random orders, "random 0" and so on.
-
-    Returns:
-        Name of the order -> heads, (kind, layer, head) each; heads without a value come last.
-
-    Raises:
-        ValueError: If the table lacks a column.
-    """
-    if kind == "each":
-        parts = {one: orders(table, columns, kind=one, seeds=seeds) for one in table.index.unique("kind")}
-        return {f"{one} by {name}": order for one, part in parts.items() for name, order in part.items()}
-    rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
-    lacking = [name for name in columns if name.removeprefix("-") not in rows]
-    if lacking:
-        known = ", ".join(name for name in map(str, rows) if not name.endswith((".low", ".high")))
-        raise ValueError(f"no column {lacking[0]!r} to order heads by; known: {known}")
-    ordered = {}
-    for name in columns:
-        values = rows[name.removeprefix("-")]
-        rising = values.dropna().sort_values(kind="stable").index.tolist()
-        unknown = values.index[values.isna()].tolist()
-        ordered[name] = (rising[::-1] if name.startswith("-") else rising) + unknown
-    chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
-    return ordered | chance
 
 
 def order_again(

@@ -1,25 +1,43 @@
-"""Parse command-line argument strings: scores, thresholds, heads, kinds, numbers of heads, strategies."""
+"""Parse command-line strings, and open what they name: models, studies, heads, strategies, options of training."""
 
 from __future__ import annotations
 
-import contextlib
 import math
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from headroles.data.corpus import Corpus
+    from headroles.experiments.specialists.arms import Recipe
+    from headroles.models.masking import Head
+    from headroles.pruning.l0 import Freeze
+    from headroles.pruning.selection import Strategy
+    from headroles.scores import Relevance
+    from headroles.tables.frame import Kind
+    from headroles.tables.study import Study
+    from headroles.training.hf_trainer import TrainOptions
 
 
-def opened(model: str, device: str | None, *, submodel: Any = None, dtype: str | None = None) -> tuple[Any, Any]:
-    """Load a model onto a device, or with "auto" onto all available ones, and its tokenizer."""
-    from headroles.models.loading import load, place
-
-    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
-    if device == "auto":
-        return load(model, submodel=submodel, device_map="auto", **options)
-    loaded, tokenizer = load(model, submodel=submodel, **options)
-    return place(loaded, device), tokenizer
+HEAD = re.compile(r"[^:]+:\d+:\d+|L\d+H\d+")
 
 
-def study_of(folder: Path, *, overwrite: bool = False) -> Any:
+def opened(
+    model: str, device: str | None, *, submodel: str | None = None, dtype: str | None = None, whole: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model onto a device, or unless it has to stay whole with "auto" onto all, and its tokenizer."""
+    from headroles.models import loading
+
+    if device == "auto" and not whole:
+        return loading.load(model, submodel=submodel, dtype=dtype, device_map="auto")
+    loaded, tokenizer = loading.load(model, submodel=submodel, dtype=dtype)
+    return loading.place(loaded, device), tokenizer
+
+
+def study_of(folder: Path, *, overwrite: bool = False) -> Study:
     """Open the study of a command and check that it can be written before a model is loaded."""
     from headroles.tables.study import Study
 
@@ -28,31 +46,130 @@ def study_of(folder: Path, *, overwrite: bool = False) -> Any:
     return study
 
 
-def scores_of(scores: str, rules: str) -> list[Any]:
+def tuning(epochs: int, batch: int, rate: float, warmup: int, smoothing: float = 0.0) -> TrainOptions:
+    """Return options of `train`; without label smoothing it is no part of their provenance."""
+    options: TrainOptions = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
+    return {**options, "label_smoothing_factor": smoothing} if smoothing else options
+
+
+def names(text: str) -> list[Any]:
+    """Split names at commas; the library checks them."""
+    return [name.strip() for name in text.split(",")]
+
+
+def kinds_of(text: str | None) -> list[Kind] | None:
+    """Parse kinds of heads; None: all."""
+    return None if text is None else names(text)
+
+
+def numbers(text: str) -> list[float]:
+    """Parse numbers of heads, or shares; raise ValueError for other text."""
+    try:
+        return [float(number) if "." in number else int(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
+        ) from None
+
+
+def sizes(text: str) -> list[int]:
+    """Parse batch sizes; raise ValueError for other text."""
+    if not re.fullmatch(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", text):
+        raise ValueError(f"no batch sizes: got {text!r}; expected numbers from 1 on, such as 1,4,16")
+    return [int(size) for size in text.split(",")]
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """Parse shares of heads; raise ValueError for other text."""
+    return tuple(map(float, numbers(text)))
+
+
+def scores_of(scores: str, rules: str) -> list[str | Relevance]:
     """Return the scores of a comma-separated list, relevance by each rule set of another list."""
     from headroles.scores import Relevance
 
-    named: Any = [rule.strip() for rule in rules.split(",")]
-    parsed: list[Any] = []
-    for name in (name.strip() for name in scores.split(",")):
-        parsed += [Relevance(rules=rule) for rule in named] if name == "relevance" else [name]
+    parsed: list[str | Relevance] = []
+    for name in names(scores):
+        parsed += [Relevance(rules=rule) for rule in names(rules)] if name == "relevance" else [name]
     return parsed
 
 
-def assignment(text: str) -> tuple[str, float]:
-    """Return the name and the number of a text such as positional=0.8; raise ValueError for another form."""
+def threshold(text: str) -> tuple[str, float]:
+    """Return the role and the number of a text such as positional=0.8; raise ValueError for another form."""
     name, _, value = text.partition("=")
-    with contextlib.suppress(ValueError):
-        if not math.isnan(number := float(value)):
-            return name, number
-    raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
+    if (number := _number(value)) is None:
+        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
+    return name, float(number)
 
 
-def heads_of(text: str) -> Any:
+def recipe_of(texts: list[str]) -> Recipe:
+    """Return the recipe of `specialise` with fields such as width=256; raise ValueError for another form."""
+    from headroles.experiments.specialists.arms import Recipe
+
+    known, fields = Recipe.__dataclass_fields__, {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        fields[name] = _number(value)
+        if name not in known or fields[name] is None:
+            raise ValueError(
+                f"field {text!r} is not of the form name=number, such as width=256; known names: {', '.join(known)}"
+            )
+    return Recipe(**fields)
+
+
+def _number(text: str) -> Any:
+    """Return the integer or float of a text, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(value) else int(value) if value.is_integer() else value
+
+
+def pairs_of(text: str) -> Corpus:
+    """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
+    from headroles.data.readers import read
+
+    source, comma, target = text.partition(",")
+    return read(source, target) if comma else read(source)
+
+
+def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
+    """Return the strategy of a name: gates with their options, roles from a score table."""
+    from headroles.analysis.role_rules import assignable
+    from headroles.pruning.l0 import L0, SubsetSelection
+    from headroles.pruning.rankings import ByRoles
+    from headroles.tables.io import load_table
+
+    if name in ("l0", "exactly"):
+        if gate_rate is not None and not gate_rate > 0:
+            raise ValueError(f"the learning rate of gates must be above zero; got {gate_rate}")
+        return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
+    if name != "roles" or role_scores is None:
+        return name
+    table = load_table(role_scores)
+    if not assignable(table):
+        columns = ", ".join(map(str, table))
+        raise ValueError(f"{role_scores} has no scores of roles: got {columns}; try heads.parquet of headroles score")
+    return ByRoles(table)
+
+
+def check_heads(text: str) -> None:
+    """Raise ValueError, before a model is loaded, for a text that names no heads and no table."""
+    for part in [] if ".parquet" in text else text.split(","):
+        if not HEAD.fullmatch(part.strip()):
+            raise ValueError(
+                f"head {part!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has "
+                f"one kind of heads"
+            )
+
+
+def heads_of(text: str, model: PreTrainedModel) -> list[Head] | pd.Series[float]:
     """Return the heads of a text, such as enc-self:0:2,cross:1:0, or of a column of a survival table.
 
     Args:
         text: Heads, or FILE:COLUMN of a survival table; FILE alone if it has one such column.
+        model: Model of which a head such as L0H2 is.
 
     Returns:
         The heads, or the column of heads that are kept (1) or pruned (0).
@@ -64,7 +181,7 @@ def heads_of(text: str) -> Any:
 
     file, mark, column = text.partition(".parquet")
     if not mark:
-        return [head_of(part) for part in text.split(",")]
+        return [head_of(part, model) for part in text.split(",")]
     table = load_table(f"{file}{mark}")
     columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
@@ -79,48 +196,16 @@ def heads_of(text: str) -> Any:
     raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
 
 
-def pairs_of(text: str) -> Any:
-    """Read the sentence pairs of a table of two columns, or of two files separated by a comma."""
-    from headroles.data.readers import read
+def head_of(text: str, model: PreTrainedModel) -> Head:
+    """Return a head such as enc-self:0:2, or L0H2 of a model with one kind; raise ValueError for another form."""
+    from headroles.models.heads import head_index
 
-    source, comma, target = text.partition(",")
-    return read(source, target) if comma else read(source)
-
-
-def strategy_named(name: str, gate_rate: float | None, freeze: Any, role_scores: Path | None) -> Any:
-    """Return the strategy of a name: gates with their options, roles from a score table."""
-    from headroles.pruning.l0 import L0, SubsetSelection
-    from headroles.pruning.rankings import ByRoles
-    from headroles.tables.io import load_table
-
-    if name in ("l0", "exactly"):
-        return (L0 if name == "l0" else SubsetSelection)(rate=gate_rate, freeze=freeze)
-    return ByRoles(load_table(role_scores)) if name == "roles" and role_scores is not None else name
-
-
-def numbers(text: str) -> list[float]:
-    """Parse numbers of heads, or shares; raise ValueError for other text."""
-    try:
-        return [float(number) if "." in number else int(number) for number in text.split(",")]
-    except ValueError:
+    check_heads(text)
+    kind, layer, head = text.strip().split(":") if ":" in text else ["", *re.findall(r"\d+", text)]
+    kinds = list(head_index(model).unique("kind"))
+    if not kind and len(kinds) > 1:
         raise ValueError(
-            f"expected numbers of heads or shares with commas between, as 0.5,0.25; got {text!r}"
-        ) from None
-
-
-def shares(text: str) -> tuple[float, ...]:
-    """Parse shares of heads; raise ValueError for other text."""
-    return tuple(map(float, numbers(text)))
-
-
-def kinds_of(text: str | None) -> Any:
-    """Parse kinds of heads; None: all."""
-    return None if text is None else [kind.strip() for kind in text.split(",")]
-
-
-def head_of(text: str) -> Any:
-    """Parse a head such as enc-self:0:2; raise ValueError for another form."""
-    parts = text.strip().split(":")
-    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
-        raise ValueError(f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2")
-    return parts[0], int(parts[1]), int(parts[2])
+            f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
+        )
+    (kind,) = names(kind or kinds[0])
+    return kind, int(layer), int(head)

@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
+import headroles as hr
+from headroles.cli import options
+from headroles.cli.arguments import names
 from headroles.cli.console import say, show_answers
-
-Submodel = Annotated[str | None, typer.Option(help="Submodel of a multimodal model, such as text.")]
 
 
 def check_model(
@@ -20,44 +21,45 @@ def check_model(
     config: Annotated[
         Path | None, typer.Option(help="Instead of a model: a config.json, for a tiny model with random weights.")
     ] = None,
-    submodel: Submodel = None,
+    submodel: options.Submodel = None,
 ) -> None:
     """Run all checks of headroles on a model: which features work with it, and why others do not."""
-    from headroles.models import loading, sites
-    from headroles.testing import check_model as run
-    from headroles.testing.tiny_models import tiny_model
+    from headroles.models import loading
 
     if (model is None) == (config is None):
         raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
     if config is None:
         checked = loading.alone(str(model), submodel=submodel)
     else:
-        tiny = tiny_model(loading.configured(config))
-        checked = tiny if submodel is None else sites.submodel(tiny, submodel)
+        tiny = hr.tiny_model(loading.configured(config))
+        checked = tiny if submodel is None else hr.submodel(tiny, submodel)
     with _quietly():
-        answers = run(checked)
+        answers = hr.check_model(checked)
     show_answers(answers, f"{type(checked).__name__}: which checks hold")
 
 
 def architectures(
     output: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("families"),
     only: Annotated[str | None, typer.Option(help="Architectures, separated by commas; by default all.")] = None,
-    readme: Annotated[Path | None, typer.Option(help="README in which to write the table, between its marks.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="README to write the table into, between its marks.")] = None,
 ) -> None:
     """Run all checks on a tiny model of every known architecture and write the table."""
-    from headroles.tables.io import save_table
+    from headroles.tables.files import check_writable
     from headroles.testing import architecture_table, architectures
 
-    with _quietly():
-        found = architectures.architectures(None if only is None else [name.strip() for name in only.split(",")])
-    output.mkdir(parents=True, exist_ok=True)
-    save_table(found, output / "families.parquet")
-    (output / "families.md").write_text(architecture_table.written(found) + "\n", encoding="utf-8")
+    check_writable(output, "folder")
     if readme is not None:
-        architecture_table.into(readme, found)
-    answers = found["holds"].value_counts()
+        architecture_table.around(readme)
+    with _quietly():
+        table = architectures.architectures(None if only is None else names(only))
+    output.mkdir(parents=True, exist_ok=True)
+    hr.save_table(table, output / "families.parquet")
+    (output / "families.md").write_text(architecture_table.written(table) + "\n", encoding="utf-8")
+    if readme is not None:
+        architecture_table.into(readme, table)
+    answers = table["holds"].value_counts()
     counted = ", ".join(f"{answers.get(answer, 0)} {answer}" for answer in ("yes", "no", "refused", "not asked"))
-    count = found.index.get_level_values("name").nunique()
+    count = table.index.get_level_values("name").nunique()
     say(f"{count} architectures, checks that hold: {counted}; written: {output}")
 
 

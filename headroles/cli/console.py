@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import headroles as hr
 from headroles import _distributed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # columns of counts
 
@@ -20,12 +26,17 @@ def say(text: str) -> None:
     _console(soft_wrap=True, highlight=False).print(text, markup=False)
 
 
+def draw_figures(study: hr.Study) -> None:
+    """Draw every figure that the tables of a study allow, and print their names."""
+    list_figures(hr.experiments.draw(study), study.folder)
+
+
 def list_figures(files: list[Path], folder: Path) -> None:
     """Print the folder of the tables and the names of the drawn figures."""
     say(f"tables are in {folder}, and these figures: {', '.join(file.name for file in files)}")
 
 
-def show_roles(assigned: Any) -> None:
+def show_roles(assigned: pd.DataFrame) -> None:
     """Print the heads that have roles, a line each: the role, its score, its stability."""
     from headroles.analysis.role_rules import held
 
@@ -40,23 +51,22 @@ def show_roles(assigned: Any) -> None:
     _console().print(shown)
 
 
-def show_table(table: Any, title: str) -> None:
-    """Print a table of numbers, one row to a line, with the columns `.low` and `.high` as intervals."""
-    names = [str(name) for name in table]
-    own = [name for name in names if not name.removesuffix("low").removesuffix("high").endswith(".")]
-    rows = [row for _, row in table.iterrows()]
-    cells = {name: [_cell(row, name) for row in rows] for name in own}
-    _show_columns({str(table.index.name): list(map(str, table.index))} | cells, title)
+def show_table(table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = ()) -> None:
+    """Print a table of numbers with the columns `.low` and `.high` as intervals; `rows` may name the rows."""
+    columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
+    cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
+    _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
 
 
-def show_effects(table: Any, intact: dict[str, float], metric: str) -> None:
+def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> None:
     """Print the score of the intact model, the largest effects of ablation, and how many have a small p."""
     say(f"the intact model: {metric} {_number(intact)}")
     name = str(table.columns[0])
     most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
     most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
-    most.index = most.index.map(lambda head: f"{head[0]} layer {head[1]} head {head[2]}").rename("head")
-    show_table(most[["change", "change.low", "change.high", "p", "Holm", "BH"]], f"the largest of {len(table)} effects")
+    heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
+    shown = most[["change", "change.low", "change.high", "p", "Holm", "BH"]]
+    show_table(shown, f"the largest of {len(table)} effects", label="head", rows=heads)
     for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
         say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
     if f"{name}.examples" in table:
@@ -64,40 +74,72 @@ def show_effects(table: Any, intact: dict[str, float], metric: str) -> None:
         say(f"run on {run.mean() / run.max():.0%} of the examples that the longest took")
 
 
-def show_best(table: Any, how: str) -> None:
+def show_best(table: pd.DataFrame, how: str) -> None:
     """Print the best head to keep alone in each layer."""
     names = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high"}
     shown = table.rename(columns=names | {"effect.p": "p", "effect.holm": "Holm"})[[*names.values(), "p", "Holm"]]
-    rows = zip(table.index, table["head"], strict=True)
-    shown.index = [f"{kind} layer {layer}: head {head}" for (kind, layer), head in rows]
-    shown.index.name = "kept"
-    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}")
+    heads = [
+        f"{kind} layer {layer}: head {head}" for (kind, layer), head in zip(table.index, table["head"], strict=True)
+    ]
+    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}", label="kept", rows=heads)
 
 
-def show_relations(table: Any) -> None:
+def show_sizes(intact: pd.DataFrame, table: pd.DataFrame, what: str) -> None:
+    """Print the intact model and the sizes of `prune`, by number of heads."""
+    import pandas as pd
+
+    whole, *rest = table["heads"]
+    names = [f"{whole}, intact", f"{whole}, control", *map(str, rest)]
+    shown = pd.concat([intact, table]).rename(columns={"low": "value.low", "high": "value.high"})
+    shown = shown[[name for name in shown if str(name).startswith(("value", "change", "undecided"))]]
+    show_table(shown, f"{what}, and the change against the control", label="heads", rows=names)
+    say("intact: the given model; control: with all its heads, after the same training as the others")
+
+
+def show_comparison(table: pd.DataFrame, title: str) -> None:
+    """Print the compared pruning strategies, by strategy and number of heads."""
+    names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
+    shown = table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"])
+    show_table(shown, title, label="choice", rows=names)
+
+
+def show_speed(table: pd.DataFrame) -> None:
+    """Print the speed of a model without some of its heads, by share, way and batch size."""
+    names = [f"{row.share:.0%} ablated, {row.way}, batch {row.batch}" for row in table.itertuples()]
+    shown = table[["parameters", "speedup", "speedup.low", "speedup.high", "allowed"]]
+    show_table(shown, "speed over that of the whole model", label="model", rows=names)
+
+
+def show_probes(table: pd.DataFrame, title: str) -> None:
+    """Print the best head of each score and corpus at the end of the training of an arm."""
+    last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
+    shown = last[["step", "layer", "head", "value", "baseline"]]
+    show_table(shown, title, label="best head", rows=list(last["corpus"] + " " + last["score"]))
+
+
+def show_relations(table: pd.DataFrame) -> None:
     """Print the relations of roles and outcomes, then the reasons of those without numbers."""
     known = table[table["auc"].notna()]
-    shown = known[["auc", "auc.low", "auc.high", "p", "holm"]]
-    shown.index = [f"{row.role}: {row.outcome}" for row in known.itertuples()]
-    shown.index.name = "role: outcome"
-    if len(shown):
-        show_table(shown, "auc: larger with the role than without; p: within layers")
+    names = [f"{row.role}: {row.outcome}" for row in known.itertuples()]
+    if names:
+        shown = known[["auc", "auc.low", "auc.high", "p", "holm"]]
+        show_table(shown, "auc: larger with the role than without; p: within layers", label="role: outcome", rows=names)
         say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")
     for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
         say(f"{role}: {note} ({len(rows)} outcomes)")
 
 
-def show_claims(rows: Any) -> None:
+def show_claims(rows: pd.DataFrame) -> None:
     """Print whether the claim of each artefact of a paper holds, a line each, and why."""
     shown = Table(title="do the papers' claims hold here?")
     for column in ("paper", "artefact", "holds", "why", "negative controls"):
         shown.add_column(column, no_wrap=column in ("paper", "artefact"), overflow="fold")
-    for row in rows.itertuples():
-        shown.add_row(row.paper, row.artefact, row.answer, escape(row.why), row.controls)
+    for row in rows[["paper", "artefact", "answer", "why", "controls"]].to_numpy().tolist():
+        shown.add_row(*map(escape, row))
     _console().print(shown)
 
 
-def show_rows(table: Any, title: str) -> None:
+def show_rows(table: pd.DataFrame, title: str) -> None:
     """Print a table of numbers and words; missing values are blank."""
     cells = {
         str(name): ["" if value != value or value is None else _plain(value) for value in table[name]] for name in table
@@ -105,21 +147,21 @@ def show_rows(table: Any, title: str) -> None:
     _show_columns(cells, title)
 
 
-def show_answers(table: Any, title: str) -> None:
+def show_answers(table: pd.DataFrame, title: str) -> None:
     """Print the results of checks, a line each, with their deviations, then each reason once."""
     shown = Table(title=escape(title))
     for column in ("check", "of", "holds", "off"):
         shown.add_column(column, justify="right" if column == "off" else "left", overflow="fold")
-    for row in table.itertuples():
-        shown.add_row(row.Index, row.of, row.holds, "" if row.off != row.off else f"{row.off:.1g}")
+    for check, row in zip(table.index, table.to_dict("records"), strict=True):
+        shown.add_row(str(check), row["of"], row["holds"], "" if row["off"] != row["off"] else f"{row['off']:.1g}")
     _console().print(shown)
     for why, rows in table[table["why"] != ""].groupby("why", sort=False):
         say(f"{', '.join(rows.index)}: {why}")
 
 
-def show_removed(before: Any, after: Any) -> None:
+def show_removed(before: pd.MultiIndex, after: pd.MultiIndex) -> None:
     """Print the removed heads, a line for each layer, from the heads before and after."""
-    removed: dict[Any, list[str]] = {}
+    removed: dict[tuple[str, int], list[str]] = {}
     for kind, layer, head in before.difference(after, sort=False):
         removed.setdefault((kind, layer), []).append(str(head))
     for (kind, layer), numbers in removed.items():
@@ -162,22 +204,21 @@ def _number(interval: dict[str, float]) -> str:
     return f"{interval['value']:.3f}{ends}"
 
 
-def _console(**options: Any) -> Console:
+def _console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:
     """Return the console; of several processes only the first one prints."""
-    return Console(quiet=not _distributed.first(), **options)
+    return Console(quiet=not _distributed.first(), soft_wrap=soft_wrap, highlight=highlight)
 
 
-def _cell(row: Any, name: str) -> str:
-    ends = [row.get(f"{name}.{end}") for end in ("low", "high")]
-    interval = "" if None in ends else " [{:.3f}, {:.3f}]".format(*ends)
-    number = row[name]
-    if number != number:
+def _cell(row: pd.Series[float], name: str) -> str:
+    """Format a number with its interval; a missing one is blank."""
+    number, low, high = row[name], row.get(f"{name}.low", math.nan), row.get(f"{name}.high", math.nan)
+    if math.isnan(number):
         return ""
-    interval = "" if "nan" in interval else interval
+    interval = "" if math.isnan(low + high) else f" [{low:.3f}, {high:.3f}]"
     return f"{number:.0f}" if name in WHOLE else f"{number:.3f}{interval}"
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """Format a number: whole ones without decimals, others with three."""
     if not isinstance(value, float):
         return str(value)

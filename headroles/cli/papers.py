@@ -5,19 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headroles.cli.ablate import Device, Overwrite
-from headroles.cli.arguments import assignment, pairs_of, shares, study_of
-from headroles.cli.console import list_figures, say, show_claims, show_rows, show_table
+import headroles as hr
+from headroles.cli import options
+from headroles.cli.arguments import names, pairs_of, recipe_of, shares, study_of
+from headroles.cli.console import list_figures, say, show_claims, show_probes, show_rows, show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headroles.experiments.reproduction import Reproduction
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
-TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
-    "translation": ("voita2019", "michel2019"),
-    "classifier": ("michel2019", "budhraja2020"),
-}
 
 
 def reproduce(
@@ -38,117 +40,73 @@ def reproduce(
         Path | None, typer.Option(help="Folder for the results; by default the first of --from, or study.")
     ] = None,
     metric: Annotated[str | None, typer.Option(help="Metric; by default bleu, or accuracy of a classifier.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Number of first examples to read of each file; by default all.", min=1)
-    ] = None,
-    rate: Annotated[float, typer.Option(help="Learning rate of weights in pruning.")] = 2e-5,
-    batch: Annotated[int, typer.Option(help="Examples of a step.", min=1)] = 32,
+    limit: options.Limit = None,
+    rate: options.Rate = 2e-5,
+    batch: options.Batch = 32,
     gate_rate: Annotated[float, typer.Option(help="Learning rate of gates.")] = 0.1,
     scratch_epochs: Annotated[int, typer.Option(help="Epochs of trainings from scratch.", min=1)] = 10,
     scratch_rate: Annotated[float, typer.Option(help="Learning rate of trainings from scratch.")] = 2e-3,
-    overwrite: Overwrite = False,
-    device: Device = None,
+    overwrite: options.Overwrite = False,
+    device: options.Device = None,
 ) -> None:
     """Reproduce the figures and tables of the papers, with their numbers, and judge whether each claim holds."""
-    sources = [name for name, value in (("--from", folders), ("--model", model), ("--tiny", tiny)) if value]
-    if len(sources) != 1 or (model is None) != (data is None):
-        got = f"; got {' and '.join(sources)}" if sources else ""
-        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
+    from headroles.experiments import reproduction
+    from headroles.experiments.papers.running import chosen
+
+    _check_sources({"--from": folders, "--model": model, "--tiny": tiny}, whole=(model is None) == (data is None))
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
+    list(chosen(paper, artefact))  # an unknown one is an error before models are loaded or trained
+    command = shlex.join(["headroles", *sys.argv[1:]])
+    verdicts: Iterable[Reproduction] = ()
     if tiny:
-        _toys(place, paper, artefact)
+        verdicts = reproduction.on_toys(place, paper, artefact, command=command)
     elif folders:
-        _show(folders, None, place, paper, artefact, overwrite=overwrite)
-    else:
-        tune = {"rate": rate, "batch": batch}
-        scratch = {"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs}
-        options = {"metric": metric, "gate_rate": gate_rate, "tune": tune, "scratch": scratch}
-        options["overwrite"] = overwrite
-        workshop = _workshop(place, str(model), data, limit, device, options)
-        _show([place], workshop, place, paper, artefact, overwrite=overwrite)
+        verdicts = [reproduction.from_studies(folders, place, paper, artefact, command=command, overwrite=overwrite)]
+    elif model and data:
+        workshop = reproduction.workshop_of(
+            place,
+            model,
+            data,
+            limit=limit,
+            device=device,
+            metric=metric,
+            gate_rate=gate_rate,
+            rate=rate,
+            batch=batch,
+            scratch_epochs=scratch_epochs,
+            scratch_rate=scratch_rate,
+            overwrite=overwrite,
+        )
+        verdicts = [reproduction.from_model(workshop, paper, artefact, command=command, overwrite=overwrite)]
+    for verdict in verdicts:
+        _show(verdict, artefact)
 
 
-def _workshop(place: Path, model: str, data: Any, limit: int | None, device: str | None, options: Any) -> Any:
-    """Load a model, as a classifier if the data have labels, into the workshop that computes its tables."""
-    from headroles.experiments.papers.materials import material
-    from headroles.experiments.papers.workflow import Workshop
-    from headroles.models.loading import load
-    from headroles.models.loading import place as put
-    from headroles.training.trainer import load_classifier
-
-    corpora = material(data, limit=limit)
-    labelled = corpora.train[0].label is not None
-    loaded, tokenizer = load_classifier(model, corpora.train) if labelled else load(model)
-    return Workshop(place, put(loaded, device), tokenizer, corpora, **options)
+def _check_sources(values: dict[str, object], *, whole: bool) -> None:
+    """Raise ValueError unless tables are from exactly one source."""
+    sources = [name for name, value in values.items() if value]
+    if len(sources) != 1 or not whole:
+        got = f"; got {' and '.join(sources)}" if sources else ""
+        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
 
 
-def _bench(folders: list[Path], workshop: Any, *, trains: bool) -> Any:
-    """Return the bench of a model, with that of an untrained model beside it."""
-    from headroles.experiments.papers.tables import Bench
-
-    bench = Bench(folders, workshop and workshop.make)
-    beneath = [folder / "untrained" for folder in folders if workshop or (folder / "untrained").is_dir()]
-    if workshop:
-        from headroles.experiments.papers.materials import control
-
-        bench.untrained = Bench(beneath, control(workshop, trains=trains).make)
-    elif beneath:
-        bench.untrained = Bench(beneath)
-        bench.untrained.shared = bench
-    return bench
-
-
-def _show(
-    folders: list[Path],
-    workshop: Any,
-    place: Path,
-    paper: Any,
-    artefact: str | None,
-    *,
-    trains: bool = False,
-    overwrite: bool = False,
-) -> Any:
-    from headroles.experiments.papers.running import reproduce as run
-    from headroles.tables.io import load_table
-
-    rows = run(
-        _bench(folders, workshop, trains=trains),
-        place,
-        paper,
-        artefact,
-        command=shlex.join(["headroles", *sys.argv[1:]]),
-        overwrite=overwrite,
-    )
-    table = place / "papers" / str(paper) / f"{artefact}.parquet"
+def _show(verdicts: Reproduction, artefact: str | None) -> None:
+    """Print the verdicts on artefacts, and the table of a single one."""
+    if verdicts.title:
+        say(verdicts.title)
+    place = verdicts.study / "papers"
+    table = place / str(verdicts.paper) / f"{artefact}.parquet"
     if artefact is not None and table.is_file():
-        show_rows(load_table(table), f"{paper} {artefact}")
-    show_claims(rows)
-    say(f"written: {place / 'papers'}, {rows['made'].sum()} of {len(rows)} artefacts")
-    return rows
-
-
-def _toys(place: Path, paper: Paper | None, artefact: str | None) -> None:
-    """Reproduce each artefact on the toys; raise RuntimeError if one could be made on neither."""
-    import pandas as pd
-
-    from headroles.experiments.papers.tiny import workshops
-
-    rows = []
-    for name, workshop in workshops(place).items():
-        for toy_paper in (known for known in TOYS[name] if paper in (None, known)):
-            say(f"a toy {name.replace('translation', 'translator')}, {toy_paper}:")
-            rows.append(_show([place / name], workshop, place / name, toy_paper, artefact, trains=True))
-    flags = pd.concat(rows).groupby(["paper", "artefact"])["made"].any()
-    if not flags.all():
-        raise RuntimeError(f"not made on any toy: {', '.join(map(' '.join, flags.index[~flags]))}")
-
-
-Pairs = Annotated[list[str], typer.Argument(help="Sentence pairs: a table of two columns, or SOURCE,TARGET; .gz too.")]
+        show_rows(hr.load_table(table), f"{verdicts.paper} {artefact}")
+    show_claims(verdicts.rows)
+    say(f"written: {place}, {verdicts.rows['made'].sum()} of {len(verdicts.rows)} artefacts")
 
 
 def prepare(
-    pairs: Pairs,
+    pairs: Annotated[
+        list[str], typer.Argument(help="Sentence pairs: a table of two columns, or SOURCE,TARGET; .gz too.")
+    ],
     output: Annotated[Path, typer.Option(help="New folder for the parts and the tokenizer.")],
     other: Annotated[str | None, typer.Option(help="Test pairs of another domain.")] = None,
     parsed: Annotated[
@@ -156,24 +114,20 @@ def prepare(
         typer.Option(help="CONLLU,TARGET on which roles are assigned; by default drawn from the pairs and parsed."),
     ] = None,
     held_out: Annotated[
-        int, typer.Option(help="Number of sentences each of dev and test, and at most of --other.", min=1)
+        int, typer.Option(help="Number of sentences of dev, of test, and at most of --other.", min=1)
     ] = 1000,
     trees: Annotated[int, typer.Option(help="Number of sentences drawn to be parsed.", min=1)] = 1000,
     limit: Annotated[int | None, typer.Option(help="Largest number of training pairs; by default all.", min=1)] = None,
     pieces: Annotated[int, typer.Option(help="Pieces of the tokenizer, of both languages.", min=100)] = 8000,
     longest: Annotated[int, typer.Option(help="Largest number of words of a sentence.", min=1)] = 50,
-    language: Annotated[str, typer.Option(help="Stanza's code of the source language.")] = "en",
-    models: Annotated[Path | None, typer.Option(help="Folder of Stanza models; by default Stanza's own.")] = None,
-    download: Annotated[
-        Literal["missing", "never"] | None, typer.Option(help="Whether to download missing Stanza models.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    language: options.Language = "en",
+    models: options.StanzaModels = None,
+    download: options.Download = None,
+    seed: options.Seed = 0,
 ) -> None:
     """Clean and split sentence pairs, parse a part, and train a tokenizer, for headroles replicate."""
-    from headroles.experiments.preparation import prepare as run
-
     further, treed = (None if text is None else pairs_of(text) for text in (other, parsed))
-    counts = run(
+    counts = hr.experiments.prepare(
         output,
         [pairs_of(text) for text in pairs],
         further,
@@ -194,8 +148,8 @@ def prepare(
 
 
 def replicate(
-    folder: Annotated[Path, typer.Argument(help="Folder of headroles prepare.")],
-    study: Annotated[Path, typer.Option(help="Folder for the tables and figures.")] = Path("study"),
+    folder: options.Prepared,
+    study: options.Study = Path("study"),
     weights: Annotated[
         Path | None, typer.Option(help="Folder for models and unfinished work; by default STUDY-weights.")
     ] = None,
@@ -203,8 +157,8 @@ def replicate(
     layers: Annotated[int, typer.Option(help="Layers of the encoder, and of the decoder.", min=1)] = 6,
     heads: Annotated[int, typer.Option(help="Heads of each attention.", min=1)] = 8,
     dropout: Annotated[float, typer.Option(help="Dropout.", min=0, max=1)] = 0.1,
-    epochs: Annotated[int, typer.Option(help="Number of epochs.", min=1)] = 20,
-    batch: Annotated[int, typer.Option(help="Pairs of a step.", min=1)] = 512,
+    epochs: options.Epochs = 20,
+    batch: options.Batch = 512,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate; by default 7e-4 for a width of 512.")] = None,
     tune_epochs: Annotated[int, typer.Option(help="Epochs of training for each size of pruning.", min=1)] = 1,
     tune_pairs: Annotated[
@@ -216,14 +170,12 @@ def replicate(
     keep: Annotated[
         str, typer.Option(help="Shares of all heads to keep, separated by commas.")
     ] = "0.75,0.5,0.375,0.25",
-    n_resamples: Annotated[int, typer.Option("--resamples", help="Number of bootstrap resamples.", min=0)] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of the weights and of training.")] = 0,
+    n_resamples: options.Resamples = 1000,
+    seed: options.Seed = 0,
     only: Annotated[str | None, typer.Option(help="Stages to run, such as train,score; by default all.")] = None,
 ) -> None:
     """Replicate the papers: train a Transformer from scratch, score, ablate, prune and relate; resumes if stopped."""
-    from headroles.experiments.preparation import prepared
     from headroles.experiments.recipe import Recipe
-    from headroles.experiments.replication import replicate as run
 
     recipe = Recipe(
         width=width,
@@ -240,13 +192,13 @@ def replicate(
         n_resamples=n_resamples,
         seed=seed,
     )
-    chosen = None if only is None else [name.strip() for name in only.split(",")]
-    run(study, prepared(folder), recipe, weights=weights, only=chosen, report=say)
+    stages = None if only is None else names(only)
+    hr.experiments.replicate(study, hr.experiments.prepared(folder), recipe, weights=weights, only=stages, report=say)
     list_figures(sorted(study.glob("*.png")), study)
 
 
 def specialise(
-    folder: Annotated[Path, typer.Argument(help="Folder of headroles prepare.")],
+    folder: options.Prepared,
     output: Annotated[Path, typer.Option(help="Folder for the models and for unfinished training.")],
     arm: Annotated[
         Literal["A", "B", "C", "C-shuffled", "E"],
@@ -254,33 +206,22 @@ def specialise(
             help="Initial encoder: A and B untrained, C and C-shuffled a masked language model, E pretrained."
         ),
     ] = "C",
-    seed: Annotated[int, typer.Option(help="Seed of the weights and of training.")] = 0,
+    seed: options.Seed = 0,
     texts: Annotated[Path | None, typer.Option(help="Text with more sentences for the masked language model.")] = None,
     probe: Annotated[
         list[Path] | None, typer.Option(help="CoNLL-U on which heads are scored during training; repeatable.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Number of first sentences of each such file.", min=1)] = 300,
-    size: Annotated[list[str] | None, typer.Option(help="Field of Recipe, such as width=256; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of sentences of each such file.", min=1)] = 300,
+    size: Annotated[list[str] | None, typer.Option(help="Size or option, such as width=256; repeatable.")] = None,
     study: Annotated[Path | None, typer.Option(help="Folder for a copy of the table of heads.")] = None,
 ) -> None:
     """Train a translator from an untrained, masked-language-model or pretrained encoder; resumes if stopped."""
-    import pandas as pd
-
-    from headroles.data.readers import read
-    from headroles.experiments.preparation import prepared
-    from headroles.experiments.specialists.arms import Recipe
     from headroles.experiments.specialists.arms import specialise as run
-    from headroles.tables.io import save_table
 
-    sizes: dict[str, Any] = {
-        name: int(value) if value == int(value) else value for name, value in map(assignment, size or [])
-    }
-    data = prepared(folder)
-    probed = [data.parsed[:limit], *(read(path, limit=limit) for path in probe or ())]
-    more = None if texts is None else read(texts)
-    table = run(output, data, arm, seed=seed, recipe=Recipe(**sizes), texts=more, probed=probed)
+    recipe, data = recipe_of(size or []), hr.experiments.prepared(folder)
+    probed = [data.parsed[:limit], *(hr.read(path, limit=limit) for path in probe or ())]
+    more = None if texts is None else hr.read(texts)
+    table = run(output, data, arm, seed=seed, recipe=recipe, texts=more, probed=probed)
     if study is not None:
-        save_table(table, study / f"probes-{arm}-{seed}.parquet")
-    last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
-    rows = last.set_index(pd.Index(last["corpus"] + " " + last["score"], name="best head"))
-    show_table(rows[["step", "layer", "head", "value", "baseline"]], f"arm {arm}, seed {seed}")
+        hr.save_table(table, study / f"probes-{arm}-{seed}.parquet")
+    show_probes(table, f"arm {arm}, seed {seed}")

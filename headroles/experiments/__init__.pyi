@@ -6,4 +6,7 @@ from .preparation import prepared as prepared
 from .replication import replicate as replicate
 from .score_study import assign_roles as assign_roles
 from .score_study import draw as draw
+from .study_tables import agreement_study as agreement_study
+from .study_tables import efficiency_study as efficiency_study
+from .study_tables import weight_change_study as weight_change_study
 from .training_dynamics import dynamics as dynamics

@@ -54,7 +54,7 @@ def relate_study(
         FileNotFoundError: If a study has no such table.
         ValueError: If no outcome remains, or as of `hr.relate`.
     """  # noqa: DOC502
-    assigned = load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
+    assigned = load_table(roles) if Path(roles).is_file() else _roles(Study(roles))
     measured = _joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
     table = relate(assigned, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
     study.remove(study.claim("relate", frame.provenance(table, "role")))
@@ -72,6 +72,13 @@ def relate_study(
     for strategy, tables in _remaining(outcomes).items():
         save_table(role_changes(assigned, tables), study.path(f"drift-{strategy}"))
     return table
+
+
+def _roles(study: Study) -> pd.DataFrame:
+    try:
+        return study.load("roles")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}; make it with headroles roles") from error
 
 
 def _named(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | None:

@@ -258,9 +258,9 @@ def save(
     return place
 
 
-def check_no_study(place: Path) -> None:
-    """Raise FileExistsError for a folder of tables: a model is not saved among them."""
-    if tables := sorted(file.name for file in place.glob("*.parquet")):
+def check_no_study(place: Path, *, besides: str = "") -> None:
+    """Raise FileExistsError for a folder of tables, besides one: a model is not saved among them."""
+    if tables := sorted(file.name for file in place.glob("*.parquet") if file.name != besides):
         raise FileExistsError(
             f"{place} is a study: it holds {', '.join(tables[:3])}; name another folder for the model"
         )

@@ -50,7 +50,9 @@ def mark_of(of: str) -> str:
 
 
 def check_ours(path: Path, of: str, *, overwrite: bool = False) -> None:
-    """Raise FileExistsError before replacing a figure or report of another origin or of other weights."""
+    """Raise FileExistsError before replacing a figure or report of another origin or of other weights, or a folder."""
+    if path.is_dir():
+        raise FileExistsError(f"{path} is a folder; name a file in it")
     if overwrite or not path.is_file() or mark_of(of).encode() in path.read_bytes():
         return
     origin = "made from another model" if b"headroles of " in path.read_bytes() else "not known to be by headroles"

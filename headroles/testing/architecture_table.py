@@ -38,12 +38,19 @@ def written(table: pd.DataFrame) -> str:
 
 
 def into(readme: Path, table: pd.DataFrame) -> None:
-    """Write the table between its marks in a README; raise ValueError if a mark is missing."""
+    """Write the table between its marks in a README."""
+    before, after = around(readme)
+    readme.write_text(f"{before}{START}\n{written(table)}\n{END}{after}", encoding="utf-8")
+
+
+def around(readme: Path) -> tuple[str, str]:
+    """Return the text before and after the table of a README; raise an error if the file or a mark is missing."""
+    if not readme.is_file():
+        raise FileNotFoundError(f"no file at {readme}")
     text = readme.read_text(encoding="utf-8")
     if START not in text or END not in text:
         raise ValueError(f"{readme} has no place for the table; expected the lines {START!r} and {END!r}")
-    before, after = text.split(START)[0], text.split(END)[1]
-    readme.write_text(f"{before}{START}\n{written(table)}\n{END}{after}", encoding="utf-8")
+    return text.split(START)[0], text.split(END)[1]
 
 
 def _counts(table: pd.DataFrame, results: pd.DataFrame) -> list[str]:

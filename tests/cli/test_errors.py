@@ -208,7 +208,10 @@ def test_a_head_that_the_model_does_not_have(head, folder, tmp_path):
 @pytest.mark.parametrize("head", ["0:1", "enc-self:0", "enc-self:x:1", "enc-self:-1:0", "enc-self:0:1:2", ""])
 def test_a_head_that_is_not_one(head):
     drawn = run("attention", "no model is loaded", "the .", "--", head)
-    assert drawn == line(f"head {head!r} is not of the form kind:layer:head, such as enc-self:0:2")
+    assert drawn == line(
+        f"head {head!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind "
+        f"of heads"
+    )
 
 
 def test_a_picture_of_no_known_format(folder, tmp_path):
@@ -648,12 +651,12 @@ def test_a_table_that_is_none(study):
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
 def test_a_full_disk_leaves_the_tables_there_were(study):
     before = _contents(study)
-    limit = 1000
-    process = started(
-        "roles", study, "--threshold", "sink=0.1",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
-    end = ended(process)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        end = run("roles", study, "--threshold", "sink=0.1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     path = re.escape(str(study / "roles.parquet"))
     assert (end.code, end.out) == (2, "")
     assert re.fullmatch(

@@ -84,7 +84,7 @@ def reproduce(
     return pd.DataFrame(
         [
             {"paper": name, "artefact": label} | _made(bench, make, Path(folder) / "papers" / name / label, command)
-            for name, label, make in _chosen(paper, artefact)
+            for name, label, make in chosen(paper, artefact)
         ]
     )
 
@@ -101,7 +101,8 @@ def _check_same(bench: Bench, place: Path) -> None:
             )
 
 
-def _chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, str, Callable[[Bench], Reproduced]]]:
+def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, str, Callable[[Bench], Reproduced]]]:
+    """Yield the papers, names and functions of artefacts; raise ValueError for an unknown one."""
     for name in PAPERS if paper is None else (paper,):
         known = artefacts(name)
         if artefact is not None and (paper is None or artefact not in known):

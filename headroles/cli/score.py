@@ -1,0 +1,163 @@
+"""The commands that score heads, assign roles and draw: parse, score, roles, plot, attention, report, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import headroles as hr
+from headroles.cli import options
+from headroles.cli.arguments import check_heads, head_of, opened, scores_of, study_of, threshold
+from headroles.cli.console import draw_figures, list_figures, say, show_roles
+
+
+def parse(
+    text: Annotated[Path, typer.Argument(help="Text file (.gz too), one sentence per line.")],
+    output: Annotated[Path | None, typer.Option(help="CoNLL-U file for the trees.")] = None,
+    language: options.Language = "en",
+    models: options.StanzaModels = None,
+    download: options.Download = None,
+) -> None:
+    """Parse every sentence of a text with Stanza and save the trees as CoNLL-U beside the text."""
+    corpus = hr.parse(text, language=language, models=models, download=download, output=output)
+    say(f"{len(corpus)} sentences parsed; their CoNLL-U is {f'in {output}' if output else f'beside {text}'}")
+
+
+def score(
+    model: options.Model,
+    corpus: options.Corpus,
+    target: options.Target = None,
+    study: options.Study = Path("study"),
+    scores: Annotated[str | None, typer.Option(help="Scores, separated by commas; by default all that apply.")] = None,
+    rules: Annotated[str, typer.Option(help="Rule sets of the score relevance, separated by commas.")] = "cp",
+    limit: options.Limit = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read the corpus in parts during scoring, for files of any length.")
+    ] = False,
+    reference: Annotated[
+        Path | None, typer.Option(help="Corpus of token counts; by default the scored corpus.")
+    ] = None,
+    n_resamples: options.Resamples = 1000,
+    seed: options.Seed = 0,
+    max_tokens: options.MaxTokens = 4096,
+    overwrite: options.Overwrite = False,
+    submodel: options.Submodel = None,
+    device: options.Devices = None,
+    dtype: options.Dtype = None,
+) -> None:
+    """Score every attention head of a model on a corpus, assign roles and draw the figures."""
+    from headroles.analysis.role_rules import assignable
+    from headroles.experiments.score_study import balances
+
+    folder = study_of(study, overwrite=overwrite)
+    sentences = (hr.StreamingCorpus if stream else hr.read)(corpus, target, limit=limit)
+    counted = None if reference is None else hr.read(reference)
+    loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
+    hr.score(
+        loaded,
+        tokenizer,
+        sentences,
+        None if scores is None else scores_of(scores, rules),
+        n_resamples=n_resamples,
+        seed=seed,
+        max_tokens=max_tokens,
+        reference=counted,
+        study=folder,
+    )
+    for name, shares in balances(folder).items():
+        parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
+        say(f"relevance by {name}, shares of the target: {parts}")
+    if assignable(folder.load("heads")):
+        show_roles(hr.experiments.assign_roles(folder))
+    draw_figures(folder)
+
+
+def roles(
+    study: options.Tables,
+    thresholds: Annotated[
+        list[str] | None,
+        typer.Option("--threshold", help="Threshold of a role, such as positional=0.8; repeatable."),
+    ] = None,
+) -> None:
+    """Assign roles to the heads of a study by its scores, and print the heads that have any."""
+    folder = hr.Study(study)
+    show_roles(hr.experiments.assign_roles(folder, thresholds=dict(map(threshold, thresholds or []))))
+    say(f"written: {folder.path('roles')}")
+
+
+def plot(study: options.Tables) -> None:
+    """Draw every figure that the tables of a study allow."""
+    draw_figures(hr.Study(study))
+
+
+def attention(
+    model: options.Model,
+    sentence: Annotated[str, typer.Argument(help="Sentence on which attention is computed.")],
+    head: Annotated[str, typer.Argument(help="Head such as enc-self:0:2, or L0H2 where there is one kind.")],
+    output: options.Picture = Path("attention.png"),
+    overwrite: options.Replace = False,
+    submodel: options.Submodel = None,
+) -> None:
+    """Draw the attention of one head on one sentence."""
+    from headroles.models import loading
+    from headroles.plots import gallery
+    from headroles.tables import files
+
+    check_heads(head)
+    files.check_writable(output.parent, "folder")
+    loaded, tokenizer = loading.load(model, submodel=submodel)
+    of = loading.revision(loaded)
+    files.check_ours(output, of, overwrite=overwrite)
+    axes = hr.plots.attention(hr.scores.attention_matrix(loaded, tokenizer, sentence, head_of(head, loaded)))
+    axes.set_title(head)
+    gallery.save(axes, output, of=of)
+    say(f"written: {output}")
+
+
+def attention_examples(
+    model: options.Model,
+    corpus: options.Corpus,
+    target: options.Target = None,
+    limit: Annotated[int, typer.Option(help="Number of example sentences.", min=1)] = 3,
+    study: options.Study = Path("study"),
+    overwrite: options.Overwrite = False,
+    device: options.Devices = None,
+) -> None:
+    """Save the attention of every head on a few example sentences, for the report."""
+    folder = study_of(study, overwrite=overwrite)
+    sentences = hr.read(corpus, target, limit=limit)
+    loaded, tokenizer = opened(model, device)
+    table = hr.attention_examples(loaded, tokenizer, sentences, limit=limit, study=folder)
+    count = table["sentence"].nunique()
+    say(f"attention of {len(table) // count} heads on {count} sentences is in {folder.path('attention')}")
+
+
+def report(
+    studies: Annotated[
+        list[Path],
+        typer.Argument(help="Study folders of one model; a table is taken from the first folder that has it."),
+    ],
+    output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page; by default the model's name.")] = None,
+    overwrite: options.Replace = False,
+) -> None:
+    """Write the tables of one or several studies as one HTML page, with a card for every head."""
+    path = hr.report(studies, output, title=title, overwrite=overwrite)
+    say(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Study folder for the tables and figures.")] = Path("headroles-demo"),
+    translation: Annotated[
+        bool, typer.Option("--translation", help="Score a toy translator instead of MiniLM.")
+    ] = False,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Score a pretrained encoder on the embedded corpus, assign roles and draw the figures, offline."""
+    from headroles.experiments.demo import demo as run
+
+    assigned, files = run(folder, translation=translation, overwrite=overwrite)
+    show_roles(assigned)
+    list_figures(files, folder)

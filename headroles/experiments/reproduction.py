@@ -1,0 +1,179 @@
+"""Reproduce the papers' artefacts from finished studies (without torch), from a model, or on toys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from headroles.experiments.papers.running import Paper, reproduce
+from headroles.experiments.papers.tables import Bench
+
+if TYPE_CHECKING:
+    from headroles.experiments.papers.workflow import Workshop
+
+TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
+    "translation": ("voita2019", "michel2019"),
+    "classifier": ("michel2019", "budhraja2020"),
+}
+
+
+class Reproduction(NamedTuple):
+    """Verdicts of artefacts, as of `papers.running.reproduce`, and the study that keeps them."""
+
+    title: str
+    study: Path
+    paper: Paper | None
+    rows: pd.DataFrame
+
+
+def from_studies(
+    folders: Sequence[Path],
+    study: Path,
+    paper: Paper | None = None,
+    artefact: str | None = None,
+    *,
+    command: str = "",
+    overwrite: bool = False,
+) -> Reproduction:
+    """Reproduce artefacts from the tables of studies, beside those of an untrained model where there are any.
+
+    Args:
+        folders: Study folders.
+        study: Study folder for the results.
+        paper: Paper; by default all.
+        artefact: Name of one artefact of `paper`; by default all.
+        command: Command line to record.
+        overwrite: Whether to replace artefacts of other studies.
+
+    Returns:
+        The verdicts.
+    """
+    bench = Bench(folders)
+    if beneath := [folder / "untrained" for folder in folders if (folder / "untrained").is_dir()]:
+        bench.untrained = Bench(beneath)
+        bench.untrained.shared = bench
+    return Reproduction(
+        "", study, paper, reproduce(bench, study, paper, artefact, command=command, overwrite=overwrite)
+    )
+
+
+def workshop_of(
+    study: Path,
+    model: str,
+    data: Path,
+    *,
+    limit: int | None = None,
+    device: str | None = None,
+    metric: str | None = None,
+    gate_rate: float = 0.1,
+    rate: float = 2e-5,
+    batch: int = 32,
+    scratch_epochs: int = 10,
+    scratch_rate: float = 2e-3,
+    overwrite: bool = False,
+) -> Workshop:
+    """Load a model, as a classifier if the data have labels, into the workshop that computes its tables.
+
+    Args:
+        study: Study folder.
+        model: Hub id or folder.
+        data: Folder of corpora, as of `papers.materials.material`.
+        limit: Number of first examples to read of each file.
+        device: PyTorch device.
+        metric: Metric; by default as of `Workshop`.
+        gate_rate: Learning rate of gates.
+        rate: Learning rate of weights in pruning.
+        batch: Examples of a step.
+        scratch_epochs: Epochs of trainings from scratch.
+        scratch_rate: Learning rate of trainings from scratch.
+        overwrite: Whether to remove tables of another model or corpus.
+
+    Returns:
+        The workshop.
+    """
+    from headroles.experiments.papers.materials import material
+    from headroles.experiments.papers.workflow import Workshop
+    from headroles.models.loading import load, place
+    from headroles.training.trainer import load_classifier
+
+    corpora = material(data, limit=limit)
+    labelled = corpora.train[0].label is not None
+    loaded, tokenizer = load_classifier(model, corpora.train) if labelled else load(model)
+    return Workshop(
+        study,
+        place(loaded, device),
+        tokenizer,
+        corpora,
+        metric=metric,
+        gate_rate=gate_rate,
+        tune={"rate": rate, "batch": batch},
+        scratch={"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs},
+        overwrite=overwrite,
+    )
+
+
+def from_model(
+    workshop: Workshop,
+    paper: Paper | None = None,
+    artefact: str | None = None,
+    *,
+    title: str = "",
+    trains: bool = False,
+    command: str = "",
+    overwrite: bool = False,
+) -> Reproduction:
+    """Reproduce artefacts of a model, of which missing tables are computed, beside an untrained model.
+
+    Args:
+        workshop: Workshop of the model.
+        paper: Paper; by default all.
+        artefact: Name of one artefact of `paper`; by default all.
+        title: Title of the verdicts.
+        trains: Whether the untrained model is pruned and trained, too.
+        command: Command line to record.
+        overwrite: Whether to replace artefacts of other studies.
+
+    Returns:
+        The verdicts.
+    """
+    from headroles.experiments.papers.materials import control
+
+    study = workshop.folder
+    bench = Bench([study], workshop.make)
+    bench.untrained = Bench([study / "untrained"], control(workshop, trains=trains).make)
+    rows = reproduce(bench, study, paper, artefact, command=command, overwrite=overwrite)
+    return Reproduction(title, study, paper, rows)
+
+
+def on_toys(
+    study: Path, paper: Paper | None = None, artefact: str | None = None, *, command: str = ""
+) -> Iterator[Reproduction]:
+    """Reproduce artefacts on a toy translator and a toy classifier.
+
+    Args:
+        study: Study folder, with a subfolder for each toy.
+        paper: Paper; by default all.
+        artefact: Name of one artefact of `paper`; by default all.
+        command: Command line to record.
+
+    Yields:
+        The verdicts of each toy and paper.
+
+    Raises:
+        RuntimeError: If an artefact could be made on neither toy.
+    """
+    from headroles.experiments.papers.tiny import workshops
+
+    made: list[pd.DataFrame] = []
+    for name, workshop in workshops(study).items():
+        for toy_paper in (known for known in TOYS[name] if paper in (None, known)):
+            title = f"a toy {name.replace('translation', 'translator')}, {toy_paper}:"
+            verdicts = from_model(workshop, toy_paper, artefact, title=title, trains=True, command=command)
+            made.append(verdicts.rows)
+            yield verdicts
+    flags = pd.concat(made).groupby(["paper", "artefact"])["made"].any()
+    if not flags.all():
+        raise RuntimeError(f"not made on any toy: {', '.join(map(' '.join, flags.index[~flags]))}")

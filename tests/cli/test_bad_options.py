@@ -1,0 +1,170 @@
+"""Options and paths that cannot be: each command ends with one sentence, before work is done, and writes nothing."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import planted
+from helpers.commands import run
+from helpers.messages import line
+
+import headroles as hr
+from headroles.cli import main
+from headroles.models import loading
+from headroles.tables import frame
+
+FORM = "not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind of heads"
+UNKNOWN = (
+    "unknown artefact 'fig99' of voita2019; known: fig1a, fig1b, fig1c, fig2, fig3, fig4, table1, fig5, rare, fig6, "
+    "fig7, fig8, fig9, fig10, table2, gates"
+)
+
+
+@pytest.fixture
+def place(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one's own to work in: a model, a study with scores, text, a labelled table, an empty folder."""
+    (tmp_path / "model").symlink_to(model)
+    study = hr.Study(tmp_path / "study")
+    index = {("enc-self", 0): 2, ("enc-self", 1): 2}
+    study.keep(
+        "heads", "recipe", lambda: frame.table({"ablation[loss]": [1.0, 2, 3, 5]}, frame.index(index), "corpus:a")
+    )
+    (tmp_path / "text.txt").write_text("the a .\n")
+    (tmp_path / "labels.tsv").write_text("label\tsentence\n1\tthe a .\n0\tnear .\n")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _files(place: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("shrink model", "no command 'shrink': got a name of an earlier version; try headroles remove-heads"),
+        ("families", "no command 'families': got a name of an earlier version; try headroles architectures"),
+        ("contest", "no command 'contest': got a name of an earlier version; try headroles compare-pruning"),
+        ("odds study", "no command 'odds': got a name of an earlier version; try headroles relate"),
+        ("attention none text L0", f"head 'L0' is {FORM}"),
+        ("remove-heads none L0 --output new", f"head 'L0' is {FORM}"),
+        ("train none labels.tsv --without 0:1 --output new", f"head '0:1' is {FORM}"),
+        ("attention model text L9H0",
+         "no head ('enc-self', 9, 0) in BertModel, which has enc-self 2 layers of 8 heads"),
+        ("attention model text enc-self:0:0 --output folder", "folder is a folder; name a file in it"),
+        ("report study --output folder", "folder is a folder; name a file in it"),
+        ("agreement study study --output folder", "folder is a folder; name a file in it"),
+        ("agreement study study --output study/heads.png",
+         "study/heads.parquet exists without a picture; name another file, or give --overwrite"),
+        ("agreement study study --output a.xyz", None),
+        ("train none labels.tsv --output study",
+         "study is a study: it holds heads.parquet; name another folder for the model"),
+        ("train none labels.tsv --output text.txt", "cannot write into folder text.txt: Not a directory; name another"),
+        ("efficiency none --batches x", "no batch sizes: got 'x'; expected numbers from 1 on, such as 1,4,16"),
+        ("efficiency none --batches 1,0", "no batch sizes: got '1,0'; expected numbers from 1 on, such as 1,4,16"),
+        ("efficiency model --length 99 --study new",
+         "length out of range: got 99; expected at most 32, as many as the model reads"),
+        ("relate study study --study new", "no table 'roles' in study; there are: heads; make it with headroles roles"),
+        ("reproduce voita2019 fig99 --tiny", UNKNOWN),
+        ("reproduce voita2019 fig99 --model none --data none", UNKNOWN),
+        ("architectures --readme none.md --output new", "no file at none.md"),
+        ("architectures --output text.txt", "cannot write into folder text.txt: Not a directory; name another"),
+        ("ablation-curve model text.txt --study study --by ablation[loss] --kind cross",
+         "no heads of kind 'cross' to order: got a table of enc-self; expected one of its kinds"),
+        ("prune none labels.tsv --held-out labels.tsv --gate-rate -1 --study new",
+         "the learning rate of gates must be above zero; got -1.0"),
+        ("prune none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet --study new",
+         "study/heads.parquet has no scores of roles: got ablation[loss]; try heads.parquet of headroles score"),
+        ("specialise none --output new --size magic=3", None),
+        ("specialise none --output new --size width", None),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_sentence_and_nothing_is_written(place, command, message):
+    before = _files(place)
+    end = run(*command.split())
+    assert (end.code, end.out) == (2, "")
+    assert end == line(message) if message else end.err.count("\n") == 1
+    assert _files(place) == before
+
+
+def test_numbers_below_one_are_refused_by_name(place):
+    prune = ["compare-pruning", "model", "labels.tsv", "--held-out", "labels.tsv", "--scored", "0"]
+    for command, option in (
+        (prune, "--scored"),
+        (["score", "model", "text.txt", "--max-tokens", "0"], "--max-tokens"),
+        (["score", "model", "text.txt", "--limit", "-3"], "--limit"),
+    ):
+        end = run(*command)
+        assert (end.code, end.out) == (2, "")
+        assert f"'{option}'" in end.err
+        assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["prune", "compare-pruning"])
+def test_what_cannot_be_measured_is_said_before_training(command, place, monkeypatch):
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    classifier = transformers.BertForSequenceClassification(planted.model().config)
+    hr.save(classifier, planted.tokenizer(), place / "classifier")
+    monkeypatch.setattr("headroles.training.trainer._trainer", lambda *_: pytest.fail("trained before"))
+    few = ["--held-out", "labels.tsv", "--study", "new"]
+    end = run(command, "classifier", "labels.tsv", *few, "--metric", "bleu")
+    assert end == line("metric 'bleu' needs a translation model; BertForSequenceClassification writes none")
+    assert not (place / "new").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_a_field_of_the_recipe_that_is_not_there_names_the_known_ones():
+    for text in ("magic=3", "width", "width=x", "width=nan"):
+        start = f"headroles: field {text!r} is not of the form name=number, such as width=256; known names: width, "
+        assert run("specialise", "none", "--output", "new", "--size", text).err.startswith(start)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_head_of_a_model_with_one_kind_needs_no_kind():
+    assert run("remove-heads", "model", "L0H2,enc-self:1:3", "--output", "new").code == 0
+    kept = hr.models.head_index(hr.load("new")[0])
+    assert [head for head in hr.models.head_index(planted.model()) if head not in kept] == [
+        ("enc-self", 0, 2),
+        ("enc-self", 1, 3),
+    ]
+
+
+def test_a_head_of_a_model_with_several_kinds_needs_its_kind():
+    from helpers import zoo
+
+    from headroles.cli.arguments import head_of
+
+    with pytest.raises(ValueError, match=r"^head 'L0H1' has no kind: got a model with enc-self, dec-self, cross; try "):
+        head_of("L0H1", zoo.tiny("marian"))
+    assert head_of("cross:0:1", zoo.tiny("marian")) == ("cross", 0, 1)
+
+
+def test_ctrl_c_is_one_line(place, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loading, "load", interrupted)
+    before = _files(place)
+    end = run("score", "model", "text.txt", "--study", "new")
+    assert end == (130, "", "headroles: interrupted; finished tables are kept\n")
+    assert _files(place) == before
+
+
+@pytest.mark.usefixtures("place")
+def test_names_that_are_no_text_are_printed(monkeypatch):
+    name = "caf\udce9.html"
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "argv", ["headroles", "report", "study", "--output", name])
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    out.flush()
+    assert not end.value.code
+    assert out.buffer.getvalue().startswith(b"written: caf\\udce9.html")  # type: ignore[attr-defined]
