@@ -5,13 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from headroles.cli.ablate import Device, Overwrite
 from headroles.cli.arguments import assignment, pairs_of, shares, study_of
 from headroles.cli.console import list_figures, say, show_claims, show_rows, show_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from headroles.experiments.papers.tables import Bench
+    from headroles.experiments.workflow import Workflow
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
@@ -61,59 +67,57 @@ def reproduce(
     elif folders:
         _show(folders, None, place, paper, artefact, overwrite=overwrite)
     else:
-        tune = {"rate": rate, "batch": batch}
-        scratch = {"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs}
-        options = {"metric": metric, "gate_rate": gate_rate, "tune": tune, "scratch": scratch}
-        options["overwrite"] = overwrite
-        workshop = _workshop(place, str(model), data, limit, device, options)
-        _show([place], workshop, place, paper, artefact, overwrite=overwrite)
+        from headroles.experiments.preparation import material
+        from headroles.experiments.workflow import Training, Workflow
+        from headroles.models.loading import load
+        from headroles.models.loading import place as put
+        from headroles.training.trainer import load_classifier
+
+        corpora = material(str(data), limit=limit)
+        labelled = corpora.train[0].label is not None  # a classifier
+        loaded, tokenizer = load_classifier(str(model), corpora.train) if labelled else load(str(model))
+        workflow = Workflow(
+            place,
+            put(loaded, device),
+            tokenizer,
+            corpora,
+            metric=metric or "",
+            gate_rate=gate_rate,
+            tune=Training(rate=rate, batch=batch),
+            scratch=Training(rate=scratch_rate, batch=batch, epochs=scratch_epochs),
+            overwrite=overwrite,
+        )
+        _show([place], workflow, place, paper, artefact, overwrite=overwrite)
 
 
-def _workshop(place: Path, model: str, data: Any, limit: int | None, device: str | None, options: Any) -> Any:
-    """Load a model, as a classifier if the data have labels, into the workshop that computes its tables."""
-    from headroles.experiments.papers.materials import material
-    from headroles.experiments.papers.workflow import Workshop
-    from headroles.models.loading import load
-    from headroles.models.loading import place as put
-    from headroles.training.trainer import load_classifier
-
-    corpora = material(data, limit=limit)
-    labelled = corpora.train[0].label is not None
-    loaded, tokenizer = load_classifier(model, corpora.train) if labelled else load(model)
-    return Workshop(place, put(loaded, device), tokenizer, corpora, **options)
-
-
-def _bench(folders: list[Path], workshop: Any, *, trains: bool) -> Any:
+def _bench(folders: list[Path], workflow: Workflow | None, *, trains: bool) -> Bench:
     """Return the bench of a model, with that of an untrained model beside it."""
     from headroles.experiments.papers.tables import Bench
 
-    bench = Bench(folders, workshop and workshop.make)
-    beneath = [folder / "untrained" for folder in folders if workshop or (folder / "untrained").is_dir()]
-    if workshop:
-        from headroles.experiments.papers.materials import control
-
-        bench.untrained = Bench(beneath, control(workshop, trains=trains).make)
-    elif beneath:
-        bench.untrained = Bench(beneath)
-        bench.untrained.shared = bench
+    bench = Bench(folders, workflow)
+    untrained = [folder / "untrained" for folder in folders if workflow or (folder / "untrained").is_dir()]
+    if untrained:
+        control = workflow and workflow.untrained(trains=trains)
+        bench.untrained = Bench(untrained, control, shared=bench)
     return bench
 
 
 def _show(
     folders: list[Path],
-    workshop: Any,
+    workflow: Workflow | None,
     place: Path,
-    paper: Any,
+    paper: Paper | None,
     artefact: str | None,
     *,
     trains: bool = False,
     overwrite: bool = False,
-) -> Any:
+) -> pd.DataFrame:
+    """Reproduce artefacts and print them."""
     from headroles.experiments.papers.running import reproduce as run
     from headroles.tables.io import load_table
 
     rows = run(
-        _bench(folders, workshop, trains=trains),
+        _bench(folders, workflow, trains=trains),
         place,
         paper,
         artefact,
@@ -132,13 +136,13 @@ def _toys(place: Path, paper: Paper | None, artefact: str | None) -> None:
     """Reproduce each artefact on the toys; raise RuntimeError if one could be made on neither."""
     import pandas as pd
 
-    from headroles.experiments.papers.tiny import workshops
+    from headroles.experiments.papers.tiny import workflows
 
     rows = []
-    for name, workshop in workshops(place).items():
+    for name, workflow in workflows(place).items():
         for toy_paper in (known for known in TOYS[name] if paper in (None, known)):
             say(f"a toy {name.replace('translation', 'translator')}, {toy_paper}:")
-            rows.append(_show([place / name], workshop, place / name, toy_paper, artefact, trains=True))
+            rows.append(_show([place / name], workflow, place / name, toy_paper, artefact, trains=True))
     flags = pd.concat(rows).groupby(["paper", "artefact"])["made"].any()
     if not flags.all():
         raise RuntimeError(f"not made on any toy: {', '.join(map(' '.join, flags.index[~flags]))}")
@@ -222,7 +226,7 @@ def replicate(
 ) -> None:
     """Replicate the papers: train a Transformer from scratch, score, ablate, prune and relate; resumes if stopped."""
     from headroles.experiments.preparation import prepared
-    from headroles.experiments.recipe import Recipe
+    from headroles.experiments.replication import Recipe
     from headroles.experiments.replication import replicate as run
 
     recipe = Recipe(

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.recipe import pace
 from headroles.experiments.specialists import beginnings
 from headroles.experiments.specialists.masked_lm import Checkpoints, train_masked
 from headroles.experiments.specialists.probes import Probes
+from headroles.experiments.workflow import Schedule, pace
 from headroles.models import loading
 from headroles.training.trainer import train
 
@@ -193,11 +193,12 @@ def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[Pre
     return loading.place(untrained), tokenizer
 
 
-def _arguments(steps: int, warmup: int, every: int) -> dict[str, Any]:
+def _arguments(steps: int, warmup: int, every: int) -> Schedule:
     """Return options of the Trainer for all phases."""
-    adam = {"adam_beta2": 0.98, "weight_decay": 0.01, "lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
-    logs = {"logging_strategy": "steps", "logging_steps": every}
-    return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **logs, **pace()}
+    adam: Schedule = {"adam_beta2": 0.98, "weight_decay": 0.01}
+    rates: Schedule = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
+    logs: Schedule = {"logging_strategy": "steps", "logging_steps": every}
+    return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **rates, **logs, **pace()}
 
 
 def _set_dropout(model: PreTrainedModel, rate: float) -> None:

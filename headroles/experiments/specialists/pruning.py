@@ -10,7 +10,7 @@ import pandas as pd
 
 from headroles.analysis.pooling import graded_roles
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.recipe import GATES
+from headroles.experiments.workflow import GATES
 from headroles.models import loading
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
