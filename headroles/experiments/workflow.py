@@ -1,4 +1,4 @@
-"""The engine of `reproduce` and `replicate`: a model with its corpora, whose measurements are kept in studies."""
+"""The engine of `reproduce` and `replicate`: scores, ablates and prunes one model, the tables kept in studies."""
 
 from __future__ import annotations
 
@@ -61,6 +61,13 @@ class Training(Schedule, total=False):
     seed: int
 
 
+class Sampling(TypedDict):
+    """Number of bootstrap resamples, and the largest number of tokens in a batch."""
+
+    n_resamples: int
+    max_tokens: int
+
+
 class Timing(TypedDict, total=False):
     """Options of `headroles.pruning.costs.efficiency`."""
 
@@ -118,6 +125,8 @@ class Workflow:
         self.translation = bool(self.model.config.is_encoder_decoder)
         classifies = outputs.has_classes(self.model)
         self.metric = self.metric or ("bleu" if self.translation else "accuracy" if classifies else "loss")
+        self._parts = self.model, self.tokenizer
+        self._sampling = Sampling(n_resamples=self.n_resamples, max_tokens=self.max_tokens)
         self.tune = {"epochs": 1, "save_strategy": "no", **self.tune}
         self.scratch = {"epochs": 10, "rate": 2e-3, "save_strategy": "epoch", **self.scratch}
 
@@ -157,45 +166,18 @@ class Workflow:
         reference: Corpus | None = None,
     ) -> Path:
         """Compute scores, by default all that need no gradient; return their file."""
-        score(
-            self.model,
-            self.tokenizer,
-            corpus,
-            scores,
-            reference=reference,
-            max_tokens=self.max_tokens,
-            n_resamples=self.n_resamples,
-            study=study,
-        )
+        score(*self._parts, corpus, scores, reference=reference, study=study, **self._sampling)
         return study.path("heads")
 
     def ablate(self, study: Study, corpus: Corpus, unit: Unit = "head", *, metric: str = "") -> None:
         """Ablate every head alone, or all but one head of each layer."""
-        ablate(
-            self.model,
-            self.tokenizer,
-            corpus,
-            metric=metric or self.metric,
-            unit=unit,
-            max_tokens=self.max_tokens,
-            n_resamples=self.n_resamples,
-            study=study,
-        )
+        ablate(*self._parts, corpus, metric=metric or self.metric, unit=unit, study=study, **self._sampling)
 
     def curves(self, orders: Mapping[str, Iterable[Head]], kind: Literal["each"] | None = None) -> Path:
         """Ablate heads cumulatively in several orders; return the file of the curves."""
         study = self.study("curves")
-        ablation_curve(
-            self.model,
-            self.tokenizer,
-            self.material.test,
-            orders,
-            metric=self.metric,
-            kind=kind,
-            max_tokens=self.max_tokens,
-            n_resamples=self.n_resamples,
-            study=study,
-        )
+        parts = *self._parts, self.material.test, orders
+        ablation_curve(*parts, metric=self.metric, kind=kind, study=study, **self._sampling)
         return study.path("-".join(["curves", self.metric, *([kind] if kind else [])]))
 
     def prune(
@@ -203,8 +185,7 @@ class Workflow:
     ) -> None:
         """Prune the encoder by learnt gates with the decoder frozen, or heads of all kinds (kind None)."""
         sparsity_sweep(
-            self.model,
-            self.tokenizer,
+            *self._parts,
             self.material.train,
             self.material.test,
             L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing"),
@@ -214,18 +195,16 @@ class Workflow:
             reference=reference,
             tune=self.tune,
             metric=self.metric,
-            n_resamples=self.n_resamples,
-            max_tokens=self.max_tokens,
             seed=self.seed,
             study=study,
+            **self._sampling,
         )
 
     def compare(self, name: str, strategies: Sequence[str | Strategy], keep: Sequence[float]) -> Path:
         """Compare pruning strategies before and after retraining; return the file of the comparison."""
         study = self.study(name)
         compare_pruning(
-            self.model,
-            self.tokenizer,
+            *self._parts,
             self.material.train,
             self.material.test,
             strategies=strategies,

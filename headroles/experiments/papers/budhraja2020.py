@@ -12,7 +12,7 @@ import pandas as pd
 from headroles import plots
 from headroles.experiments.papers.artefact import Reproduced, Verdict, claim, judged, printed
 from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, on_balance, provided, some
-from headroles.experiments.papers.needs import functions, need
+from headroles.experiments.papers.needs import NEEDS, Need, functions
 from headroles.experiments.papers.tables import LITTLE, Bench, gains, metric_label, metric_of, trained
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
@@ -29,15 +29,6 @@ LEAST = 3  # epochs of all data of the task: taken as the paper's shortest fine-
 PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "middle alternating")
 
 
-@need(
-    "contest",
-    "a comparison of pruning strategies",
-    "headroles compare-pruning MODEL CORPUS",
-    "(.*-)?contest",
-    columns=("strategy", "tuned"),
-    values=("strategy", "importance", "random"),
-    trains=True,
-)
 def _contest(run: Workflow) -> list[Path]:
     from headroles.pruning.l0 import L0
     from headroles.pruning.rankings import ByRoles
@@ -46,6 +37,17 @@ def _contest(run: Workflow) -> list[Path]:
     if run.material.trees is not None:
         strategies.insert(3, ByRoles(load_table(functions(run)[0])))
     return [run.compare("contest", strategies, run.contested)]
+
+
+NEEDS["contest"] = Need(
+    "a comparison of pruning strategies",
+    "headroles compare-pruning MODEL CORPUS",
+    "(.*-)?contest",
+    _contest,
+    columns=("strategy", "tuned"),
+    values=("strategy", "importance", "random"),
+    trains=True,
+)
 
 
 def _permute_strategies(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
@@ -82,7 +84,6 @@ def claim1(bench: Bench) -> Reproduced:
     shuffles={"contest": _permute_strategies},
 )
 def claim1_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of claim 1."""
     here = table[(table["of"] == "here") & (table["share"] <= 0.5 + 1e-9)]
     tuned, untuned = (
         [(row["heads"], Interval.of(row, "cost")) for _, row in here[flags].iterrows()]
@@ -115,7 +116,6 @@ def claim2(bench: Bench) -> Reproduced:
     shuffles={"contest": _permute_strategies},
 )
 def claim2_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of claim 2."""
     rows = [row for _, row in table.iterrows()]
     wide = [Interval.of(row, "gain").widened(len(table)) for row in rows]
     bounds = [LITTLE * row["whole"] for row in rows]
@@ -129,17 +129,15 @@ def claim2_claim(table: pd.DataFrame) -> Verdict:
     return _after_training(holds, f"{text} ({len(table)} comparisons)", table)
 
 
-@need(
-    "places",
+NEEDS["places"] = Need(
     "a comparison of pruning by place",
     'headroles compare-pruning MODEL CORPUS --strategies "bottom,middle,top,ends,middle alternating,random"',
     ".*",
+    lambda run: [run.compare("places", PLACES, (0.5,))],
     columns=("strategy", "tuned", r"value\.low"),
     values=("strategy", "middle", "ends"),
     trains=True,
 )
-def _places(run: Workflow) -> list[Path]:
-    return [run.compare("places", PLACES, (0.5,))]
 
 
 def claim3(bench: Bench) -> Reproduced:
@@ -167,7 +165,6 @@ def claim3(bench: Bench) -> Reproduced:
     shuffles={"places": _permute_strategies},
 )
 def claim3_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of claim 3."""
     if table.empty:
         return Verdict(None, "no two of the places that the claim compares are in the comparison")
     gaps = [Interval(*row) for row in table[["gain", "low", "high"]].to_numpy()]
@@ -180,13 +177,6 @@ def claim3_claim(table: pd.DataFrame) -> Verdict:
     return _after_training(holds, text, table)
 
 
-@need(
-    "compensation",
-    "changes of each head's weights in fine-tuning",
-    "headroles weight-change MODEL TUNED ...",
-    r"compensation-\d+",
-    trains=True,
-)
 def _compensation(run: Workflow) -> list[Path]:
     """Retrain the model without half of its heads several times, and measure the changes of the others' weights."""
     from copy import deepcopy
@@ -205,16 +195,23 @@ def _compensation(run: Workflow) -> list[Path]:
     return [study.path("compensation-0")]
 
 
-@need(
-    "uniformity",
+NEEDS["compensation"] = Need(
+    "changes of each head's weights in fine-tuning",
+    "headroles weight-change MODEL TUNED ...",
+    r"compensation-\d+",
+    _compensation,
+    trains=True,
+)
+
+
+NEEDS["uniformity"] = Need(
     "a test whether all heads' weights changed alike",
     "headroles weight-change MODEL TUNED TUNED TUNED",
     "uniformity",
+    lambda run: [path.with_name("uniformity.parquet") for path in _compensation(run)],
     columns=("w", "p"),
     trains=True,
 )
-def _uniformity(run: Workflow) -> list[Path]:
-    return [path.with_name("uniformity.parquet") for path in _compensation(run)]
 
 
 def claim4(bench: Bench) -> Reproduced:
@@ -235,7 +232,6 @@ def claim4(bench: Bench) -> Reproduced:
     comparable as claim 1.""",
 )
 def claim4_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of claim 4."""
     row = table.set_index("of").loc["moved[all] of heads"]
     text = f"spread {row['cv']:.2f} of the mean, the largest {row['largest over mean']:.2f} times it; w {row['w']:.2f}"
     alike = row["p"] >= SURE and row["cv"] <= UNEVEN

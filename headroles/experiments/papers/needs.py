@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,55 +34,31 @@ class Need:
     what: str
     command: str
     names: str  # pattern of file names without .parquet; a group "metric" puts the papers' metrics first
-    columns: tuple[str, ...]  # patterns, each of which must match a column
-    values: tuple[str, ...]  # a column, and the values that it must have
-    trains: bool  # whether it takes training
-    shared: bool  # whether a model and its untrained control share it
     make: Make  # computes its files, the foremost first; raises Missing if the model or material lacks what it takes
+    _: KW_ONLY
+    columns: tuple[str, ...] = ()  # patterns, each of which must match a column
+    values: tuple[str, ...] = ()  # a column, and the values that it must have
+    trains: bool = False  # whether it takes training
+    shared: bool = False  # whether a model and its untrained control share it
 
 
 NEEDS: dict[str, Need] = {}
 
 
-def need(
-    name: str,
-    what: str,
-    command: str,
-    names: str,
-    *,
-    columns: tuple[str, ...] = (),
-    values: tuple[str, ...] = (),
-    trains: bool = False,
-    shared: bool = False,
-) -> Callable[[Make], Make]:
-    """Register the function that computes the files of a need, and how they are found; arguments as of `Need`."""
-
-    def register(make: Make) -> Make:
-        NEEDS[name] = Need(what, command, names, columns, values, trains, shared, make)
-        return make
-
-    return register
-
-
-@need(
-    "relevance",
-    "scores with confidence and relevance",
-    "headroles score MODEL CORPUS --scores confidence,relevance",
-    r"(.*-)?heads",
-    columns=("confidence", r"relevance\[[^ ]*\]\.size"),
-)
 def relevance(run: Workflow) -> list[Path]:
     """Score the heads on the dev corpus."""
     return [run.score(run.study("relevance"), run.material.dev, ["confidence", "importance", "relevance"])]
 
 
-@need(
-    "functions",
-    "scores with position, syntax and rarity",
-    "headroles score MODEL CORPUS, on a corpus with trees",
+NEEDS["relevance"] = Need(
+    "scores with confidence and relevance",
+    "headroles score MODEL CORPUS --scores confidence,relevance",
     r"(.*-)?heads",
-    columns=(r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
+    relevance,
+    columns=("confidence", r"relevance\[[^ ]*\]\.size"),
 )
+
+
 def functions(run: Workflow) -> list[Path]:
     """Score the heads on the sentences with trees."""
     corpora = {"functions": trees(run), "functions-other": run.material.other_trees}
@@ -93,12 +69,15 @@ def functions(run: Workflow) -> list[Path]:
     ]
 
 
-@need(
-    "single",
-    "effects of ablating each head",
-    "headroles ablate MODEL CORPUS",
-    rf"ablation-{METRIC}-single-zero(-other)?",
+NEEDS["functions"] = Need(
+    "scores with position, syntax and rarity",
+    "headroles score MODEL CORPUS, on a corpus with trees",
+    r"(.*-)?heads",
+    functions,
+    columns=(r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
 )
+
+
 def single(run: Workflow) -> list[Path]:
     """Ablate each head on the test corpus, and on another domain."""
     files = []
@@ -109,25 +88,26 @@ def single(run: Workflow) -> list[Path]:
     return files
 
 
-@need(
-    "curves",
+NEEDS["single"] = Need(
+    "effects of ablating each head", "headroles ablate MODEL CORPUS", rf"ablation-{METRIC}-single-zero(-other)?", single
+)
+
+
+NEEDS["curves"] = Need(
     "curves of heads ablated cumulatively by importance",
     "headroles ablation-curve MODEL CORPUS --by importance",
     rf"curves-{METRIC}",
+    lambda run: [_cumulative(run, None)],
     values=("order", "importance"),
 )
-def _curves(run: Workflow) -> list[Path]:
-    return [_cumulative(run, None)]
 
 
-@need(
-    "kinds",
+NEEDS["kinds"] = Need(
     "curves of heads of each kind ablated cumulatively by importance",
     "headroles ablation-curve MODEL CORPUS --by importance --kind each",
     rf"curves-{METRIC}-each",
+    lambda run: [_cumulative(run, "each")],
 )
-def _kinds(run: Workflow) -> list[Path]:
-    return [_cumulative(run, "each")]
 
 
 def _cumulative(run: Workflow, kind: Literal["each"] | None) -> Path:
@@ -140,14 +120,6 @@ def _cumulative(run: Workflow, kind: Literal["each"] | None) -> Path:
     return run.curves(orders(scores, columns, kind=kind, seeds=0 if kind else 3), kind)
 
 
-@need(
-    "trainings",
-    "lengths of training of the compared models",
-    "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
-    "trainings",
-    columns=("what", "steps", "epochs"),
-    shared=True,
-)
 def _trainings(run: Workflow) -> list[Path]:
     """Compute the steps and epochs of retraining, and of training from scratch."""
     rows = []
@@ -157,6 +129,16 @@ def _trainings(run: Workflow) -> list[Path]:
     table = pd.DataFrame(rows)
     table.attrs["signatures"] = dict.fromkeys(table, frame.sign(corpus=run.material.train.name))
     return [save_table(table, run.study("pruning").path("trainings"))]
+
+
+NEEDS["trainings"] = Need(
+    "lengths of training of the compared models",
+    "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
+    "trainings",
+    _trainings,
+    columns=("what", "steps", "epochs"),
+    shared=True,
+)
 
 
 def trees(run: Workflow) -> Corpus:

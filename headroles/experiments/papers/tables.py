@@ -46,7 +46,7 @@ class Bench:
         run: Workflow of the model, which computes what is missing in the first folder; by default tables are only
             searched for.
         untrained: Tables of an untrained model of the same shape, for negative controls.
-        shared: Bench of the model itself, whose shared needs an untrained control takes.
+        shared: Bench of the model itself, from which an untrained control takes the shared needs.
     """
 
     def __init__(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl
 
 from headroles.data.corpus import Corpus
+from headroles.experiments.workflow import Schedule
 from headroles.models import loading
 from headroles.tables import frame
 from headroles.tables.files import replacing
@@ -34,7 +35,7 @@ def train_masked(
     rate: float = 2e-3,
     seed: int = 0,
     callbacks: Sequence[TrainerCallback] = (),
-    **arguments: Any,
+    **arguments: Unpack[Schedule],
 ) -> None:
     """Train the encoder of a translator, in place, to predict masked tokens, and save the model.
 
@@ -99,17 +100,17 @@ class Checkpoints(TrainerCallback):
     def __init__(self, minutes: float) -> None:
         self.seconds, self.last = 60 * minutes, time.monotonic()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: object, state: object, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
         """Ask the Trainer for a checkpoint."""
         if time.monotonic() - self.last >= self.seconds:
             control.should_save, self.last = True, time.monotonic()
 
 
-def _trainer_of(share: float, unknown: Any) -> type[transformers.Trainer]:
+def _trainer_of(share: float, unknown: int) -> type[transformers.Trainer]:
     """Return a Trainer with the loss of masked tokens, drawn in the step so that a resumed run draws the same."""
 
     class Masked(transformers.Trainer):
-        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Tensor:
+        def compute_loss(self, model: Any, inputs: Mapping[str, Tensor], *_: object, **__: object) -> Tensor:
             ids, mask = inputs["input_ids"], inputs["attention_mask"]
             hidden = (torch.rand(ids.shape) < share).to(ids.device) & (mask > 0) & (ids != model.config.eos_token_id)
             read = ids.masked_fill(hidden, unknown)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from headroles.analysis.pooling import graded_roles
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.workflow import GATES
+from headroles.experiments.workflow import GATES, Training
 from headroles.models import loading
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
 from headroles.pruning.rankings import ByRoles, Reverse
+from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import score
 from headroles.tables import frame
@@ -76,17 +77,18 @@ def prune_arm(
         recipe,
         lambda: score(loaded, tokenizer, data.parsed, SCORES, reference=data.train, n_resamples=n_resamples),
     )
-    tune = {"epochs": 1, "batch": batch, "rate": rate, "warmup_steps": warmup}
-    common: dict[str, Any] = {"kinds": ENCODER, "metric": "bleu", "tune": tune, "n_resamples": n_resamples}
+    tune = Training(epochs=1, batch=batch, rate=rate, warmup_steps=warmup)
+    sweep = partial(sparsity_sweep, kinds=ENCODER, metric="bleu", tune=tune, n_resamples=n_resamples)
+    compare = partial(compare_pruning, kinds=ENCODER, metric="bleu", tune=tune, n_resamples=n_resamples)
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
         place = Study(folder.folder / f"gates-{seed}")
         gates = L0(rate=GATES, freeze="decoder")
-        sparsity_sweep(loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, study=place, **common)
+        sweep(loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, study=place)
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
-    controls: list[Any] = [
+    controls: list[str | Strategy] = [
         L0(rate=GATES, freeze="decoder"),
         "importance",
         "-importance",
@@ -96,7 +98,7 @@ def prune_arm(
     for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
         place = Study(folder.folder / name)
         parts = loaded, tokenizer, learnt, data.test
-        compare_pruning(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds, **common)
+        compare(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds)
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}

@@ -13,16 +13,8 @@ import pandas as pd
 from headroles import plots
 from headroles.experiments.papers.artefact import Claim, Reproduced, Verdict, beside, claim, judged, printed
 from headroles.experiments.papers.intervals import Interval, bounded, every, provided
-from headroles.experiments.papers.needs import Missing, need, only_translation
-from headroles.experiments.papers.tables import (
-    LITTLE,
-    VALUES,
-    Bench,
-    costs,
-    metric_label,
-    metric_of,
-    rises,
-)
+from headroles.experiments.papers.needs import NEEDS, Missing, Need, only_translation
+from headroles.experiments.papers.tables import LITTLE, VALUES, Bench, costs, metric_label, metric_of, rises
 from headroles.tables import frame
 from headroles.tables.io import save_table
 
@@ -54,7 +46,6 @@ def _swap_orders(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFra
     shuffles={"curves": _swap_orders},
 )
 def fig3_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 3."""
     return _harmless(table)
 
 
@@ -69,7 +60,6 @@ def fig6(bench: Bench) -> Reproduced:
     shuffles={"curves": _swap_orders},
 )
 def fig6_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 6."""
     return _harmless(table)
 
 
@@ -133,7 +123,6 @@ def _permute_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataF
     shuffles={"kinds": _permute_kinds},
 )
 def fig4_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 4."""
     rows = table.loc[(table["share"] - 0.8).abs().groupby(table["kind"]).idxmin()].set_index("kind")
     lost = {kind: Interval.of(row, "cost") for kind, row in rows.iterrows()}
     if "cross" not in lost or len(lost) < 2:
@@ -143,14 +132,6 @@ def fig4_claim(table: pd.DataFrame) -> Verdict:
     return Verdict(holds, f"lost with 80 % ablated: {text}")
 
 
-@need(
-    "dynamics",
-    "curves at each epoch of a training",
-    "headroles dynamics TRAINING CORPUS",
-    "dynamics-curves",
-    columns=("kept",),
-    trains=True,
-)
 def _dynamics(run: Workflow) -> list[Path]:
     """Train the model from scratch and measure its checkpoints."""
     from headroles.experiments.training_dynamics import dynamics
@@ -162,6 +143,16 @@ def _dynamics(run: Workflow) -> list[Path]:
     corpora = run.material.trees or run.material.dev, run.material.test
     dynamics(training, *corpora, metric=run.metric, n_resamples=run.n_resamples, study=study)
     return [study.path("dynamics-curves")]
+
+
+NEEDS["dynamics"] = Need(
+    "curves at each epoch of a training",
+    "headroles dynamics TRAINING CORPUS",
+    "dynamics-curves",
+    _dynamics,
+    columns=("kept",),
+    trains=True,
+)
 
 
 def fig5(bench: Bench) -> Reproduced:
@@ -193,7 +184,6 @@ def _permute_steps(table: pd.DataFrame, random: np.random.Generator) -> pd.DataF
     shuffles={"dynamics": _permute_steps},
 )
 def fig5_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 5."""
     ends = table.iloc[[0, -1]]
     first, last = (Interval.of(row, "kept") for _, row in ends.iterrows())
     holds = provided(every([first.minus(last).below(0), last.above(ENOUGH)]), rises(table, "kept", "epoch"))
@@ -201,7 +191,6 @@ def fig5_claim(table: pd.DataFrame) -> Verdict:
     return Verdict(holds, f"ablating 40 % keeps {text}{_unpaired(table)}")
 
 
-@need("efficiency", "speeds with heads removed", "headroles efficiency MODEL", "efficiency")
 def _efficiency(run: Workflow) -> list[Path]:
     from headroles.models import loading
     from headroles.pruning.costs import efficiency
@@ -211,6 +200,9 @@ def _efficiency(run: Workflow) -> list[Path]:
     if not study.has("efficiency"):
         save_table(efficiency(run.model, run.random_ranking(), **run.timed), study.path("efficiency"))
     return [study.path("efficiency")]
+
+
+NEEDS["efficiency"] = Need("speeds with heads removed", "headroles efficiency MODEL", "efficiency", _efficiency)
 
 
 def table4(bench: Bench) -> Reproduced:
@@ -237,7 +229,6 @@ def _copy_speeds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFra
     exempt="speed does not depend on weights; the control is a copy with nothing removed",
 )
 def table4_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 4."""
     row = table.iloc[table["batch"].argmax()]
     speedup = Interval.of(row, "speedup")
     return Verdict(speedup.above(1), f"{speedup} in batches of {row['batch']:.0f}")
@@ -262,6 +253,5 @@ def heads_share(bench: Bench) -> Reproduced:
     exempt="a count of parameters does not depend on weights",
 )
 def heads_share_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of section 4.3."""
     share = table.set_index("what")["ours"]["attention of all parameters"]
     return Verdict(bool(THIRD[0] <= share <= THIRD[1]), f"{100 * share:.0f} % of the parameters are attention's")

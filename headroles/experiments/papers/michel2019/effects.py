@@ -11,7 +11,7 @@ import pandas as pd
 from headroles import plots
 from headroles.experiments.papers.artefact import Claim, Reproduced, Verdict, beside, claim, judged, printed, sourced
 from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, provided, share
-from headroles.experiments.papers.needs import METRIC, Missing, need
+from headroles.experiments.papers.needs import METRIC, NEEDS, Missing, Need
 from headroles.experiments.papers.tables import (
     LITTLE,
     Bench,
@@ -51,7 +51,6 @@ def fig1(bench: Bench) -> Reproduced:
     that. Fails if more than half change it by more, in the same way.""",
 )
 def fig1_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 1."""
     little = [Interval.of(row, "relative").within(LITTLE) for _, row in table.iterrows()]
     worst = table.iloc[table["relative"].abs().argmax()]
     text = f"the largest change is {100 * worst['relative']:+.1f} % (layer {worst['layer']} head {worst['head']})"
@@ -81,7 +80,6 @@ def table1(bench: Bench) -> Reproduced:
     "The rule of Fig. 1: a head without p < 0.01 may still have an effect.",
 )
 def table1_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 1."""
     near, far, total, significant, ups = (
         int(table[name].sum()) for name in ("near", "far", "of", "significant", "better")
     )
@@ -95,16 +93,18 @@ def _most(near: int, far: int, total: int, text: str, table: pd.DataFrame) -> Ve
     return Verdict(provided(holds, at_stake(table)), f"{text}; {cost_of_all(table)}")
 
 
-@need(
-    "best",
-    "effects of keeping one head per layer",
-    "headroles ablate MODEL CORPUS --unit all_but_one",
-    rf"best-{METRIC}-zero",
-)
 def _best(run: Workflow) -> list[Path]:
     study = run.study("ablation")
     run.ablate(study, run.material.test, "all_but_one")
     return [study.path(f"best-{run.metric}-zero")]
+
+
+NEEDS["best"] = Need(
+    "effects of keeping one head per layer",
+    "headroles ablate MODEL CORPUS --unit all_but_one",
+    rf"best-{METRIC}-zero",
+    _best,
+)
 
 
 def table2(bench: Bench) -> Reproduced:
@@ -119,7 +119,6 @@ def table2(bench: Bench) -> Reproduced:
     costs more, with its interval.""",
 )
 def table2_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 2."""
     near = _near(table)
     yes, no, half = near.count(True), near.count(False), len(near) / 2
     return _enough(table, True if yes > half else False if no >= half else None)
@@ -137,18 +136,15 @@ def table3(bench: Bench) -> Reproduced:
     interval.""",
 )
 def table3_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 3."""
     return _enough(table, every(_near(table)))
 
 
-@need(
-    "halves",
+NEEDS["halves"] = Need(
     "effects of keeping one head per layer, chosen on other examples",
     "headroles ablate MODEL CORPUS --unit all_but_one",
     rf"best-{METRIC}-zero-halves",
+    lambda run: [path.with_name(f"{path.stem}-halves.parquet") for path in _best(run)],
 )
-def _halves(run: Workflow) -> list[Path]:
-    return [path.with_name(f"{path.stem}-halves.parquet") for path in _best(run)]
 
 
 def table5(bench: Bench) -> Reproduced:
@@ -163,7 +159,6 @@ def table5(bench: Bench) -> Reproduced:
     more, with its interval.""",
 )
 def table5_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 5."""
     near = _near(table)
     yes, no, half = near.count(True), near.count(False), len(near) / 2
     return _enough(table, True if yes >= half else False if no > half else None)
@@ -179,7 +174,6 @@ def table6(bench: Bench) -> Reproduced:
     "The rule of Table 3.",
 )
 def table6_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 6."""
     return _enough(table, every(_near(table)))
 
 

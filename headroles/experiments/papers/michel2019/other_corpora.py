@@ -55,7 +55,6 @@ def _permute_within_kinds(table: pd.DataFrame, random: np.random.Generator) -> p
     shuffles={"single": _permute_within_kinds},
 )
 def fig2_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 2."""
     rows = [row for _, row in table[table["heads of"] == "enc-self"].iterrows()]
     holds = every(Interval.of(row, "spearman").above(0) for row in rows)
     text = ", ".join(

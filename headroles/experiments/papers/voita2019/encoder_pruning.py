@@ -13,7 +13,7 @@ from scipy import stats
 from headroles import plots
 from headroles.experiments.papers.artefact import Reproduced, Verdict, aligned, claim, judged, printed
 from headroles.experiments.papers.intervals import Interval, bounded, provided
-from headroles.experiments.papers.needs import need, trees
+from headroles.experiments.papers.needs import NEEDS, Need, trees
 from headroles.experiments.papers.tables import (
     CLEAR,
     LITTLE,
@@ -50,20 +50,8 @@ def fig6(bench: Bench) -> Reproduced:
     exempt="the rule is about a formula, not a model",
 )
 def fig6_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 6."""
     worst = max((table[f"ours {part}"] - table[f"paper {part}"]).abs().max() for part in ("P(0)", "P(1)"))
     return Verdict(bool(worst <= 0.0055), f"the largest difference from the paper's numbers is {worst:.3f}")
-
-
-@need(
-    "sizes-encoder",
-    "an encoder pruned to several sizes",
-    "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder",
-    "sizes-.*-enc-self",
-    trains=True,
-)
-def _encoder_sizes(run: Workflow) -> list[Path]:
-    return [pruned_encoder(run).path("sizes-l0-enc-self")]
 
 
 @cache  # needed by several artefacts of one run
@@ -72,6 +60,15 @@ def pruned_encoder(run: Workflow) -> Study:
     study = run.study("pruning")
     run.prune(study, "enc-self")
     return study
+
+
+NEEDS["sizes-encoder"] = Need(
+    "an encoder pruned to several sizes",
+    "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder",
+    "sizes-.*-enc-self",
+    lambda run: [pruned_encoder(run).path("sizes-l0-enc-self")],
+    trains=True,
+)
 
 
 def fig7(bench: Bench) -> Reproduced:
@@ -91,7 +88,6 @@ def fig7(bench: Bench) -> Reproduced:
     that.""",
 )
 def fig7_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 7."""
     sizes = table[table["cost"].notna() & (table["heads"] / table["of"] <= FEW + 0.01)]
     if sizes.empty:
         return Verdict(None, "no size has so few heads")
@@ -104,16 +100,18 @@ def fig7_claim(table: pd.DataFrame) -> Verdict:
     )
 
 
-@need(
-    "functions-encoder",
-    "functions of the surviving heads of a pruned encoder",
-    "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder --scored TREES",
-    "functions-.*-enc-self",
-    trains=True,
-)
 def _remaining_functions(run: Workflow) -> list[Path]:
     trees(run)
     return [pruned_encoder(run).path("functions-l0-enc-self")]
+
+
+NEEDS["functions-encoder"] = Need(
+    "functions of the surviving heads of a pruned encoder",
+    "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder --scored TREES",
+    "functions-.*-enc-self",
+    _remaining_functions,
+    trains=True,
+)
 
 
 def fig8(bench: Bench) -> Reproduced:
@@ -145,7 +143,6 @@ def _draw_functions(table: pd.DataFrame, random: np.random.Generator) -> pd.Data
     shuffles={"functions-encoder": _draw_functions},
 )
 def fig8_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 8."""
     rows = table[table["none"].notna()].sort_values("heads")
     whole, few = rows.iloc[-1], rows[rows["heads"] <= rows["heads"].max() / 4]
     if few.empty:

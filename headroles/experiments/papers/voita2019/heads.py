@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,13 +12,12 @@ from headroles import plots
 from headroles.analysis import role_rules
 from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged, printed
 from headroles.experiments.papers.intervals import Holds, Interval, every, share, some
-from headroles.experiments.papers.needs import Missing, functions, need
+from headroles.experiments.papers.needs import NEEDS, Missing, Need, functions
 from headroles.experiments.papers.tables import Bench, field, of_kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from headroles.experiments.workflow import Workflow
 
 ROLES = ("positional", "syntactic", "rare")
 KNOWN = 0.95, 0.05  # of the resamples in which a head has a role: sure, possible
@@ -38,7 +36,6 @@ def fig1c(bench: Bench) -> Reproduced:
     "Holds if some head has each function in 95 % of the resamples; fails if no head has one of them in 5 %.",
 )
 def fig1c_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 1c."""
     parts = [
         True if sure > 0 else False if possible == 0 else None
         for sure, possible in zip(table["sure"], table["possible"], strict=True)
@@ -67,20 +64,17 @@ def fig2(bench: Bench) -> Reproduced:
     "The rule of Fig. 1c, on each corpus.",
 )
 def fig2_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 2."""
     verdicts = {str(corpus): fig1c_claim(part) for corpus, part in table.groupby("corpus", sort=False)}
     text = "; ".join(f"{corpus}: {verdict.why}" for corpus, verdict in verdicts.items())
     return Verdict(every(verdict.holds for verdict in verdicts.values()), text)
 
 
-@need(
-    "offsets",
+NEEDS["offsets"] = Need(
     "distances between words and their heads",
     "headroles score MODEL CORPUS, on a corpus with trees",
     "offsets",
+    lambda run: [path.with_name("offsets.parquet") for path in functions(run)],
 )
-def _offsets(run: Workflow) -> list[Path]:
-    return [path.with_name("offsets.parquet") for path in functions(run)]
 
 
 def fig3(bench: Bench) -> Reproduced:
@@ -111,7 +105,6 @@ def _spread_offsets(table: pd.DataFrame, random: np.random.Generator) -> pd.Data
     exempt="the rule is about texts, not a model",
 )
 def fig3_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 3."""
     least = table["paper"].min() - 0.005  # the paper's are rounded to two digits
     shares = ", ".join(f"{row.relation} {row.share:.2f}" for row in table.itertuples())
     holds = every(Interval(*row).above(least) for row in table[["share", "low", "high"]].to_numpy())
@@ -129,7 +122,6 @@ def fig4(bench: Bench) -> Reproduced:
     "Holds if in some row the interval of the best head is 0.10 above the baseline; fails if no head reaches that.",
 )
 def fig4_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 4."""
     return _margins(table, some)
 
 
@@ -143,7 +135,6 @@ def table1(bench: Bench) -> Reproduced:
     "Holds if that is so for nsubj and obj in both directions, with the intervals of the heads' accuracies.",
 )
 def table1_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 1."""
     return _margins(table[table["relation"].isin(["nsubj", "obj"])], every)
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from headroles import plots
 from headroles.experiments.papers.artefact import Reproduced, Verdict, aligned, claim, judged, of_wmt, printed
 from headroles.experiments.papers.intervals import Interval, bounded, every, on_balance, provided, share
-from headroles.experiments.papers.needs import need, only_translation
+from headroles.experiments.papers.needs import NEEDS, Need, only_translation
 from headroles.experiments.papers.tables import CLEAR, TWICE, VALUES, Bench, gains, metric_of, of_kind, trained
 from headroles.experiments.papers.voita2019.encoder_pruning import pruned_encoder
 from headroles.plots.axes import new_axes
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from headroles.tables.study import Study
 
 
-@need(
-    "sizes",
-    "a translation model pruned to several sizes",
-    "headroles prune MODEL CORPUS TARGET",
-    rf"sizes-(?!.*({'|'.join(KINDS)})).*",
-    columns=("cross",),
-    trains=True,
-)
-def _sizes(run: Workflow) -> list[Path]:
-    return [_pruned(run).path("sizes-l0")]
-
-
 @cache  # needed by several artefacts of one run
 def _pruned(run: Workflow) -> Study:
     """Prune heads of all kinds by learnt gates; return the study with the tables."""
@@ -49,6 +37,16 @@ def _pruned(run: Workflow) -> Study:
     study = run.study("pruning")
     run.prune(study, None)
     return study
+
+
+NEEDS["sizes"] = Need(
+    "a translation model pruned to several sizes",
+    "headroles prune MODEL CORPUS TARGET",
+    rf"sizes-(?!.*({'|'.join(KINDS)})).*",
+    lambda run: [_pruned(run).path("sizes-l0")],
+    columns=("cross",),
+    trains=True,
+)
 
 
 def fig9(bench: Bench) -> Reproduced:
@@ -74,7 +72,6 @@ def _draw_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFram
     shuffles={"sizes": _draw_kinds},
 )
 def fig9_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 9."""
     rows = table[(table["heads"] < table["of"]) & table["enc-self"].notna()].sort_values("heads")
     kinds = rows[["enc-self", "dec-self", "cross"]]
     first = (kinds["enc-self"] <= kinds.min(axis=1)).all()
@@ -92,15 +89,13 @@ def _fewer_than_random(row: pd.Series, table: pd.DataFrame) -> bool:
     return bool(stats.hypergeom.cdf(row["enc-self"], row["of"], whole["enc-self"], row["heads"]) < CLEAR)
 
 
-@need(
-    "survival",
+NEEDS["survival"] = Need(
     "survival of each head at each size",
     "headroles prune MODEL CORPUS TARGET",
     rf"survival-(?!.*({'|'.join(KINDS)})).*",
+    lambda run: [_pruned(run).path("survival-l0")],
     trains=True,
 )
-def _survival(run: Workflow) -> list[Path]:
-    return [_pruned(run).path("survival-l0")]
 
 
 def fig10(bench: Bench) -> Reproduced:
@@ -127,7 +122,6 @@ def _permute_heads(table: pd.DataFrame, random: np.random.Generator) -> pd.DataF
     shuffles={"survival": _permute_heads},
 )
 def fig10_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 10."""
     rows = table[(table["heads"] <= table["of"] / 2) & table["cross lower"].notna()]
     if rows.empty or not rows[["dec-self lower.of", "dec-self upper.of"]].all(axis=None):
         return Verdict(None, "no size has half of the heads or fewer, or there are too few layers for thirds")
@@ -150,14 +144,6 @@ def _placed(row: pd.Series) -> bool:
     return bool(stats.fisher_exact([[count, of - count] for count, of in left], "greater").pvalue < CLEAR)
 
 
-@need(
-    "scratch",
-    "models of the pruned sizes trained from scratch",
-    "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
-    "scratch",
-    columns=("finetuned", "scratch"),
-    trains=True,
-)
 def _scratch(run: Workflow) -> list[Path]:
     """Train models without the pruned heads from scratch, one of each size, and evaluate them."""
     from headroles.ablation.evaluation import evaluate
@@ -180,6 +166,16 @@ def _scratch(run: Workflow) -> list[Path]:
     table = pd.DataFrame(rows)
     table.attrs["signatures"] = dict.fromkeys(table, frame.provenance(sizes, "value"))
     return [save_table(table, study.path("scratch"))]
+
+
+NEEDS["scratch"] = Need(
+    "models of the pruned sizes trained from scratch",
+    "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
+    "scratch",
+    _scratch,
+    columns=("finetuned", "scratch"),
+    trains=True,
+)
 
 
 def table2(bench: Bench) -> Reproduced:
@@ -208,7 +204,6 @@ def _swap_trainings(table: pd.DataFrame, random: np.random.Generator) -> pd.Data
     shuffles={"scratch": _swap_trainings},
 )
 def table2_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Table 2."""
     rows = table[table["finetuned"].notna() & (table["heads"] < table["of"])]
     gaps = {row["heads"]: Interval.of(row, "gap") for _, row in rows.iterrows()}
     pruned, scratch = rows[["steps.finetuned", "steps.scratch"]].iloc[0]
@@ -219,15 +214,13 @@ def table2_claim(table: pd.DataFrame) -> Verdict:
     return Verdict(holds if alike else None, f"{text}{Interval(scratch):.0f}", alike)
 
 
-@need(
-    "gates",
+NEEDS["gates"] = Need(
     "the history of the encoder's gates",
     "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder",
     r"gates-.*-enc-self-\d+",
+    lambda run: sorted(pruned_encoder(run).folder.glob("gates-l0-enc-self-*.parquet")),
     trains=True,
 )
-def _histories(run: Workflow) -> list[Path]:
-    return sorted(pruned_encoder(run).folder.glob("gates-l0-enc-self-*.parquet"))
 
 
 def gates(bench: Bench) -> Reproduced:
@@ -258,7 +251,6 @@ def _repeat_first_step(table: pd.DataFrame, random: np.random.Generator) -> pd.D
     exempt="gates are trained in any model; the control is the gates before training",
 )
 def gates_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of the animation of gates."""
     undecided, total = int(table["undecided"].sum()), int(table["of"].sum())
     part = share(undecided, total)
     text = f"{undecided} of {total} gates are undecided, {part}; {table['closed'].sum()} are pruned"

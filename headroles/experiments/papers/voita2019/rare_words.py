@@ -13,7 +13,7 @@ import pandas as pd
 from headroles import plots
 from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged
 from headroles.experiments.papers.intervals import Interval, bounded, share
-from headroles.experiments.papers.needs import Missing, functions, need, trees
+from headroles.experiments.papers.needs import NEEDS, Missing, Need, functions, trees
 from headroles.experiments.papers.tables import Bench, best_of_layers, of_kind
 from headroles.plots.axes import new_axes
 from headroles.tables import frame
@@ -30,12 +30,6 @@ RARE = 0.50  # more than: the role "rare"
 LONGEST = 14  # words of a sentence whose attention is drawn
 
 
-@need(
-    "attention",
-    "attention of the rarest head on sentences",
-    "headroles reproduce voita2019 fig5 --model MODEL --data FOLDER",
-    "attention-rare",
-)
 def _attention(run: Workflow) -> list[Path]:
     """Keep the attention of the encoder head that attends most often to the rarest token, on three short sentences."""
     from headroles.models import loading
@@ -51,6 +45,14 @@ def _attention(run: Workflow) -> list[Path]:
     study, key = run.study("functions"), f"{loading.revision(run.model)} {rarest} {corpus.hash}"
     study.keep("attention-rare", key, lambda: _token_attention(run, short, rarest))
     return [study.path("attention-rare")]
+
+
+NEEDS["attention"] = Need(
+    "attention of the rarest head on sentences",
+    "headroles reproduce voita2019 fig5 --model MODEL --data FOLDER",
+    "attention-rare",
+    _attention,
+)
 
 
 def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -> pd.DataFrame:
@@ -109,7 +111,6 @@ def _draw_rarest(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFra
     shuffles={"attention": _draw_rarest},
 )
 def fig5_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 5."""
     hits, queries = int(table["hits"].sum()), int(table["queries"].sum())
     part = share(hits, queries)
     return Verdict(part.above(RARE), f"{hits} of {queries} tokens attend to it most, {part}")
@@ -128,7 +129,6 @@ def rare(bench: Bench) -> Reproduced:
     "Holds if the interval of the best head of layer 0 is above 0.50.",
 )
 def rare_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of section 5.3."""
     row = table.set_index("layer").loc[0]
     rarity = Interval.of(row, "rarity")
     text = f"layer 0 head {row['head']:.0f} attends to it in {rarity} of the cases, the best head of any layer in "

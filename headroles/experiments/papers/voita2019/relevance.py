@@ -13,7 +13,7 @@ import pandas as pd
 from headroles import plots
 from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged
 from headroles.experiments.papers.intervals import Interval, bounded, every, prediction_bound, provided
-from headroles.experiments.papers.needs import Missing, need
+from headroles.experiments.papers.needs import NEEDS, Missing, Need
 from headroles.experiments.papers.tables import Bench, best_of_layers, of_kind, reached, within_layers
 from headroles.tables import frame
 
@@ -26,14 +26,6 @@ MUCH = 1.5  # of an equal share of relevance (our choice; the paper's largest is
 COUNT = 10  # untrained models, with the seeds 1 to 10; seed 0 is the negative control
 
 
-@need(
-    "untrained",
-    "scores of untrained models of the same shape",
-    "headroles reproduce voita2019 fig1a --model MODEL --data FOLDER",
-    "untrained",
-    columns=("most", "correlation"),
-    shared=True,
-)
 def _untrained_models(run: Workflow) -> list[Path]:
     """Keep the largest share of relevance, and the correlation of confidence with it, of several untrained models."""
     from headroles.models import loading
@@ -43,6 +35,16 @@ def _untrained_models(run: Workflow) -> list[Path]:
     key = f"{weights} {loading.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
     study.keep("untrained", key, lambda: _untrained_scores(run))
     return [study.path("untrained")]
+
+
+NEEDS["untrained"] = Need(
+    "scores of untrained models of the same shape",
+    "headroles reproduce voita2019 fig1a --model MODEL --data FOLDER",
+    "untrained",
+    _untrained_models,
+    columns=("most", "correlation"),
+    shared=True,
+)
 
 
 def _untrained_scores(run: Workflow) -> pd.DataFrame:
@@ -84,7 +86,6 @@ def fig1a(bench: Bench) -> Reproduced:
     over several of them).""",
 )
 def fig1a_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 1a."""
     times = table[bounded("share")].div(table["equal"], axis=0)
     row = times["share"].argmax()
     most, chance = Interval.of(times.iloc[row], "share"), table["untrained"].iloc[0]
@@ -125,7 +126,6 @@ def _permute_scores(table: pd.DataFrame, random: np.random.Generator) -> pd.Data
     shuffles={"relevance": _permute_scores},
 )
 def fig1b_claim(table: pd.DataFrame) -> Verdict:
-    """Judge the claim of Fig. 1b."""
     correlation = Interval.of(table.set_index("what").loc["rank correlation with relevance"], "ours")
     chance = table["untrained"].iloc[0]
     text = f"rank correlation with relevance within layers {correlation}; {reached(chance)}"
