@@ -72,8 +72,8 @@ def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
     two over all examples are known. The estimate is the regression at these means: a prediction-powered mean
     (Angelopoulos et al. 2023) with fitted weights, in survey sampling the regression estimator (Cochran 1977, chapter
     7). A prediction that explains nothing gets a slope near 0, which leaves the mean over the ablated examples.
-    Residuals are divided by 1 - leverage (the jackknife), so that the errors hold where examples differ in spread, and
-    for the fitted slope.
+    The jackknife takes away the bias of a slope that is fitted on the same examples, and gives the errors: residuals
+    are divided by 1 - leverage, so that they hold where examples differ in spread.
 
     Args:
         change: Change of the metric's sum by the ablation: [example], NaN where it was not ablated.
@@ -96,8 +96,9 @@ def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
     leverage = np.einsum("ij,jk,ik->i", rows, inverse, rows)
     weights = rows @ inverse[0]  # of the ablated examples in the estimate
     parts = weights * residual / np.maximum(1 - leverage, 1e-9)
-    effect = coefficients[0] / mean_steps
-    fit = design @ coefficients - effect * steps  # sums to 0
+    jackknife = (1 - 1 / count) * (1 - count / size) * parts.sum()  # minus the bias of a fitted slope
+    effect = (coefficients[0] + jackknife) / mean_steps
+    fit = design @ coefficients - coefficients[0] / mean_steps * steps  # sums to 0
     spread = (residual**2).sum() / max(1, count - rank)
     influence = fit / size
     influence[ablated] += parts

@@ -64,7 +64,7 @@ def reproduce(
     elif folders:
         verdicts = [reproduction.from_studies(folders, place, paper, artefact, command=command, overwrite=overwrite)]
     elif model and data:
-        workshop = reproduction.workshop_of(
+        workflow = reproduction.workflow_of(
             place,
             model,
             data,
@@ -78,7 +78,7 @@ def reproduce(
             scratch_rate=scratch_rate,
             overwrite=overwrite,
         )
-        verdicts = [reproduction.from_model(workshop, paper, artefact, command=command, overwrite=overwrite)]
+        verdicts = [reproduction.from_model(workflow, paper, artefact, command=command, overwrite=overwrite)]
     for verdict in verdicts:
         _show(verdict, artefact)
 
@@ -175,7 +175,7 @@ def replicate(
     only: Annotated[str | None, typer.Option(help="Stages to run, such as train,score; by default all.")] = None,
 ) -> None:
     """Replicate the papers: train a Transformer from scratch, score, ablate, prune and relate; resumes if stopped."""
-    from headroles.experiments.recipe import Recipe
+    from headroles.experiments.replication import Recipe
 
     recipe = Recipe(
         width=width,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,11 @@ from headroles.tables.study import Study, study_at
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from headroles.scores import Measure
     from headroles.scores.lrp import Rules
 
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.float64]
 
 
 def compare(
@@ -120,15 +121,15 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
     return result.sort_values("all", ascending=False)
 
 
-def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[Any]:
+def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[str | Measure]:
     """Return the compared scores; importance of a model without a loss is for the target of its relevance."""
     from headroles.scores import Attribution, Importance, Relevance, objectives, outputs
 
     lossless = not outputs.has_vocabulary(model) and not outputs.has_classes(model)
     importance = Importance(objective=objectives.Similarity() if lossless else None)
-    chosen: list[Any] = ["confidence", importance, Attribution(method="FeatureAblation")]
+    chosen: list[str | Measure] = ["confidence", importance, Attribution(method="FeatureAblation")]
     for name in rules:
-        steps: Any = "sum" if name.startswith("voita") else "all"
+        steps: Literal["sum", "all"] = "sum" if name.startswith("voita") else "all"
         chosen += [Relevance(rules=name, steps=steps), Relevance(rules=name, steps=steps, by="logit")]
     return chosen
 

@@ -1,4 +1,4 @@
-"""Prepare sentence pairs for a replication: cleaned, split, parsed and with a tokenizer, in one folder."""
+"""Corpora of experiments: read from a folder; or sentence pairs cleaned, split, parsed and with a tokenizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import pandas as pd
 
@@ -46,6 +46,18 @@ class Prepared:
     def tokenizer(self) -> Path:
         """The folder of the tokenizer."""
         return self.folder / TOKENIZER
+
+
+class Material(NamedTuple):
+    """Train, dev and test corpora, and more; None if the file is missing."""
+
+    train: Corpus
+    dev: Corpus
+    test: Corpus
+    other: Corpus | None = None  # another domain
+    trees: Corpus | None = None
+    other_trees: Corpus | None = None
+    sentences: Corpus | None = None  # a few, for drawing attention; by default some with trees
 
 
 def prepare(
@@ -128,6 +140,44 @@ def prepared(folder: str | Path) -> Prepared:
     files = {name: place / _file(name) for name in PAIRS}
     parts = {name: read(file, form="parallel", name=name) for name, file in files.items() if file.is_file()}
     return Prepared(place, parsed=read(place / TREES, place / TRANSLATIONS, name="parsed"), **parts)
+
+
+def material(folder: str | Path, *, limit: int | None = None) -> Material:
+    """Read the corpora of a folder.
+
+    Args:
+        folder: Folder with `train`, `dev` and `test`; if present also `other` (another domain), `trees` and
+            `other_trees` (CoNLL-U), and `sentences` (a few, for drawing attention). For a classifier these are files
+            such as train.tsv, for a translation model pairs such as train.source.txt and train.target.txt; .gz too.
+        limit: Number of first sentences to read of each file; by default all.
+
+    Returns:
+        The corpora.
+
+    Raises:
+        FileNotFoundError: If train, dev or test is missing.
+        ValueError: If several files of one part are not a pair.
+    """  # noqa: DOC502
+    place = Path(folder)
+    parts = {name: part for name in Material._fields if (part := _part(place, name, limit)) is not None}
+    if lacking := [name for name in ("train", "dev", "test") if name not in parts]:
+        raise FileNotFoundError(
+            f"no {lacking[0]} in {place}; a folder of data has train, dev and test: .tsv with labels, "
+            f"or .source.txt and .target.txt; and if you have them other, trees and other_trees (.conllu), sentences"
+        )
+    return Material(**parts)
+
+
+def _part(folder: Path, name: str, limit: int | None) -> Corpus | None:
+    files = sorted(folder.glob(f"{name}.*"))
+    if len(files) == 1:
+        return read(files[0], limit=limit)
+    sides = [file.name.split(".")[1] for file in files]
+    if files and sides != ["source", "target"]:
+        raise ValueError(
+            f"expected {name}.source.* and {name}.target.* in {folder}; got {', '.join(f.name for f in files)}"
+        )
+    return read(*files, limit=limit) if files else None
 
 
 def _clean(sentences: Iterable[Sentence], longest: int, faults: Counter[Fault]) -> Iterable[Sentence]:
@@ -213,7 +263,7 @@ def _written(
     write(Corpus("parsed", tuple(treed)), place / TREES)
     _write_lines(place / TRANSLATIONS, [*map(_translation, treed)])
     pieced((side for pair in texts["train"] for side in pair), pieces).save_pretrained(place / TOKENIZER)
-    counts: dict[str, Any] = {f"left out: {fault}": faults[fault] for fault in get_args(Fault)}
+    counts: dict[str, int] = {f"left out: {fault}": faults[fault] for fault in get_args(Fault)}
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
     names = ",".join(f"{corpus.name} {corpus.hash}" for corpus in sources)

@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -13,23 +14,24 @@ from pathlib import Path
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.effects import ablate
 from headroles.ablation.evaluation import evaluate
+from headroles.data.corpus import Corpus
 from headroles.experiments import score_study
-from headroles.experiments.preparation import Prepared
-from headroles.experiments.recipe import GATES, Recipe, batch_tokens
+from headroles.experiments.preparation import Material, Prepared
 from headroles.experiments.relate_study import relate_study
+from headroles.experiments.workflow import Workflow, batch_tokens, pace
 from headroles.models import loading
-from headroles.pruning.l0 import L0
-from headroles.pruning.sparsity import sparsity_sweep
-from headroles.scores import Relevance, score
+from headroles.scores import Measure, Relevance
 from headroles.scores.runner import DEFAULT
 from headroles.tables import frame
-from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
 from headroles.tables.study import ONE_MODEL, Study
+from headroles.training.hf_trainer import TrainOptions
+from headroles.training.marian import marian
 from headroles.training.trainer import HISTORY, train
 
+WARMUP = 0.1  # share of the steps of a training before the peak learning rate
+TUNED = 0.1  # peak rate of pruning as a share of that of training, because it starts from trained weights
 MAKES = {  # the stages in order, and the last table of each
     "train": "history",
     "score": "roles",
@@ -41,12 +43,91 @@ MAKES = {  # the stages in order, and the last table of each
     "draw": "stages",
 }
 STAGES = tuple(MAKES)
-_TRAINED = ("train",)
-NEEDS: dict[str, tuple[str, ...]] = dict.fromkeys(STAGES[1:6], _TRAINED) | {
-    "relate": ("score", "ablate", "prune-encoder", "prune-all")
-}
+NEEDS: dict[str, tuple[str, ...]] = {name: ("train",) for name in STAGES[1:6]}
+NEEDS["relate"] = ("score", "ablate", "prune-encoder", "prune-all")
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sizes of the model, its training, and the numbers of heads it is pruned to; Transformer-base by default.
+
+    Args:
+        width: Width of the model.
+        layers: Layers of the encoder, and of the decoder.
+        heads: Heads of each attention.
+        inner: Width of the feed-forward layers; by default 4 x `width`.
+        dropout: Dropout.
+        smoothing: Label smoothing of training.
+        epochs: Epochs of training.
+        batch: Pairs of a step.
+        rate: Peak learning rate; by default 7e-4 at width 512, and larger by the square root for narrower models.
+        tune_epochs: Epochs of training for each size of pruning.
+        tune_pairs: Number of first pairs of that training; by default all.
+        encoder_keep: Shares of the encoder's heads that pruning keeps.
+        keep: Shares of all heads that pruning keeps.
+        n_resamples: Number of bootstrap resamples.
+        seed: Seed of the weights and of training.
+    """
+
+    width: int = 512
+    layers: int = 6
+    heads: int = 8
+    inner: int | None = None
+    dropout: float = 0.1
+    smoothing: float = 0.1
+    epochs: int = 20
+    batch: int = 512
+    rate: float | None = None
+    tune_epochs: int = 1
+    tune_pairs: int | None = None
+    encoder_keep: tuple[float, ...] = (0.75, 0.5, 0.33, 0.2, 0.125, 0.06)
+    keep: tuple[float, ...] = (0.75, 0.5, 0.375, 0.25)
+    n_resamples: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "epochs", "batch", "tune_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(
+                f"{self.heads} heads do not share a width of {self.width} equally; give a multiple of {self.heads}"
+            )
+        if wrong := [share for share in (*self.encoder_keep, *self.keep) if not 0 < share < 1]:
+            raise ValueError(f"keep is a share of the heads, between 0 and 1; got {wrong[0]:g}")
+
+    def model(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+        """Build the untrained model."""
+        sizes = {"width": self.width, "layers": self.layers, "heads": self.heads}
+        inner = self.inner or 4 * self.width
+        return marian(tokenizer, **sizes, inner=inner, seed=self.seed, dropout=self.dropout, activation_function="relu")
+
+    def training(self) -> TrainOptions:
+        """Return options of `train` for the whole model, with a checkpoint every twentieth of the steps."""
+        rate = self.rate or 7e-4 * (512 / self.width) ** 0.5
+        return {
+            **self._both(rate),
+            "epochs": self.epochs,
+            "label_smoothing_factor": self.smoothing,
+            "save_steps": 0.05,
+            "save_total_limit": 2,
+        }
+
+    def tuning(self) -> TrainOptions:
+        """Return options of `train` for each size of pruning; gates are learnt from the loss without smoothing."""
+        rate = TUNED * self.training()["rate"]
+        return {**self._both(rate), "epochs": self.tune_epochs, "save_steps": 0.25, "save_total_limit": 1}
+
+    def tuned_on(self, data: Prepared) -> Corpus:
+        """Select the pairs on which each size of pruning is trained."""
+        return data.train if self.tune_pairs is None else data.train[: self.tune_pairs]
+
+    def _both(self, rate: float) -> TrainOptions:
+        adam: TrainOptions = {"adam_beta2": 0.98, "adam_epsilon": 1e-9}
+        schedule: TrainOptions = {"lr_scheduler_type": "cosine", "warmup_steps": WARMUP, "save_strategy": "steps"}
+        return {"batch": self.batch, "rate": rate, "seed": self.seed, **adam, **schedule, **pace()}
 
 
 def replicate(
@@ -94,14 +175,11 @@ class _Replication:
 
     def __init__(self, study: Study, data: Prepared, recipe: Recipe) -> None:
         self.study, self.data, self.recipe = study, data, recipe
+        self.tokenizer = loading.tokenizer_of(data.tokenizer)
+        self.place = study.work / "model"  # of the trained model
         parts = (data.train, data.dev, data.test, data.parsed, data.other)
         hashes = ",".join(part.hash for part in parts if part is not None)
         self.key = frame.sign(data=hashes, tokenizer=loading.tokens(self.tokenizer), recipe=recipe)
-
-    @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the prepared folder."""
-        return loading.tokenizer_of(self.data.tokenizer)
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -112,11 +190,6 @@ class _Replication:
                 f"train it again"
             )
         return loading.place(loading.load(self.place)[0])
-
-    @property
-    def place(self) -> Path:
-        """The folder of the trained model."""
-        return self.study.work / "model"
 
     def check(self) -> None:
         """Raise ValueError for a study of another model or recipe, OSError if it cannot be written."""
@@ -151,58 +224,64 @@ class _Replication:
         start = time.monotonic()
         getattr(self, name.replace("-", "_"))()
         done = {stage: sec for stage, sec in done.items() if name not in NEEDS.get(stage, ()) and stage != "draw"}
-        self._note(done | {name: time.monotonic() - start})
-        report(f"{label}: done in {(time.monotonic() - start) / 60:.1f} minutes")
-
-    def _note(self, done: dict[str, float]) -> None:
-        """Save the finished stages and their seconds."""
+        done[name] = time.monotonic() - start
         rows = pd.Series({stage: done[stage] for stage in STAGES if stage in done}, name="seconds", dtype=float)
         table = rows.rename_axis("stage").to_frame()
         table.attrs = {"recipe": self.key, "signatures": {"seconds": f"{self.key}|headroles:{version('headroles')}"}}
         save_table(table, self.study.path("stages"))
+        report(f"{label}: done in {done[name] / 60:.1f} minutes")
 
     def train(self) -> None:
         """Train the model from scratch."""
-        model = loading.place(self.recipe.model(self.tokenizer))
-        parts = model, self.tokenizer, self.data.train, self.place
+        parts = loading.place(self.recipe.model(self.tokenizer)), self.tokenizer, self.data.train, self.place
         history = train(*parts, held_out=self.data.dev, **self.recipe.training())
         save_table(history, self.study.path("history"))
         _drop_checkpoints(self.place)
 
-    def score(self) -> None:
-        """Compute scores, relevance and roles on the sentences with trees; rarity by the training data."""
-        score(
+    @cached_property
+    def workflow(self) -> Workflow:
+        """The workflow of the trained model."""
+        data, recipe = self.data, self.recipe
+        material = Material(recipe.tuned_on(data), data.dev, data.test, data.other, data.parsed)
+        return Workflow(
+            self.study.folder,
             self.model,
             self.tokenizer,
-            self.data.parsed,
-            [*DEFAULT, "importance", Relevance("cp")],
-            reference=self.data.train,
+            material,
+            metric="bleu",
+            tune=recipe.tuning(),
+            n_resamples=recipe.n_resamples,
             max_tokens=batch_tokens(),
-            n_resamples=self.recipe.n_resamples,
-            study=self.study,
+            seed=recipe.seed,
         )
+
+    def score(self) -> None:
+        """Compute scores, relevance and roles on the sentences with trees; rarity by the training data."""
+        scores: list[str | Measure] = [*DEFAULT, "importance", Relevance("cp")]
+        self.workflow.score(self.study, self.data.parsed, scores, reference=self.data.train)
         score_study.assign_roles(self.study)
 
     def ablate(self) -> None:
         """Ablate every head alone and measure the loss on dev."""
-        parts, n_resamples = (self.model, self.tokenizer, self.data.dev), self.recipe.n_resamples
-        ablate(*parts, metric="loss", max_tokens=batch_tokens(), n_resamples=n_resamples, study=self.study)
+        self.workflow.ablate(self.study, self.data.dev, metric="loss")
 
     def evaluate(self) -> None:
         """Measure loss, BLEU and chrF on test, and on the other domain."""
         for name, part in (("other", self.data.other), ("test", self.data.test)):
             if part is not None:
-                parts, n_resamples = (self.model, self.tokenizer, part), self.recipe.n_resamples
-                table = evaluate(*parts, ["loss", "bleu", "chrf"], max_tokens=batch_tokens(), n_resamples=n_resamples)
+                options = {"max_tokens": batch_tokens(), "n_resamples": self.recipe.n_resamples}
+                table = evaluate(self.model, self.tokenizer, part, ["loss", "bleu", "chrf"], **options)
                 save_table(table, self.study.path(f"evaluation-{name}"))
 
     def prune_encoder(self) -> None:
         """Prune the encoder by gates, the decoder frozen (Voita et al. 2019, Figs. 7 and 8)."""
-        self._prune(L0(rate=GATES, freeze="decoder"), self.recipe.encoder_keep, ["enc-self"])
+        self.workflow.prune(self.study, "enc-self", self.recipe.encoder_keep, reference=self.data.train)
+        _drop_checkpoints(self.study.work / ".trials")
 
     def prune_all(self) -> None:
         """Prune all kinds of heads by gates (Voita et al. 2019, Figs. 9 and 10)."""
-        self._prune(L0(rate=GATES), self.recipe.keep, None)
+        self.workflow.prune(self.study, None, self.recipe.keep, reference=self.data.train)
+        _drop_checkpoints(self.study.work / ".trials")
 
     def relate(self) -> None:
         """Relate roles to effects of ablation and to survival."""
@@ -212,26 +291,6 @@ class _Replication:
     def draw(self) -> None:
         """Draw every figure that the tables allow."""
         score_study.draw(self.study)
-
-    def _prune(self, strategy: L0, keep: Sequence[float], kinds: list[Kind] | None) -> None:
-        sparsity_sweep(
-            self.model,
-            self.tokenizer,
-            self.recipe.tuned_on(self.data),
-            self.data.test,
-            strategy,
-            keep=keep,
-            kinds=kinds,
-            metric="bleu",
-            scored=self.data.parsed,
-            reference=self.data.train,
-            tune=self.recipe.tuning(),
-            n_resamples=self.recipe.n_resamples,
-            max_tokens=batch_tokens(),
-            seed=self.recipe.seed,
-            study=self.study,
-        )
-        _drop_checkpoints(self.study.work / ".trials")
 
 
 def _drop_checkpoints(folder: Path) -> None:

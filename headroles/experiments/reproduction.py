@@ -12,7 +12,7 @@ from headroles.experiments.papers.running import Paper, reproduce
 from headroles.experiments.papers.tables import Bench
 
 if TYPE_CHECKING:
-    from headroles.experiments.papers.workflow import Workshop
+    from headroles.experiments.workflow import Workflow
 
 TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
     "translation": ("voita2019", "michel2019"),
@@ -52,15 +52,14 @@ def from_studies(
         The verdicts.
     """
     bench = Bench(folders)
-    if beneath := [folder / "untrained" for folder in folders if (folder / "untrained").is_dir()]:
-        bench.untrained = Bench(beneath)
-        bench.untrained.shared = bench
+    if untrained := [folder / "untrained" for folder in folders if (folder / "untrained").is_dir()]:
+        bench.untrained = Bench(untrained, shared=bench)
     return Reproduction(
         "", study, paper, reproduce(bench, study, paper, artefact, command=command, overwrite=overwrite)
     )
 
 
-def workshop_of(
+def workflow_of(
     study: Path,
     model: str,
     data: Path,
@@ -74,16 +73,16 @@ def workshop_of(
     scratch_epochs: int = 10,
     scratch_rate: float = 2e-3,
     overwrite: bool = False,
-) -> Workshop:
-    """Load a model, as a classifier if the data have labels, into the workshop that computes its tables.
+) -> Workflow:
+    """Load a model, as a classifier if the data have labels, into the workflow that computes its tables.
 
     Args:
         study: Study folder.
         model: Hub id or folder.
-        data: Folder of corpora, as of `papers.materials.material`.
+        data: Folder of corpora, as of `preparation.material`.
         limit: Number of first examples to read of each file.
         device: PyTorch device.
-        metric: Metric; by default as of `Workshop`.
+        metric: Metric; by default as of `Workflow`.
         gate_rate: Learning rate of gates.
         rate: Learning rate of weights in pruning.
         batch: Examples of a step.
@@ -92,22 +91,22 @@ def workshop_of(
         overwrite: Whether to remove tables of another model or corpus.
 
     Returns:
-        The workshop.
+        The workflow.
     """
-    from headroles.experiments.papers.materials import material
-    from headroles.experiments.papers.workflow import Workshop
+    from headroles.experiments.preparation import material
+    from headroles.experiments.workflow import Workflow
     from headroles.models.loading import load, place
     from headroles.training.trainer import load_classifier
 
     corpora = material(data, limit=limit)
     labelled = corpora.train[0].label is not None
     loaded, tokenizer = load_classifier(model, corpora.train) if labelled else load(model)
-    return Workshop(
+    return Workflow(
         study,
         place(loaded, device),
         tokenizer,
         corpora,
-        metric=metric,
+        metric=metric or "",
         gate_rate=gate_rate,
         tune={"rate": rate, "batch": batch},
         scratch={"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs},
@@ -116,7 +115,7 @@ def workshop_of(
 
 
 def from_model(
-    workshop: Workshop,
+    workflow: Workflow,
     paper: Paper | None = None,
     artefact: str | None = None,
     *,
@@ -128,7 +127,7 @@ def from_model(
     """Reproduce artefacts of a model, of which missing tables are computed, beside an untrained model.
 
     Args:
-        workshop: Workshop of the model.
+        workflow: Workflow of the model.
         paper: Paper; by default all.
         artefact: Name of one artefact of `paper`; by default all.
         title: Title of the verdicts.
@@ -139,11 +138,9 @@ def from_model(
     Returns:
         The verdicts.
     """
-    from headroles.experiments.papers.materials import control
-
-    study = workshop.folder
-    bench = Bench([study], workshop.make)
-    bench.untrained = Bench([study / "untrained"], control(workshop, trains=trains).make)
+    study = workflow.folder
+    bench = Bench([study], workflow)
+    bench.untrained = Bench([study / "untrained"], workflow.untrained(trains=trains), shared=bench)
     rows = reproduce(bench, study, paper, artefact, command=command, overwrite=overwrite)
     return Reproduction(title, study, paper, rows)
 
@@ -165,13 +162,13 @@ def on_toys(
     Raises:
         RuntimeError: If an artefact could be made on neither toy.
     """
-    from headroles.experiments.papers.tiny import workshops
+    from headroles.experiments.papers.tiny import workflows
 
     made: list[pd.DataFrame] = []
-    for name, workshop in workshops(study).items():
+    for name, workflow in workflows(study).items():
         for toy_paper in (known for known in TOYS[name] if paper in (None, known)):
             title = f"a toy {name.replace('translation', 'translator')}, {toy_paper}:"
-            verdicts = from_model(workshop, toy_paper, artefact, title=title, trains=True, command=command)
+            verdicts = from_model(workflow, toy_paper, artefact, title=title, trains=True, command=command)
             made.append(verdicts.rows)
             yield verdicts
     flags = pd.concat(made).groupby(["paper", "artefact"])["made"].any()

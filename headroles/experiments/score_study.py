@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -12,9 +11,6 @@ from headroles.plots.gallery import DRAWN, figures, save
 from headroles.tables.files import check_ours, mark_of
 from headroles.tables.io import save_table
 from headroles.tables.study import Study
-
-if TYPE_CHECKING:
-    pass
 
 
 def balances(study: Study) -> dict[str, dict[str, float]]:

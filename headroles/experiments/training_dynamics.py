@@ -87,14 +87,7 @@ def checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
 
 
 def _measured(
-    study: Study,
-    place: Path,
-    step: int,
-    corpus: Corpus,
-    held_out: Corpus,
-    metric: str,
-    steps: int,
-    n_resamples: int,
+    study: Study, place: Path, step: int, corpus: Corpus, held_out: Corpus, metric: str, steps: int, n_resamples: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
@@ -110,7 +103,7 @@ def _measured(
     )
 
     def scores() -> pd.DataFrame:
-        rest: Any = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
+        rest = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
         importance = score(model, tokenizer, corpus, ["importance"], n_resamples=n_resamples)
         return frame.join(importance, rest[[name for name in rest if not str(name).startswith("importance")]])
 

@@ -48,17 +48,25 @@ def partly(change, count, seed=0):
     return kept
 
 
-def test_an_estimate_is_the_regression_at_the_means_of_all_examples():
+def test_an_estimate_is_the_jackknifed_regression_at_the_means_of_all_examples():
     change, steps, predicted = population(200)
     part = partly(change, 60)
-    rows = np.isfinite(part)
+    rows = np.flatnonzero(np.isfinite(part))
     design = np.stack([np.ones(200), predicted, steps], axis=1)
-    coefficients = np.linalg.lstsq(design[rows], change[rows])[0]
+
+    def regression(rows):
+        return np.linalg.lstsq(design[rows], change[rows])[0]
+
+    at_means = [design.mean(0) @ regression(np.delete(rows, left_out)) for left_out in range(60)]
+    whole = design.mean(0) @ regression(rows)
+    bias = 59 * (np.mean(at_means) - whole) * (1 - 60 / 200)  # less of it where less of the corpus is left
     found = estimate(part, steps, predicted)
-    close(found.effect, design.mean(0) @ coefficients / steps.mean(), dtype=torch.float64)
-    close(found.slope, coefficients[1], dtype=torch.float64)
+    close(found.effect, (whole - bias) / steps.mean(), dtype=torch.float64, operations=10**4)
+    close(found.slope, regression(rows)[1], dtype=torch.float64, operations=10**4)
     assert found.freedom == 57
     assert found.explained == pytest.approx(np.corrcoef(change[rows], predicted[rows])[0, 1] ** 2)
+    error = np.std(at_means) * np.sqrt(59 / 60) * 59 / np.sqrt(59) * np.sqrt(1 - 60 / 200) / steps.mean()
+    assert found.corpus_error == pytest.approx(error, rel=0.02)  # the jackknife's
 
 
 def test_the_whole_corpus_leaves_nothing_to_estimate():

@@ -24,7 +24,6 @@ from helpers.letters import corpus, tokens_of
 
 import headroles as hr
 from headroles.experiments.papers.artefact import beside, of_wmt, printed
-from headroles.experiments.papers.controls import Control, controls, settled
 from headroles.experiments.papers.intervals import (
     Interval,
     every,
@@ -34,9 +33,10 @@ from headroles.experiments.papers.intervals import (
     share,
     some,
 )
-from headroles.experiments.papers.materials import material
-from headroles.experiments.papers.running import PAPERS, artefacts, reproduce
-from headroles.experiments.papers.tables import Bench, Missing, gains, metric_of, of_kind
+from headroles.experiments.papers.needs import Missing
+from headroles.experiments.papers.running import PAPERS, Control, artefacts, controls, reproduce, settled
+from headroles.experiments.papers.tables import Bench, gains, metric_of, of_kind
+from headroles.experiments.preparation import material
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table, save_table
 
@@ -688,7 +688,7 @@ def test_a_claim_about_which_heads_holds_of_no_shuffled_heads(telling, name):
     paper, _, artefact = name.partition(" ")
     make = artefacts(paper)[artefact]
     assert make(telling).verdict.holds is True
-    told = controls(name, make, telling)
+    told = controls(make(telling), make, telling)
     assert (told["shuffled"].of, told["shuffled"].passes) == (20, False)
     assert settled(make(telling).verdict, told) == make(telling).verdict
 
@@ -696,13 +696,13 @@ def test_a_claim_about_which_heads_holds_of_no_shuffled_heads(telling, name):
 def test_a_rule_that_an_untrained_model_passes_is_none(telling):
     make = artefacts("michel2019")["fig2"]
     telling.untrained = telling
-    told = controls("michel2019 fig2", make, telling)
+    told = controls(make(telling), make, telling)
     assert told["untrained"].passes
     verdict = settled(make(telling).verdict, told)
     assert verdict.holds is None
     assert verdict.why.endswith("; but the rule holds of its negative control too (untrained: yes in 1 of 1)")
     telling.untrained = Bench([telling.folders[0] / "ablation"])  # one corpus, no curve
-    found = controls("michel2019 fig2", make, telling)["untrained"]
+    found = controls(make(telling), make, telling)["untrained"]
     assert (found.of, found.why.partition(",")[0]) == (0, "Fig. 2 compares two corpora")
 
 

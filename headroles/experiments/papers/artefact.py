@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from headroles.experiments.papers.intervals import Holds
@@ -31,26 +32,29 @@ class Verdict(NamedTuple):
         return {True: "yes", False: "no", None: "cannot be said"}[self.holds] if self.comparable else "not comparable"
 
 
-class Claim(Protocol):
-    """A function that judges a table by the `rule` of a paper's claim, the `text`."""
+Shuffle = Callable[[pd.DataFrame, np.random.Generator], pd.DataFrame]  # -> the table with labels shuffled
 
-    text: str
-    rule: str
 
-    def __call__(self, table: Any) -> Verdict:
+@dataclass(frozen=True)
+class Claim:
+    """A paper's claim: a function that judges a table by the claim's rule, and the negative controls of the rule."""
+
+    judge: Callable[[pd.DataFrame], Verdict]
+    text: str  # the paper's statement, in short
+    rule: str  # when the claim holds
+    shuffles: Mapping[str, Shuffle]  # need -> how its labels are shuffled; none: the rule only counts heads
+    exempt: str  # why the rule does not apply to an untrained model; "": it does
+
+    def __call__(self, table: pd.DataFrame) -> Verdict:
         """Judge a table."""
-        ...
+        return self.judge(table)
 
 
-def claim(text: str, rule: str) -> Callable[[Callable[[Any], Verdict]], Claim]:
-    """Attach a paper's claim, and the rule when it holds, to the function that judges it."""
-
-    def attach(judge: Callable[[Any], Verdict]) -> Claim:
-        named: Any = judge
-        named.text, named.rule = text, " ".join(rule.split())
-        return named  # type: ignore[no-any-return]
-
-    return attach
+def claim(
+    text: str, rule: str, *, shuffles: Mapping[str, Shuffle] | None = None, exempt: str = ""
+) -> Callable[[Callable[[pd.DataFrame], Verdict]], Claim]:
+    """Make a claim of the function that judges it; arguments as of `Claim`."""
+    return lambda judge: Claim(judge, text, " ".join(rule.split()), shuffles or {}, exempt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +62,14 @@ class Reproduced:
     """Our version of one figure or table; its table has columns `paper...` where the paper's numbers are known."""
 
     table: pd.DataFrame
-    draw: Draw | None  # None where the paper has a table
-    claim: str  # the paper's statement, in short
-    rule: str  # when the claim holds
+    claim: Claim
     verdict: Verdict
+    draw: Draw | None  # None where the paper has a table
 
 
-def judged(judge: Claim, table: pd.DataFrame, draw: Draw | None = None) -> Reproduced:
+def judged(claim: Claim, table: pd.DataFrame, draw: Draw | None = None) -> Reproduced:
     """Attach the verdict of a claim to a reproduced table or figure."""
-    return Reproduced(table, draw, judge.text, judge.rule, judge(table))
+    return Reproduced(table, claim, claim(table), draw)
 
 
 def printed(name: str) -> pd.DataFrame:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,14 +12,48 @@ import pandas as pd
 from headroles import plots
 from headroles.experiments.papers.artefact import Reproduced, Verdict, claim, judged, printed
 from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, on_balance, provided, some
-from headroles.experiments.papers.stakes import LITTLE, trained
-from headroles.experiments.papers.tables import Bench, gains, metric_label, metric_of
+from headroles.experiments.papers.needs import NEEDS, Need, functions
+from headroles.experiments.papers.tables import LITTLE, Bench, gains, metric_label, metric_of, trained
+from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
+
+if TYPE_CHECKING:
+    from headroles.experiments.workflow import Workflow
+    from headroles.pruning.selection import Strategy
 
 ALL = "all heads"  # the row without pruning
 GAIN = bounded("gain")
 UNEVEN = 0.1  # spread of the heads' mean movements over their mean from which they are not "uniform" (our choice)
 SURE = 0.01
 LEAST = 3  # epochs of all data of the task: taken as the paper's shortest fine-tuning (our choice)
+PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "middle alternating")
+
+
+def _contest(run: Workflow) -> list[Path]:
+    from headroles.pruning.l0 import L0
+    from headroles.pruning.rankings import ByRoles
+
+    strategies: list[str | Strategy] = ["importance", "effect", L0(rate=run.gate_rate), "random", "-importance"]
+    if run.material.trees is not None:
+        strategies.insert(3, ByRoles(load_table(functions(run)[0])))
+    return [run.compare("contest", strategies, run.contested)]
+
+
+NEEDS["contest"] = Need(
+    "a comparison of pruning strategies",
+    "headroles compare-pruning MODEL CORPUS",
+    "(.*-)?contest",
+    _contest,
+    columns=("strategy", "tuned"),
+    values=("strategy", "importance", "random"),
+    trains=True,
+)
+
+
+def _permute_strategies(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
+    """Permute the names of the strategies."""
+    names = [name for name in table["strategy"].unique() if name != ALL]
+    return table.assign(strategy=table["strategy"].replace(dict(zip(names, random.permutation(names), strict=True))))
 
 
 def claim1(bench: Bench) -> Reproduced:
@@ -46,9 +81,9 @@ def claim1(bench: Bench) -> Reproduced:
     model after the same training, with its interval, at some number of heads, and more without training; fails if
     it costs more at each. Not comparable where the training is shorter than three epochs of all data of the task,
     or its length is unknown.""",
+    shuffles={"contest": _permute_strategies},
 )
-def claim1_claim(table: Any) -> Verdict:
-    """Judge the claim of claim 1."""
+def claim1_claim(table: pd.DataFrame) -> Verdict:
     here = table[(table["of"] == "here") & (table["share"] <= 0.5 + 1e-9)]
     tuned, untuned = (
         [(row["heads"], Interval.of(row, "cost")) for _, row in here[flags].iterrows()]
@@ -70,7 +105,7 @@ def claim2(bench: Bench) -> Reproduced:
     names = dict(zip(GAIN, bounded("untuned"), strict=True))
     before = rows[~rows["tuned"]].rename(columns=names)[["strategy", "heads", *names.values()]]
     rows = rows[rows["tuned"]].drop(columns="tuned").merge(before, on=["strategy", "heads"], how="left")
-    return judged(claim2_claim, _with_training(bench, rows.assign(whole=_whole(table).loc[True, "value"])))
+    return judged(claim2_claim, _with_training(bench, rows.assign(whole=_whole(table)["value"][True])))
 
 
 @claim(
@@ -78,20 +113,31 @@ def claim2(bench: Bench) -> Reproduced:
     """Holds if every difference from random pruning is below 3 % of the score in either direction, its interval
     widened for all comparisons (Bonferroni), and without training some is not; fails if such an interval of any is
     above 0. Not comparable as claim 1.""",
+    shuffles={"contest": _permute_strategies},
 )
-def claim2_claim(table: Any) -> Verdict:
-    """Judge the claim of claim 2."""
+def claim2_claim(table: pd.DataFrame) -> Verdict:
     rows = [row for _, row in table.iterrows()]
     wide = [Interval.of(row, "gain").widened(len(table)) for row in rows]
     bounds = [LITTLE * row["whole"] for row in rows]
     small = every(gain.within(bound) for gain, bound in zip(wide, bounds, strict=True))
     before = [Interval(math.nan, row["untuned.low"], row["untuned.high"]) for row in rows]
     needed = any(gain.within(bound) is False for gain, bound in zip(before, bounds, strict=True))
-    most = table.loc[table["gain"].idxmax()]
+    most = table.iloc[table["gain"].argmax()]
     gain = Interval.of(most, "gain").widened(len(table))
     text = f"the largest gain is that of {most['strategy']} with {most['heads']:.0f} heads left, {gain:.3f}"
     holds = False if any(gain.low > 0 for gain in wide) else True if small and needed else None
     return _after_training(holds, f"{text} ({len(table)} comparisons)", table)
+
+
+NEEDS["places"] = Need(
+    "a comparison of pruning by place",
+    'headroles compare-pruning MODEL CORPUS --strategies "bottom,middle,top,ends,middle alternating,random"',
+    ".*",
+    lambda run: [run.compare("places", PLACES, (0.5,))],
+    columns=("strategy", "tuned", r"value\.low"),
+    values=("strategy", "middle", "ends"),
+    trains=True,
+)
 
 
 def claim3(bench: Bench) -> Reproduced:
@@ -116,9 +162,9 @@ def claim3(bench: Bench) -> Reproduced:
     """Holds if after training pruning the middle leaves less than pruning the ends, and pruning consecutive layers
     less than alternating ones: each with its interval at some number of heads, and the contrary at none. Not
     comparable as claim 1.""",
+    shuffles={"places": _permute_strategies},
 )
-def claim3_claim(table: Any) -> Verdict:
-    """Judge the claim of claim 3."""
+def claim3_claim(table: pd.DataFrame) -> Verdict:
     if table.empty:
         return Verdict(None, "no two of the places that the claim compares are in the comparison")
     gaps = [Interval(*row) for row in table[["gain", "low", "high"]].to_numpy()]
@@ -129,6 +175,43 @@ def claim3_claim(table: Any) -> Verdict:
         for name in ("middle", "consecutive")
     )
     return _after_training(holds, text, table)
+
+
+def _compensation(run: Workflow) -> list[Path]:
+    """Retrain the model without half of its heads several times, and measure the changes of the others' weights."""
+    from copy import deepcopy
+
+    from headroles.pruning.removal import remove_heads
+    from headroles.pruning.weight_changes import alike, weight_change
+
+    study, ranking, tables = run.study("compensation"), run.random_ranking(), []
+    for seed in range(max(run.seeds, 3)):
+        tuned = remove_heads(deepcopy(run.model), ranking[: len(ranking) // 2])
+        run.train(tuned, "compensation", str(seed), options={**run.tune, "seed": seed})
+        tables.append(weight_change(run.model, tuned))
+        study.remove(study.claim(f"compensation-{seed}", frame.provenance(tables[-1], "moved[all]")))
+        save_table(tables[-1], study.path(f"compensation-{seed}"))
+    save_table(alike(tables), study.path("uniformity"))
+    return [study.path("compensation-0")]
+
+
+NEEDS["compensation"] = Need(
+    "changes of each head's weights in fine-tuning",
+    "headroles weight-change MODEL TUNED ...",
+    r"compensation-\d+",
+    _compensation,
+    trains=True,
+)
+
+
+NEEDS["uniformity"] = Need(
+    "a test whether all heads' weights changed alike",
+    "headroles weight-change MODEL TUNED TUNED TUNED",
+    "uniformity",
+    lambda run: [path.with_name("uniformity.parquet") for path in _compensation(run)],
+    columns=("w", "p"),
+    trains=True,
+)
 
 
 def claim4(bench: Bench) -> Reproduced:
@@ -148,8 +231,7 @@ def claim4(bench: Bench) -> Reproduced:
     than in the same training without pruning; fails if it is the same heads and the spread is larger. Not
     comparable as claim 1.""",
 )
-def claim4_claim(table: Any) -> Verdict:
-    """Judge the claim of claim 4."""
+def claim4_claim(table: pd.DataFrame) -> Verdict:
     row = table.set_index("of").loc["moved[all] of heads"]
     text = f"spread {row['cv']:.2f} of the mean, the largest {row['largest over mean']:.2f} times it; w {row['w']:.2f}"
     alike = row["p"] >= SURE and row["cv"] <= UNEVEN
@@ -158,7 +240,7 @@ def claim4_claim(table: Any) -> Verdict:
     return _after_training(holds, f"{text}, p {row['p']:.2g}", table)
 
 
-def _after_training(holds: Holds, text: str, table: Any) -> Verdict:
+def _after_training(holds: Holds, text: str, table: pd.DataFrame) -> Verdict:
     """Return a verdict on fine-tuned models, not comparable unless they were fine-tuned long enough."""
     epochs, steps = table[["epochs", "steps"]].iloc[0]
     if math.isnan(epochs):
@@ -173,6 +255,6 @@ def _with_training(bench: Bench, rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{name: trained(bench, "retrained", name) for name in ("steps", "epochs")})
 
 
-def _whole(table: Any) -> Any:
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
     """Select the rows without pruning, by whether the model was trained."""
     return table[table["strategy"] == ALL].set_index("tuned")

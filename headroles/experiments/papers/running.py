@@ -1,20 +1,22 @@
-"""Reproduce the artefacts of the papers from a bench, judge their claims and write them to a study (no torch)."""
+"""Reproduce artefacts from a bench: judge claims, apply negative controls, write all to a study (no torch)."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import ModuleType
+from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import pandas as pd
 
-from headroles.experiments.papers.artefact import Reproduced
-from headroles.experiments.papers.controls import controls, settled
-from headroles.experiments.papers.tables import Bench, Missing
+from headroles.experiments.papers.artefact import Reproduced, Shuffle, Verdict
+from headroles.experiments.papers.needs import Missing
+from headroles.experiments.papers.tables import Bench
 from headroles.plots import gallery
 from headroles.tables.files import replacing
 from headroles.tables.io import load_table, save_table
@@ -22,9 +24,12 @@ from headroles.tables.io import load_table, save_table
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)
 DOTS = 110  # an inch, of a picture: most stay below 100 kB
+TRIES = 20  # shuffles, with the seeds 0 to 19
+ALLOWED = 0.05  # share of tries that may say yes by chance
+Make = Callable[[Bench], Reproduced]
 
 
-def artefacts(paper: Paper) -> dict[str, Callable[[Bench], Reproduced]]:
+def artefacts(paper: Paper) -> dict[str, Make]:
     """Return the functions that reproduce the figures, tables and claims of a paper.
 
     Args:
@@ -38,13 +43,12 @@ def artefacts(paper: Paper) -> dict[str, Callable[[Bench], Reproduced]]:
     """
     if paper not in PAPERS:
         raise ValueError(f"unknown paper {paper!r}; known: {', '.join(PAPERS)}")
-    module: Any = import_module(f"headroles.experiments.papers.{paper}")
+    module: ModuleType = import_module(f"headroles.experiments.papers.{paper}")
     return {
         name: function
         for section in getattr(module, "SECTIONS", (module,))
         for name, function in vars(section).items()
-        if inspect.isfunction(function) and function.__module__ == section.__name__
-        if not name.startswith("_") and not name.endswith("_claim")
+        if f"{name}_claim" in vars(section)
     }
 
 
@@ -101,7 +105,7 @@ def _check_same(bench: Bench, place: Path) -> None:
             )
 
 
-def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, str, Callable[[Bench], Reproduced]]]:
+def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, str, Make]]:
     """Yield the papers, names and functions of artefacts; raise ValueError for an unknown one."""
     for name in PAPERS if paper is None else (paper,):
         known = artefacts(name)
@@ -110,12 +114,12 @@ def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, s
         yield from ((name, label, make) for label, make in known.items() if artefact in (None, label))
 
 
-def _made(bench: Bench, make: Callable[[Bench], Reproduced], place: Path, command: str) -> dict[str, Any]:
+def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, object]:
     """Make, judge and write one artefact; return its row."""
     bench.used = []
     try:
         artefact = make(bench)
-        checks = controls(f"{place.parent.name} {place.name}", make, bench)
+        checks = controls(artefact, make, bench)
     except (Missing, ValueError) as error:  # plots raise ValueError for tables that they cannot draw
         for suffix in (".parquet", ".png", ".json"):
             place.with_suffix(suffix).unlink(missing_ok=True)  # of an earlier run
@@ -131,9 +135,9 @@ def _made(bench: Bench, make: Callable[[Bench], Reproduced], place: Path, comman
         "paper": place.parent.name,
         "artefact": place.name,
         "what": inspect.getdoc(make),
-        "claim": artefact.claim,
+        "claim": artefact.claim.text,
         **row,
-        "rule": artefact.rule,
+        "rule": artefact.claim.rule,
         "numbers": source,
         "controls": {name: control._asdict() | {"passes": control.passes} for name, control in checks.items()},
         "tables": [_relative(path, bench.folders) for path in bench.used],
@@ -166,3 +170,94 @@ def _relative(path: Path, folders: Sequence[Path]) -> str:
     """Return the path of a table with the name of its study."""
     folder = next((folder for folder in folders if path.is_relative_to(folder)), path.parent)
     return f"{folder.resolve().name}/{path.relative_to(folder).as_posix()}"
+
+
+class Control(NamedTuple):
+    """How often a rule holds where the claim cannot be true: `yes` of `of` tries (0: not applied), and why."""
+
+    yes: int
+    of: int
+    why: str
+
+    @property
+    def passes(self) -> bool:
+        """Whether the rule holds more often than by chance."""
+        return self.yes > ALLOWED * self.of
+
+    def __str__(self) -> str:
+        return f"yes in {self.yes} of {self.of}" if self.of else "not asked"
+
+
+def controls(artefact: Reproduced, make: Make, bench: Bench) -> dict[str, Control]:
+    """Apply the rule of an artefact to the tables of an untrained model, and to tables with shuffled labels.
+
+    Args:
+        artefact: The artefact of the model.
+        make: Function that reproduces it.
+        bench: Tables of the model.
+
+    Returns:
+        The controls `untrained` and `shuffled`.
+    """
+    used = [*bench.used]
+    controls = {"untrained": _untrained(artefact, make, bench.untrained), "shuffled": _shuffled(artefact, make, bench)}
+    bench.used = used
+    return controls
+
+
+def settled(verdict: Verdict, results: dict[str, Control]) -> Verdict:
+    """Turn a yes into "cannot be said" if the rule holds of a control too."""
+    passed = "; ".join(f"{name}: {control}" for name, control in results.items() if control.passes)
+    if not verdict.holds or not passed:
+        return verdict
+    return verdict._replace(holds=None, why=f"{verdict.why}; but the rule holds of its negative control too ({passed})")
+
+
+def _untrained(artefact: Reproduced, make: Make, bench: Bench | None) -> Control:
+    if artefact.claim.exempt:
+        return Control(0, 0, artefact.claim.exempt)
+    if bench is None:
+        return Control(0, 0, "no tables of an untrained model")
+    try:
+        verdict = make(bench).verdict
+    except (Missing, ValueError) as error:
+        return Control(0, 0, str(error))
+    return Control(int(verdict.holds is True), 1, f"{verdict.answer}: {verdict.why}")
+
+
+def _shuffled(artefact: Reproduced, make: Make, bench: Bench) -> Control:
+    if not artefact.claim.shuffles:
+        return Control(0, 0, "the rule only counts heads, so that shuffling changes nothing")
+    shuffled = _Shuffled(bench, artefact.claim.shuffles)
+    answers = []
+    for seed in range(TRIES):
+        shuffled.seed = seed
+        answers.append(make(shuffled).verdict.answer)
+    counts = ", ".join(f"{answer} {answers.count(answer)}" for answer in dict.fromkeys(sorted(answers)))
+    return Control(answers.count("yes"), TRIES, counts)
+
+
+class _Shuffled(Bench):
+    """A bench with the tables of another, each loaded once, some of them shuffled by a seed."""
+
+    def __init__(self, bench: Bench, shuffles: Mapping[str, Shuffle]) -> None:
+        super().__init__(bench.folders)
+        self.bench, self.shuffles, self.seed = bench, shuffles, 0
+        self.loaded: dict[str, list[pd.DataFrame]] = {}
+
+    def tables(self, name: str) -> list[pd.DataFrame]:
+        """Load all tables for a need, shuffled."""
+        return [self._shuffle(name, number) for number in range(len(self._unshuffled(name)))]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Load the foremost table for a need, shuffled."""
+        return self._shuffle(name, 0)
+
+    def _shuffle(self, name: str, number: int) -> pd.DataFrame:
+        table, shuffle = self._unshuffled(name)[number].copy(), self.shuffles.get(name)
+        return shuffle(table, np.random.default_rng([self.seed, number])) if shuffle else table
+
+    def _unshuffled(self, name: str) -> list[pd.DataFrame]:
+        if name not in self.loaded:
+            self.loaded[name] = self.bench.tables(name)
+        return self.loaded[name]

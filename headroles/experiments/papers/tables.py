@@ -1,163 +1,37 @@
-"""The bench: loads the tables that artefacts need, from study folders or freshly computed (no torch)."""
+"""Tables of artefacts: the bench that finds or computes them, and what is read from them (no torch)."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow.parquet as pq
+from scipy import stats
 
+from headroles.experiments.papers.intervals import Holds, Interval, bounded
+from headroles.experiments.papers.needs import METRIC, METRICS, NEEDS, Missing, Need
+from headroles.plots.effects import correlations
 from headroles.plots.scales import SMALLER_IS_BETTER
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import load_table
 from headroles.tables.signatures import metric_of as metric_in
 
-METRICS = ("bleu", "chrf", "accuracy", "matthews", "f1", "agreement", "perplexity", "loss")  # the papers' own first
-_METRIC = rf"(?P<metric>{'|'.join(METRICS)})"
-_KIND = "(enc-self|dec-self|cross)"
+if TYPE_CHECKING:
+    from headroles.experiments.workflow import Workflow
 
-
-class Missing(LookupError):
-    """An artefact cannot be made; the message names the missing table and the command that makes it."""
-
-
-@dataclass(frozen=True)
-class Need:
-    """A table that artefacts need: its description, the command that makes it, its file name and content."""
-
-    what: str
-    command: str
-    names: str  # pattern of file names without .parquet; a group "metric" puts the papers' metrics first
-    columns: tuple[str, ...] = ()  # patterns, each of which must match a column
-    values: tuple[str, ...] = ()  # a column, and the values that it must have
-
-
-NEEDS = {
-    "relevance": Need(
-        "scores with confidence and relevance",
-        "headroles score MODEL CORPUS --scores confidence,relevance",
-        r"(.*-)?heads",
-        ("confidence", r"relevance\[[^ ]*\]\.size"),
-    ),
-    "untrained": Need(
-        "scores of untrained models of the same shape",
-        "headroles reproduce voita2019 fig1a --model MODEL --data FOLDER",
-        "untrained",
-        ("most", "correlation"),
-    ),
-    "trainings": Need(
-        "lengths of training of the compared models",
-        "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
-        "trainings",
-        ("what", "steps", "epochs"),
-    ),
-    "functions": Need(
-        "scores with position, syntax and rarity",
-        "headroles score MODEL CORPUS, on a corpus with trees",
-        r"(.*-)?heads",
-        (r"position\[-1\]", r"syntax\[.*\]\.baseline", "rarity"),
-    ),
-    "offsets": Need(
-        "distances between words and their heads",
-        "headroles score MODEL CORPUS, on a corpus with trees",
-        "offsets",
-    ),
-    "attention": Need(
-        "attention of the rarest head on sentences",
-        "headroles reproduce voita2019 fig5 --model MODEL --data FOLDER",
-        "attention-rare",
-    ),
-    "single": Need(
-        "effects of ablating each head", "headroles ablate MODEL CORPUS", rf"ablation-{_METRIC}-single-zero(-other)?"
-    ),
-    "best": Need(
-        "effects of keeping one head per layer",
-        "headroles ablate MODEL CORPUS --unit all_but_one",
-        rf"best-{_METRIC}-zero",
-    ),
-    "halves": Need(
-        "effects of keeping one head per layer, chosen on other examples",
-        "headroles ablate MODEL CORPUS --unit all_but_one",
-        rf"best-{_METRIC}-zero-halves",
-    ),
-    "curves": Need(
-        "curves of heads ablated cumulatively by importance",
-        "headroles ablation-curve MODEL CORPUS --by importance",
-        rf"curves-{_METRIC}",
-        values=("order", "importance"),
-    ),
-    "kinds": Need(
-        "curves of heads of each kind ablated cumulatively by importance",
-        "headroles ablation-curve MODEL CORPUS --by importance --kind each",
-        rf"curves-{_METRIC}-each",
-    ),
-    "sizes-encoder": Need(
-        "an encoder pruned to several sizes",
-        "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder",
-        "sizes-.*-enc-self",
-    ),
-    "functions-encoder": Need(
-        "functions of the surviving heads of a pruned encoder",
-        "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder --scored TREES",
-        "functions-.*-enc-self",
-    ),
-    "gates": Need(
-        "the history of the encoder's gates",
-        "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder",
-        r"gates-.*-enc-self-\d+",
-    ),
-    "sizes": Need(
-        "a translation model pruned to several sizes",
-        "headroles prune MODEL CORPUS TARGET",
-        rf"sizes-(?!.*{_KIND}).*",
-        ("cross",),
-    ),
-    "survival": Need(
-        "survival of each head at each size", "headroles prune MODEL CORPUS TARGET", rf"survival-(?!.*{_KIND}).*"
-    ),
-    "scratch": Need(
-        "models of the pruned sizes trained from scratch",
-        "headroles reproduce voita2019 table2 --model MODEL --data FOLDER",
-        "scratch",
-        ("finetuned", "scratch"),
-    ),
-    "efficiency": Need("speeds with heads removed", "headroles efficiency MODEL", "efficiency"),
-    "dynamics": Need(
-        "curves at each epoch of a training", "headroles dynamics TRAINING CORPUS", "dynamics-curves", ("kept",)
-    ),
-    "contest": Need(
-        "a comparison of pruning strategies",
-        "headroles compare-pruning MODEL CORPUS",
-        "(.*-)?contest",
-        ("strategy", "tuned"),
-        values=("strategy", "importance", "random"),
-    ),
-    "places": Need(
-        "a comparison of pruning by place",
-        'headroles compare-pruning MODEL CORPUS --strategies "bottom,middle,top,ends,middle alternating,random"',
-        ".*",
-        ("strategy", "tuned", r"value\.low"),
-        values=("strategy", "middle", "ends"),
-    ),
-    "compensation": Need(
-        "changes of each head's weights in fine-tuning", "headroles weight-change MODEL TUNED ...", r"compensation-\d+"
-    ),
-    "uniformity": Need(
-        "a test whether all heads' weights changed alike",
-        "headroles weight-change MODEL TUNED TUNED TUNED",
-        "uniformity",
-        ("w", "p"),
-    ),
-}
-
-
-COMPARED = ("untrained", "trainings")  # needs that a model and its untrained control share
+Numbers = npt.NDArray[np.float64]
 SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
+VALUES = ["value", "low", "high"]
+LITTLE = 0.03  # of the score of the whole model, or nats of a loss: a small change (our choice)
+TWICE = 2  # trainings whose steps differ by a larger factor are not comparable (our choice)
+CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
 
 
 class Bench:
@@ -169,30 +43,41 @@ class Bench:
 
     Args:
         folders: Study folders.
-        make: Function from the name of a need to its files, the foremost first. It computes what is missing in the
-            first folder and raises `Missing` if it cannot. By default tables are only searched for.
+        run: Workflow of the model, which computes what is missing in the first folder; by default tables are only
+            searched for.
+        untrained: Tables of an untrained model of the same shape, for negative controls.
+        shared: Bench of the model itself, from which an untrained control takes the shared needs.
     """
 
-    def __init__(self, folders: Sequence[str | Path], make: Callable[[str], list[Path]] | None = None) -> None:
-        self.folders, self.make = [Path(folder) for folder in folders], make
+    def __init__(
+        self,
+        folders: Sequence[str | Path],
+        run: Workflow | None = None,
+        *,
+        untrained: Bench | None = None,
+        shared: Bench | None = None,
+    ) -> None:
+        self.folders, self.run = [Path(folder) for folder in folders], run
+        self.untrained, self.shared = untrained, shared
         self.used: list[Path] = []  # the files that were loaded
-        self.untrained: Bench | None = None  # tables of an untrained model of the same shape, for negative controls
-        self.shared: Bench | None = None  # where an untrained control finds the needs of `COMPARED`
 
     def tables(self, name: str) -> list[pd.DataFrame]:
         """Load all tables for a need, the foremost first; raise Missing without any."""
         return self._loaded(self._found(name))
 
-    def table(self, name: str) -> Any:
+    def table(self, name: str) -> pd.DataFrame:
         """Load the foremost table for a need; raise Missing without any."""
         return self._loaded(self._found(name)[:1])[0]
 
     def _found(self, name: str) -> list[Path]:
-        if self.shared and name in COMPARED:
+        need = NEEDS[name]
+        if self.shared and need.shared:
             return self.shared._found(name)
-        paths = self._files(NEEDS[name]) if self.make is None else self.make(name)
+        if self.run and need.trains and not self.run.trains:
+            raise Missing("pruning and training are not repeated for an untrained model")
+        paths = need.make(self.run) if self.run else self._files(need)
         if not paths:
-            need, places = NEEDS[name], ", ".join(map(str, self.folders))
+            places = ", ".join(map(str, self.folders))
             raise Missing(f"no table of {need.what} in {places}; make one with {need.command}")
         return paths
 
@@ -204,7 +89,7 @@ class Bench:
         return tables
 
     def _files(self, need: Need) -> list[Path]:
-        ranked: list[tuple[Any, Path]] = []
+        ranked: list[tuple[tuple[int, int, int, bool, tuple[str, ...]], Path]] = []
         for number, folder in enumerate(self.folders):
             if not folder.is_dir():
                 raise FileNotFoundError(f"no folder {folder}; give the folder of a study")
@@ -239,7 +124,7 @@ def of_kind(table: pd.DataFrame, kind: Kind = "enc-self") -> pd.DataFrame:
 
 def metric_of(table: pd.DataFrame) -> str:
     """Return the metric of a table, from its file name or its provenance."""
-    named = re.search(_METRIC, Path(str(table.attrs.get("file", ""))).stem)
+    named = re.search(METRIC, Path(str(table.attrs.get("file", ""))).stem)
     signed = filter(None, map(metric_in, table.attrs.get("signatures", {}).values()))
     return named["metric"] if named else next(signed, "metric")
 
@@ -250,7 +135,7 @@ def metric_label(table: pd.DataFrame) -> str:
     return {"bleu": "BLEU", "chrf": "chrF"}.get(metric, metric)
 
 
-def gains(differences: Any, metric: str) -> Any:
+def gains(differences: Numbers, metric: str) -> Numbers:
     """Turn differences of a metric (rows of value, low, high) so that larger is better."""
     return -differences[:, [0, 2, 1]] if metric in SMALLER_IS_BETTER else differences
 
@@ -265,3 +150,69 @@ def field(table: pd.DataFrame, name: str, column: str | None = None) -> str:
 def best_of_layers(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """Select the head of each layer with the largest value of a column, as rows of `layer` and `head`."""
     return table.loc[table.groupby(level="layer")[column].idxmax()].reset_index().drop(columns="kind")
+
+
+def scale(metric: str, value: float) -> float:
+    """Return the unit of changes of a metric: the score of the whole model, or one nat of a loss."""
+    return 1.0 if metric == "loss" else abs(value)
+
+
+def costs(rows: pd.DataFrame, whole: pd.Series[float], metric: str) -> dict[str, Numbers]:
+    """Return `cost` with its interval, the lost share of the whole model's score; paired where `rows` has changes."""
+    if "change" in rows:
+        changes = rows[bounded("change")].to_numpy()
+    else:
+        changes = np.array([Interval(*row).minus(Interval(*whole[VALUES])) for row in rows[VALUES].to_numpy()])
+    value, low, high = (-gains(changes, metric) / (scale(metric, whole["value"]) or math.nan)).T
+    return {"cost": value, "cost.low": high, "cost.high": low}
+
+
+def stake(bench: Bench, kind: Kind | None = None) -> dict[str, float]:
+    """Return `all` with its interval, the cost of removing all heads or all of a kind; NaN without a curve."""
+    name = "importance" if kind is None else f"{kind} by importance"
+    unknown = dict.fromkeys(bounded("all"), math.nan)
+    try:
+        table = bench.table("curves" if kind is None else "kinds")
+    except Missing:
+        return unknown
+    rows = table[table["order"] == name]
+    if rows.empty:
+        return unknown
+    last = rows.nlargest(1, "closed")
+    cost = costs(last, rows.iloc[rows["closed"].argmin()], metric_of(table))
+    return {name.replace("cost", "all"): float(values[0]) for name, values in cost.items()}
+
+
+def at_stake(table: pd.DataFrame) -> Holds:
+    """Return whether removing all heads costs more than a little, by the columns `all` of a table."""
+    return Interval.of(table.iloc[0], "all").above(LITTLE)
+
+
+def trained(bench: Bench, model: str, column: str) -> float:
+    """Return how long a model was trained, in `steps` or in `epochs` of all data of its task; NaN if unknown."""
+    try:
+        table = bench.table("trainings").set_index("what")
+    except Missing:
+        return math.nan
+    return float(table[column][model]) if model in table.index else math.nan
+
+
+def within_layers(pair: pd.DataFrame) -> pd.Series[float]:
+    """Correlate two columns of all heads after subtracting the mean of each layer."""
+    inside = pair - pair.groupby(level="layer").transform("mean")
+    return correlations(inside.iloc[:, 0], inside.iloc[:, 1]).iloc[0]
+
+
+def better(metric: str) -> int:
+    """Return 1 if larger values of a metric are better, else -1."""
+    return -1 if metric in SMALLER_IS_BETTER else 1
+
+
+def reached(bound: float) -> str:
+    """Describe the bound of untrained models in words."""
+    return "the value of untrained models is unknown" if math.isnan(bound) else f"untrained models reach {bound:.2f}"
+
+
+def rises(table: pd.DataFrame, column: str, along: str) -> bool:
+    """Return whether a column rises along another beyond chance (Kendall's tau, one-sided)."""
+    return bool(stats.kendalltau(table[along], table[column], alternative="greater").pvalue < CLEAR)

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus
-from headroles.experiments.papers.materials import Material
-from headroles.experiments.papers.workflow import Workshop
+from headroles.experiments.preparation import Material
+from headroles.experiments.workflow import Timing, Workflow
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.toy_translator import translator
 from headroles.training.trainer import train
 
 COUNTED = 1500  # sentences of token counts: the rarest token must be outside the 500 most frequent
-FEW: dict[str, Any] = {
-    "keep": (0.5, 0.2),
-    "seeds": 1,
-    "n_resamples": 100,
-    "contested": (0.5,),
-    "timed": {"batches": (1, 4), "length": 8, "repeats": 2},
-}
+_few = partial(
+    Workflow,
+    keep=(0.5, 0.2),
+    seeds=1,
+    n_resamples=100,
+    contested=(0.5,),
+    timed=Timing(batches=(1, 4), length=8, repeats=2),
+)
 
 
-def workshops(folder: str | Path, *, seed: int = 0) -> dict[str, Workshop]:
-    """Return the workshops of the two toys, `translation` and `classifier`, each with its own folder."""
+def workflows(folder: str | Path, *, seed: int = 0) -> dict[str, Workflow]:
+    """Return the workflows of the two toys, `translation` and `classifier`, each with its own folder."""
     place = Path(folder)
     return {
         "translation": _translation(place / "translation", seed),
@@ -36,17 +37,17 @@ def workshops(folder: str | Path, *, seed: int = 0) -> dict[str, Workshop]:
     }
 
 
-def _translation(folder: Path, seed: int) -> Workshop:
+def _translation(folder: Path, seed: int) -> Workflow:
     """Train a toy translator of three layers: a lower, a middle and an upper one."""
     model, tokenizer = translator(folder / ".trainings" / "model", size="bare", seed=seed)
-    scratch = {"epochs": 2, "rate": 3e-3, "batch": 32}
-    tune: TrainOptions = {"epochs": 1, "rate": 1e-3, "batch": 32}
+    scratch = TrainOptions(epochs=2, rate=3e-3, batch=32)
+    tune = TrainOptions(epochs=1, rate=1e-3, batch=32)
     parts = folder, model, tokenizer, _material(seed, translated=True)
     counted = synthetic.synthetic_corpus(COUNTED)
-    return Workshop(*parts, metric="loss", tune=tune, scratch=scratch, counted=counted, **FEW)
+    return _few(*parts, metric="loss", tune=tune, scratch=scratch, counted=counted)
 
 
-def _classifier(folder: Path, seed: int) -> Workshop:
+def _classifier(folder: Path, seed: int) -> Workflow:
     """Train a BERT of three layers to classify whether a sentence has a direct object."""
     _, tokenizer = translator(folder.parent / "translation" / ".trainings" / "model", size="bare", seed=seed)
     data = _material(seed, translated=False)
@@ -58,11 +59,10 @@ def _classifier(folder: Path, seed: int) -> Workshop:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.BertForSequenceClassification(config)
-    options: Any = {"rate": 3e-3, "batch": 16, "warmup_steps": 10, "save_strategy": "no"}
-    train(model, tokenizer, data.train, folder / ".trainings" / "model", epochs=10, **options)
-    tune: TrainOptions = {"rate": 1e-3, "batch": 32}
-    counted = synthetic.synthetic_corpus(COUNTED)
-    return Workshop(folder, model, tokenizer, data, tune=tune, counted=counted, **FEW)
+    options = TrainOptions(epochs=10, rate=3e-3, batch=16, warmup_steps=10, save_strategy="no")
+    train(model, tokenizer, data.train, folder / ".trainings" / "model", **options)
+    tune, counted = TrainOptions(rate=1e-3, batch=32), synthetic.synthetic_corpus(COUNTED)
+    return _few(folder, model, tokenizer, data, tune=tune, counted=counted)
 
 
 def _material(seed: int, *, translated: bool) -> Material:

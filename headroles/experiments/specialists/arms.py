@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.recipe import pace
 from headroles.experiments.specialists import beginnings
 from headroles.experiments.specialists.masked_lm import Checkpoints, train_masked
 from headroles.experiments.specialists.probes import Probes
+from headroles.experiments.workflow import pace
 from headroles.models import loading
+from headroles.training.hf_trainer import TrainerOptions
 from headroles.training.trainer import train
 
 ArmName = Literal["A", "B", "C", "C-shuffled", "E"]
@@ -148,6 +149,8 @@ def specialise(
         beginnings.shuffle_queries_and_keys(model, seed=seed)
     _set_dropout(model, options.dropout)
     probes = Probes(place / f"{arm}-{seed}", tokenizer, probed, "translation", before)
+    arguments = _arguments(options.steps, options.warmup, options.every)
+    arguments["label_smoothing_factor"] = options.smoothing
     train(
         model,
         tokenizer,
@@ -159,8 +162,7 @@ def specialise(
         rates={"encoder.": options.encoder_rate} if chosen.positions == "pretrained" else None,
         seed=seed,
         callbacks=[probes, Checkpoints(options.minutes)],
-        label_smoothing_factor=options.smoothing,
-        **_arguments(options.steps, options.warmup, options.every),
+        **arguments,
     )
     return probes.table()
 
@@ -193,11 +195,12 @@ def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[Pre
     return loading.place(untrained), tokenizer
 
 
-def _arguments(steps: int, warmup: int, every: int) -> dict[str, Any]:
+def _arguments(steps: int, warmup: int, every: int) -> TrainerOptions:
     """Return options of the Trainer for all phases."""
-    adam = {"adam_beta2": 0.98, "weight_decay": 0.01, "lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
-    logs = {"logging_strategy": "steps", "logging_steps": every}
-    return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **logs, **pace()}
+    adam: TrainerOptions = {"adam_beta2": 0.98, "weight_decay": 0.01}
+    rates: TrainerOptions = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
+    logs: TrainerOptions = {"logging_strategy": "steps", "logging_steps": every}
+    return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **rates, **logs, **pace()}
 
 
 def _set_dropout(model: PreTrainedModel, rate: float) -> None:

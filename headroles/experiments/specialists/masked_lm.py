@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl
 
 from headroles.data.corpus import Corpus
 from headroles.models import loading
@@ -83,7 +83,7 @@ class Checkpoints(TrainerCallback):
     def __init__(self, minutes: float) -> None:
         self.seconds, self.last = 60 * minutes, time.monotonic()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: object, state: object, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
         """Ask the Trainer for a checkpoint."""
         if time.monotonic() - self.last >= self.seconds:
             control.should_save, self.last = True, time.monotonic()

@@ -44,12 +44,12 @@ class Probes(transformers.TrainerCallback):
         self.place, self.tokenizer, self.phase, self.before = place, tokenizer, phase, [*before]
         self.corpora = [_with_targets(corpus) for corpus in corpora]
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: object, state: Any, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Probe the initial weights."""
         if state.global_step == 0 and self.corpora:
             state.log_history.append({"step": 0, "probe": self._probe(kwargs["model"], 0)})
 
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_log(self, args: object, state: Any, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Probe the heads and save the table."""
         if "loss" not in state.log_history[-1] or not self.corpora:
             return
@@ -70,12 +70,12 @@ class Probes(transformers.TrainerCallback):
         """Load the table; it is empty without corpora."""
         return load_table(self.path) if self.path.is_file() else pd.DataFrame(columns=COLUMNS)
 
-    def _probe(self, model: PreTrainedModel, step: int) -> list[dict[str, Any]]:
+    def _probe(self, model: PreTrainedModel, step: int) -> list[dict[str, object]]:
         tables = [best_heads(model, self.tokenizer, corpus) for corpus in self.corpora]
         return [{"phase": self.phase, "step": step} | row for rows in tables for row in rows]
 
 
-def best_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, Any]]:
+def best_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[dict[str, object]]:
     """Return the encoder's best heads by offset, by confidence, and by margin over the baseline of each relation."""
     table = score(model, tokenizer, corpus, ["position", "syntax", "confidence"], n_resamples=0).loc[["enc-self"]]
     table.attrs = {}  # pandas would copy them at every step

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from headroles.analysis.pooling import graded_roles
 from headroles.experiments.preparation import Prepared
-from headroles.experiments.recipe import GATES
+from headroles.experiments.workflow import GATES
 from headroles.models import loading
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
 from headroles.pruning.rankings import ByRoles, Reverse
+from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
 from headroles.tables.study import Study
+from headroles.training.hf_trainer import TrainOptions
 
 ENCODER: list[Kind] = ["enc-self"]
 KEEP = (18, 12, 9, 6, 4, 3)  # of the 24 heads of three layers
@@ -76,17 +78,18 @@ def prune_arm(
         recipe,
         lambda: score(loaded, tokenizer, data.parsed, SCORES, reference=data.train, n_resamples=n_resamples),
     )
-    tune = {"epochs": 1, "batch": batch, "rate": rate, "warmup_steps": warmup}
-    common: dict[str, Any] = {"kinds": ENCODER, "metric": "bleu", "tune": tune, "n_resamples": n_resamples}
+    tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup)
+    sweep = partial(sparsity_sweep, kinds=ENCODER, metric="bleu", tune=tune, n_resamples=n_resamples)
+    compare = partial(compare_pruning, kinds=ENCODER, metric="bleu", tune=tune, n_resamples=n_resamples)
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
         place = Study(folder.folder / f"gates-{seed}")
         gates = L0(rate=GATES, freeze="decoder")
-        sparsity_sweep(loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, study=place, **common)
+        sweep(loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, study=place)
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
-    controls: list[Any] = [
+    controls: list[str | Strategy] = [
         L0(rate=GATES, freeze="decoder"),
         "importance",
         "-importance",
@@ -96,7 +99,7 @@ def prune_arm(
     for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
         place = Study(folder.folder / name)
         parts = loaded, tokenizer, learnt, data.test
-        compare_pruning(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds, **common)
+        compare(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds)
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}

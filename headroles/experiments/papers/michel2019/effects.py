@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from headroles import plots
 from headroles.experiments.papers.artefact import Claim, Reproduced, Verdict, beside, claim, judged, printed, sourced
 from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, provided, share
-from headroles.experiments.papers.stakes import LITTLE, at_stake, better, scale, stake
-from headroles.experiments.papers.tables import Bench, Missing, field, metric_label, metric_of, of_kind
-from headroles.plots.axes import new_axes
-from headroles.plots.effects import correlations, effect_of
+from headroles.experiments.papers.needs import METRIC, NEEDS, Missing, Need
+from headroles.experiments.papers.tables import (
+    LITTLE,
+    Bench,
+    at_stake,
+    better,
+    field,
+    metric_label,
+    metric_of,
+    of_kind,
+    scale,
+    stake,
+)
+from headroles.plots.effects import effect_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from headroles.experiments.workflow import Workflow
 
 SURE = 0.01  # the paper's p
 
 
 def fig1(bench: Bench) -> Reproduced:
     """Show the score with one head ablated: a histogram over heads, the whole model's score as a line."""
-    effects = _encoder(bench.table("single"))
+    effects = encoder_rows(bench.table("single"))
     name, intact = effect_of(effects), _intact(effects)
     changes = effects[bounded(name)].set_axis(bounded("change"), axis=1)
     relative = (changes / scale(metric_of(effects), intact)).set_axis(bounded("relative"), axis=1)
@@ -34,10 +50,9 @@ def fig1(bench: Bench) -> Reproduced:
     such change lies inside that bound, and that of their share above a half; and ablating all heads costs more than
     that. Fails if more than half change it by more, in the same way.""",
 )
-def fig1_claim(table: Any) -> Verdict:
-    """Judge the claim of Fig. 1."""
+def fig1_claim(table: pd.DataFrame) -> Verdict:
     little = [Interval.of(row, "relative").within(LITTLE) for _, row in table.iterrows()]
-    worst = table.loc[table["relative"].abs().idxmax()]
+    worst = table.iloc[table["relative"].abs().argmax()]
     text = f"the largest change is {100 * worst['relative']:+.1f} % (layer {worst['layer']} head {worst['head']})"
     return _most(little.count(True), little.count(False), len(table), text, table)
 
@@ -45,7 +60,7 @@ def fig1_claim(table: Any) -> Verdict:
 def table1(bench: Bench) -> Reproduced:
     """Show the change of the score when each head is ablated: layers by heads, how many are significant."""
     table = bench.table("single")
-    effects, name, metric = _encoder(table), effect_of(table), metric_of(table)
+    effects, name, metric = encoder_rows(table), effect_of(table), metric_of(table)
     sure = effects[f"{name}.p"] < SURE
     wide = effects[name].unstack("head").droplevel("kind").rename(columns=lambda head: f"head {head}")
     relative = effects[bounded(name)] / scale(metric, _intact(effects))
@@ -55,7 +70,7 @@ def table1(bench: Bench) -> Reproduced:
     counts = wide.assign(**{flag: heads.groupby(level="layer").sum() for flag, heads in flags.items()})
     counts["of"] = effects.groupby(level="layer").size()
     theirs = printed("michel2019-table1")
-    if len(wide) == 6 and _is_translation(table):  # as the paper's model
+    if len(wide) == 6 and is_translation(table):  # as the paper's model
         counts["paper"] = theirs.groupby("layer").size().reindex(range(6), fill_value=0)
     return judged(table1_claim, sourced(counts.assign(**stake(bench)).reset_index(), table, theirs))
 
@@ -64,19 +79,32 @@ def table1(bench: Bench) -> Reproduced:
     "Most heads are redundant at test time: 8 of 96 change BLEU at p < 0.01, half of them for the better.",
     "The rule of Fig. 1: a head without p < 0.01 may still have an effect.",
 )
-def table1_claim(table: Any) -> Verdict:
-    """Judge the claim of Table 1."""
+def table1_claim(table: pd.DataFrame) -> Verdict:
     near, far, total, significant, ups = (
         int(table[name].sum()) for name in ("near", "far", "of", "significant", "better")
     )
     return _most(near, far, total, f"{significant} have p < 0.01 (uncorrected), {ups} of them for the better", table)
 
 
-def _most(near: int, far: int, total: int, text: str, table: Any) -> Verdict:
+def _most(near: int, far: int, total: int, text: str, table: pd.DataFrame) -> Verdict:
     """Judge whether most heads change the score by little."""
     holds = True if share(near, total).above(0.5) else False if share(far, total).above(0.5) else None
     text = f"{near} of {total} heads change it by less than 3 % with their intervals, {far} by more; {text}"
-    return Verdict(provided(holds, at_stake(table)), f"{text}; {_all_heads(table)}")
+    return Verdict(provided(holds, at_stake(table)), f"{text}; {cost_of_all(table)}")
+
+
+def _best(run: Workflow) -> list[Path]:
+    study = run.study("ablation")
+    run.ablate(study, run.material.test, "all_but_one")
+    return [study.path(f"best-{run.metric}-zero")]
+
+
+NEEDS["best"] = Need(
+    "effects of keeping one head per layer",
+    "headroles ablate MODEL CORPUS --unit all_but_one",
+    rf"best-{METRIC}-zero",
+    _best,
+)
 
 
 def table2(bench: Bench) -> Reproduced:
@@ -90,8 +118,7 @@ def table2(bench: Bench) -> Reproduced:
     loss, 0.03 nats) with the end of its interval, and ablating all heads costs more; fails if in half of them it
     costs more, with its interval.""",
 )
-def table2_claim(table: Any) -> Verdict:
-    """Judge the claim of Table 2."""
+def table2_claim(table: pd.DataFrame) -> Verdict:
     near = _near(table)
     yes, no, half = near.count(True), near.count(False), len(near) / 2
     return _enough(table, True if yes > half else False if no >= half else None)
@@ -108,9 +135,16 @@ def table3(bench: Bench) -> Reproduced:
     with the end of its interval, and ablating all heads costs more; fails if in one it costs more, with its
     interval.""",
 )
-def table3_claim(table: Any) -> Verdict:
-    """Judge the claim of Table 3."""
+def table3_claim(table: pd.DataFrame) -> Verdict:
     return _enough(table, every(_near(table)))
+
+
+NEEDS["halves"] = Need(
+    "effects of keeping one head per layer, chosen on other examples",
+    "headroles ablate MODEL CORPUS --unit all_but_one",
+    rf"best-{METRIC}-zero-halves",
+    lambda run: [path.with_name(f"{path.stem}-halves.parquet") for path in _best(run)],
+)
 
 
 def table5(bench: Bench) -> Reproduced:
@@ -124,8 +158,7 @@ def table5(bench: Bench) -> Reproduced:
     0.03 nats) with the end of its interval, and ablating all heads costs more; fails if in more than half it costs
     more, with its interval.""",
 )
-def table5_claim(table: Any) -> Verdict:
-    """Judge the claim of Table 5."""
+def table5_claim(table: pd.DataFrame) -> Verdict:
     near = _near(table)
     yes, no, half = near.count(True), near.count(False), len(near) / 2
     return _enough(table, True if yes >= half else False if no > half else None)
@@ -140,17 +173,16 @@ def table6(bench: Bench) -> Reproduced:
     "Also when the head is chosen on other examples, one is enough in every layer of a classifier.",
     "The rule of Table 3.",
 )
-def table6_claim(table: Any) -> Verdict:
-    """Judge the claim of Table 6."""
+def table6_claim(table: pd.DataFrame) -> Verdict:
     return _enough(table, every(_near(table)))
 
 
 def _kept(bench: Bench, need: str, name: str, judge: Claim) -> Reproduced:
     """Return the effects of keeping one head per layer, `cost` with larger values worse, and the paper's numbers."""
-    table: Any = bench.table(need)
-    ours = "a translation model" if _is_translation(table) else "a classifier or language model"
+    table = bench.table(need)
+    ours = "a translation model" if is_translation(table) else "a classifier or language model"
     theirs = "a translation model" if name in ("table2", "table5") else "a classifier"
-    if _is_translation(table) != (name in ("table2", "table5")):
+    if is_translation(table) != (name in ("table2", "table5")):
         raise Missing(f"the paper's {name} shows {theirs}; got {ours}")
     metric = metric_of(table)
     rows = table.rename(columns=lambda column: column.removeprefix("effect.")).reset_index()
@@ -161,98 +193,44 @@ def _kept(bench: Bench, need: str, name: str, judge: Claim) -> Reproduced:
     return judged(judge, beside(rows, f"michel2019-{name}", ["kind", "layer"]))
 
 
-def _near(table: Any) -> list[Holds]:
+def _near(table: pd.DataFrame) -> list[Holds]:
     """Return for each layer whether one head costs less than a little."""
     return [Interval.of(row, "cost").below(row["little"]) for _, row in table.iterrows()]
 
 
-def _enough(table: Any, holds: Holds) -> Verdict:
+def _enough(table: pd.DataFrame, holds: Holds) -> Verdict:
     """Return the verdict on layers with one head kept, with our numbers."""
-    near, worst = _near(table), table.loc[table["cost"].idxmax()]
+    near, worst = _near(table), table.iloc[table["cost"].argmax()]
     bad = int(((table["p"] < SURE) & (table["cost"] > 0)).sum())
     text = f"less than {worst['little']:.3f} is lost in {near.count(True)} of {len(near)} layers, more in "
     text += f"{near.count(False)}; worse at p < 0.01 (uncorrected) in {bad}; the most is lost in {worst['kind']} layer "
-    text += f"{worst['layer']}, {Interval.of(worst, 'cost'):.3f}; {_all_heads(table)}"
+    text += f"{worst['layer']}, {Interval.of(worst, 'cost'):.3f}; {cost_of_all(table)}"
     return Verdict(provided(holds, at_stake(table)), text)
 
 
-def fig2(bench: Bench) -> Reproduced:
-    """Show the effects of the same heads on two corpora against each other: a panel for each other corpus."""
-    first, *others = _of_other_texts(bench.tables("single"))
-    name = effect_of(first)
-    names = [field(table, "corpus", name).partition("+")[0] for table in (first, *others)]
-    parts = []
-    for other, corpus in zip(others, names[1:], strict=True):
-        part = correlations(first[name], other[name]).reset_index().assign(corpus=corpus)
-        part["pearson.rest"] = _without_largest(first[name], other[name])
-        parts.append(part if len(part) > 1 else part.replace({"heads of": {"all": "enc-self"}}))
-    theirs = printed("michel2019-fig2")
-    paper: Any = theirs.set_index("model").loc["translation" if _is_translation(first) else "encoder", "paper"]
-    rows = pd.concat(parts, ignore_index=True)
-    rows["paper"] = float(paper)
-    rows["paper"] = rows["paper"].where(rows["heads of"] == "enc-self")
-    rows = sourced(rows.assign(**stake(bench)), rows, theirs)
-    return judged(fig2_claim, rows, lambda: _agreements(first, others, names))
-
-
-@claim(
-    "Heads that matter on one corpus matter on another: Pearson's correlation 0.56 and 0.68.",
-    """Holds if the rank correlation over the encoder's heads, which does not depend on a few large effects, is
-    above 0 with its interval on every other corpus, and ablating all heads costs more than 3 % of the score.""",
-)
-def fig2_claim(table: Any) -> Verdict:
-    """Judge the claim of Fig. 2."""
-    rows = [row for _, row in table[table["heads of"] == "enc-self"].iterrows()]
-    holds = every(Interval.of(row, "spearman").above(0) for row in rows)
-    text = ", ".join(
-        f"{row['corpus']} rank correlation {Interval.of(row, 'spearman')}, Pearson's {Interval(row['pearson'])}, "
-        f"{Interval(row['pearson.rest'])} without the two largest effects"
-        for row in rows
-    )
-    return Verdict(provided(holds, at_stake(table)), f"{text}; {_all_heads(table)}")
-
-
-def _is_translation(table: Any) -> bool:
+def is_translation(table: pd.DataFrame) -> bool:
+    """Return whether the heads are those of a translation model."""
     return "cross" in table.index.unique("kind")
 
 
-def _encoder(table: Any) -> Any:
+def encoder_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Select the rows of the encoder, which the paper shows; of another model, those of its first kind."""
     kinds = table.index.unique("kind")
     return of_kind(table, "enc-self" if "enc-self" in kinds else kinds[0])
 
 
-def _intact(table: Any) -> float:
+def _intact(table: pd.DataFrame) -> float:
     """Return the score of the whole model, from the provenance of its effects."""
     return float(field(table, "intact", effect_of(table)))
 
 
-def _of_other_texts(tables: list[Any]) -> list[Any]:
-    """Select tables of different texts, of the first metric that has two; raise Missing without any."""
-    for name in dict.fromkeys(map(effect_of, tables)):
-        texts: dict[str, Any] = {}
-        for table in (table for table in tables if effect_of(table) == name):
-            texts.setdefault(field(table, "text", name), table)
-        if len(texts) > 1:
-            return [*texts.values()]
-    raise Missing("Fig. 2 compares two corpora, got effects on one; try headroles ablate MODEL OTHER")
-
-
-def _without_largest(first: Any, other: Any) -> list[float]:
-    """Return Pearson's correlation without the two largest effects: of all heads, and of each kind."""
-    both = pd.concat([first, other], axis=1, keys=["first", "other"]).dropna()
-    kinds = [part for _, part in both.groupby(level="kind", sort=False, observed=True)]
-    rest = [part.drop(part["first"].abs().nlargest(2).index) for part in (both, *(kinds if len(kinds) > 1 else []))]
-    return [float(part["first"].corr(part["other"])) for part in rest]
-
-
-def _all_heads(table: Any) -> str:
+def cost_of_all(table: pd.DataFrame) -> str:
     """Describe the cost of removing all heads in words."""
     cost = Interval.of(table.iloc[0], "all").scaled(100)
     return "the cost of all heads is unknown" if math.isnan(cost.value) else f"all of them cost {cost:.0f} %"
 
 
-def _histogram(effects: Any, intact: float) -> Any:
+def _histogram(effects: pd.DataFrame, intact: float) -> Axes:
     """Draw the histogram of effects, its axis in units of the metric."""
     from matplotlib.ticker import MaxNLocator
 
@@ -262,11 +240,3 @@ def _histogram(effects: Any, intact: float) -> Any:
     ax.set_xticks([at - intact for at in ticks], [f"{at:.5g}" for at in ticks])
     ax.set_xlabel(f"{metric_label(effects)} with one head ablated (dashed: none, {intact:.4g})")
     return ax
-
-
-def _agreements(first: Any, others: list[Any], names: list[str]) -> Any:
-    """Draw a panel for each other corpus: the effects of the same heads there against those of the first."""
-    axes = new_axes((10, 11), cell=0.42, panels=len(others))
-    for other, corpus, ax in zip(others, names[1:], axes, strict=True):
-        plots.agreement(_encoder(first), _encoder(other), names=(names[0], corpus), ax=ax)
-    return axes[0]

@@ -4,18 +4,67 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers import drawings
 from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged
 from headroles.experiments.papers.intervals import Interval, bounded, every, prediction_bound, provided
-from headroles.experiments.papers.stakes import reached, within_layers
-from headroles.experiments.papers.tables import Bench, Missing, best_of_layers, of_kind
+from headroles.experiments.papers.needs import NEEDS, Missing, Need
+from headroles.experiments.papers.tables import Bench, best_of_layers, of_kind, reached, within_layers
+from headroles.tables import frame
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from headroles.experiments.workflow import Workflow
 
 MUCH = 1.5  # of an equal share of relevance (our choice; the paper's largest is 1.6)
+COUNT = 10  # untrained models, with the seeds 1 to 10; seed 0 is the negative control
+
+
+def _untrained_models(run: Workflow) -> list[Path]:
+    """Keep the largest share of relevance, and the correlation of confidence with it, of several untrained models."""
+    from headroles.models import loading
+
+    study, corpus = run.study("relevance"), run.material.dev
+    weights = loading.revision(loading.untrained(run.model))
+    key = f"{weights} {loading.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
+    study.keep("untrained", key, lambda: _untrained_scores(run))
+    return [study.path("untrained")]
+
+
+NEEDS["untrained"] = Need(
+    "scores of untrained models of the same shape",
+    "headroles reproduce voita2019 fig1a --model MODEL --data FOLDER",
+    "untrained",
+    _untrained_models,
+    columns=("most", "correlation"),
+    shared=True,
+)
+
+
+def _untrained_scores(run: Workflow) -> pd.DataFrame:
+    """Score untrained models; `most` is in equal shares of the layer, `correlation` of ranks within layers."""
+    from headroles.models import loading
+    from headroles.scores import score
+
+    rows, signatures = [], []
+    for seed in range(1, COUNT + 1):
+        model = loading.untrained(run.model, seed=seed)
+        scores = score(model, run.tokenizer, run.material.dev, ["confidence", "relevance"], n_resamples=2)
+        name = next(name for name in map(str, scores) if name.startswith("relevance[") and name.endswith(".size"))
+        pair = of_kind(scores)[["confidence", name]]
+        equal = pair[name].groupby(level="layer").transform("size")
+        correlation = float(within_layers(pair)["spearman"])
+        rows.append({"seed": seed, "most": float((pair[name] * equal).max()), "correlation": correlation})
+        signatures.append(frame.provenance(scores, name))
+    table = pd.DataFrame(rows)
+    table.attrs["signatures"] = dict.fromkeys(table, signatures[0])
+    return table
 
 
 def fig1a(bench: Bench) -> Reproduced:
@@ -36,26 +85,37 @@ def fig1a(bench: Bench) -> Reproduced:
     the largest share of an untrained model of the same shape exceeds with p = 0.01 (Student's prediction interval
     over several of them).""",
 )
-def fig1a_claim(table: Any) -> Verdict:
-    """Judge the claim of Fig. 1a."""
+def fig1a_claim(table: pd.DataFrame) -> Verdict:
     times = table[bounded("share")].div(table["equal"], axis=0)
-    row = times["share"].idxmax()
-    most, chance = Interval.of(times.loc[row], "share"), table["untrained"].iloc[0]
+    row = times["share"].argmax()
+    most, chance = Interval.of(times.iloc[row], "share"), table["untrained"].iloc[0]
     parts = [most.above(bound) for bound in (MUCH, chance)]
-    head = "layer {layer:.0f} head {head:.0f}".format(**table.loc[row])
+    head = "layer {layer:.0f} head {head:.0f}".format(**table.iloc[row])
     return Verdict(every(parts), f"{head} has {most} equal shares, the most of any head; {reached(chance)}")
 
 
 def fig1b(bench: Bench) -> Reproduced:
     """Show the confidence of the encoder's heads, in the order of their relevance."""
-    table: Any = of_kind(bench.table("relevance"))
+    table = of_kind(bench.table("relevance"))
     pair = table[["confidence", _relevance(table)]]
-    heads = {"largest": table["confidence"].idxmax(), "smallest": table["confidence"].idxmin()}
-    rows = [(name, *table.loc[head, bounded("confidence")]) for name, head in heads.items()]
+    places = {"largest": table["confidence"].argmax(), "smallest": table["confidence"].argmin()}
+    rows = [(name, *table[bounded("confidence")].iloc[place]) for name, place in places.items()]
     rows += [("rank correlation with relevance", *within_layers(pair)[bounded("spearman")])]
     numbers = beside(pd.DataFrame(rows, columns=["what", *bounded("ours")]), "voita2019-fig1b", "what")
     numbers["untrained"] = _untrained(bench, "correlation")
-    return judged(fig1b_claim, numbers, lambda: drawings.ranked(pair))
+    return judged(fig1b_claim, numbers, lambda: _ranked(pair))
+
+
+def _permute_scores(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
+    """Permute each score with its interval over the heads of a kind."""
+    groups = [re.match(r"\w+(\[[^\]]*\])?", name) for name in map(str, table)]
+    names = [group[0] if group else str(column) for group, column in zip(groups, table, strict=True)]
+    for kind in table.index.unique("kind"):
+        rows = np.flatnonzero(table.index.get_level_values("kind") == kind)
+        for name in dict.fromkeys(names):
+            columns = [number for number, other in enumerate(names) if other == name]
+            table.iloc[rows, columns] = table.iloc[random.permutation(rows), columns].to_numpy()
+    return table
 
 
 @claim(
@@ -63,9 +123,9 @@ def fig1b(bench: Bench) -> Reproduced:
     """Holds if the rank correlation of confidence with relevance, within layers, is above 0 with its interval, and
     the correlation above the bound that an untrained model of the same shape exceeds with p = 0.01; fails if it is
     below 0.""",
+    shuffles={"relevance": _permute_scores},
 )
-def fig1b_claim(table: Any) -> Verdict:
-    """Judge the claim of Fig. 1b."""
+def fig1b_claim(table: pd.DataFrame) -> Verdict:
     correlation = Interval.of(table.set_index("what").loc["rank correlation with relevance"], "ours")
     chance = table["untrained"].iloc[0]
     text = f"rank correlation with relevance within layers {correlation}; {reached(chance)}"
@@ -84,3 +144,14 @@ def _untrained(bench: Bench, column: str) -> float:
         return prediction_bound([*bench.table("untrained")[column]])
     except Missing:
         return math.nan
+
+
+def _ranked(pair: pd.DataFrame) -> Axes:
+    """Draw the first column, the heads of each layer by falling values of the second, with their numbers."""
+    ranks = pair.iloc[:, 1].groupby(level="layer").rank(ascending=False, method="first").astype(int) - 1
+    kinds, layers, heads = (pair.index.get_level_values(name) for name in ("kind", "layer", "head"))
+    index = pd.MultiIndex.from_arrays([kinds, layers, ranks], names=["kind", "layer", "head"])
+    values = pair.iloc[:, 0].set_axis(index).sort_index()
+    ax = plots.heatmap(values, annotate=pd.Series(heads.astype(str), index), kind="enc-self")
+    ax.set_xlabel("head, by falling relevance; its number in the cell")
+    return ax
