@@ -29,8 +29,8 @@ from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .experiments.compare_scores import agreement as agreement
 from .experiments.training_dynamics import dynamics as dynamics
-from .models.capture import capture_attention as capture_attention
 from .models.heads import attention_sites as attention_sites
+from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load
 from .models.loading import save as save
 from .models.masking import head_mask as head_mask

@@ -52,7 +52,7 @@ def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = N
         model: The model; attention masks are kept.
         handler: Called with each `Call`. A tensor that it returns replaces `Call.out`.
         cells: Most attention weights of a call. A larger call is split into parts of some queries each (at least one).
-            The caller checks that the model allows this (`capture.divisible`).
+            The caller checks that the model allows this (`heads.divisible`).
     """
     with exclusive(model), _implementation(configs_of(model), NAME if cells is None else IN_PARTS):
         modules, entry = list(model.modules()), (handler, cells)

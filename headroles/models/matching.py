@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -115,18 +114,6 @@ def vocabulary(model: PreTrainedModel) -> int:
     if size is None:
         raise ValueError(f"{type(model).__name__} has no table of token embeddings{hint(model)}")
     return int(size)
-
-
-def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the class of a tokenizer and the first 12 hexadecimal digits of the SHA-256 of its vocabulary."""
-    pairs = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
-    return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:12]}"
-
-
-def sample_ids(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Return the token ids of a short text as a source and as a target: they show which special tokens are added."""
-    text = "A b."
-    return [tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]]
 
 
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:

@@ -7,7 +7,6 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +14,9 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
-from headroles.models import loading
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
+from headroles.models.provenance import provenance_of
 from headroles.pruning.l0 import L0, RATE, SHARE, SubsetSelection
 from headroles.pruning.learned_gates import NAME, GateWatcher, frozen, train_gates, write_history
 from headroles.pruning.rankings import Ranking, RankingContext, among, ranking
@@ -248,11 +247,10 @@ def _signature(
     seed: int,
     options: Mapping[str, Any],
 ) -> str:
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
+    return provenance_of(
+        model,
+        None,
+        corpus,
         strategy=chosen,
         keep=count,
         kinds=",".join(kinds or ("all",)),
@@ -260,5 +258,4 @@ def _signature(
         schedule=schedule,
         seed=seed,
         tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
-        headroles=version("headroles"),
     )

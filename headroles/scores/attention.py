@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.models import capture, dummy_inputs
+from headroles.models import dummy_inputs, heads
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.heads import attention_sites
@@ -30,9 +30,9 @@ class AttentionPass:
         """Add the sums of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
         observe = partial(self._observe, batch, weights, accumulator, {})
         if self._in_parts(batch):
-            captured = capture.capture_attention_in_parts(self.model, observe, cells=capture.CELLS)
+            captured = heads.capture_attention_in_parts(self.model, observe, cells=heads.CELLS)
         else:
-            captured = capture.capture_attention(self.model, observe)
+            captured = heads.capture_attention(self.model, observe)
         with torch.inference_mode(), captured:
             body(self.model)(**batch.inputs, **without_cache(body(self.model)))
 
@@ -42,7 +42,7 @@ class AttentionPass:
             site.heads * batch.queries(site.kind).ids.numel() * batch.keys(site.kind).ids.shape[1]
             for site in attention_sites(self.model)
         ]
-        return max(sizes) > capture.CELLS and all(score.in_parts for score in self.scores)
+        return max(sizes) > heads.CELLS and all(score.in_parts for score in self.scores)
 
     def _observe(
         self,

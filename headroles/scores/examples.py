@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, dummy_inputs, loading
-from headroles.models.batching import Batch, Encoded, TokenView
-from headroles.models.capture import capture_attention
+from headroles.models import attention_hooks, batching, dummy_inputs
+from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import body, without_cache
+from headroles.models.heads import capture_attention
+from headroles.models.provenance import cache_key, fixed_weights, provenance_of, tokens
 from headroles.models.sites import Site
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
@@ -23,6 +23,7 @@ from headroles.tables.study import Study, study_at
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
 
 
+@fixed_weights()
 def attention_examples(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -54,12 +55,7 @@ def attention_examples(
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
     sentences = corpus[:limit]
-    key = frame.sign(
-        weights=loading.revision(model),
-        tokenizer=loading.tokens(tokenizer),
-        text=sentences.hash,
-        headroles=version("headroles"),
-    )
+    key = cache_key(model, tokenizer=tokens(tokenizer), text=sentences.hash)
     return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
 
 
@@ -70,9 +66,15 @@ def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: C
         for batch in batching.batches(encoded, model, max_tokens=1):  # one sentence each, without padding
             rows += _rows(model, tokenizer, batch)
     rows.sort(key=lambda row: row["sentence"])  # batches come longest first
-    table = pd.DataFrame(rows)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, _signature(model, corpus, encoded))
-    return table
+    signature = provenance_of(
+        model,
+        None,
+        corpus,
+        sentences=len(encoded.source),
+        too_long=encoded.too_long,
+        decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
+    )
+    return frame.signed(pd.DataFrame(rows), signature)
 
 
 def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[dict[str, Any]]:
@@ -90,11 +92,11 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Bat
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
                 f"corpus; {dummy_inputs.advice(model)}"
             )
-        tokens = {"queries": _tokens(tokenizer, queries), "keys": _tokens(tokenizer, keys)}
+        names = {"queries": _tokens(tokenizer, queries), "keys": _tokens(tokenizer, keys)}
         for head, head_weights in zip(site.numbers, kept, strict=True):
             place = {"kind": site.kind, "layer": site.layer, "head": head}
             flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-            rows.append(place | texts | tokens | {"weights": flat})
+            rows.append(place | texts | names | {"weights": flat})
 
     with capture_attention(model, add):
         body(model)(**batch.inputs, **without_cache(body(model)))
@@ -114,16 +116,3 @@ def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> str | None:
     if reference is not None:
         return reference.text
     return str(tokenizer.decode(batch.target.ids[0][batch.target.content[0]].tolist()))
-
-
-def _signature(model: PreTrainedModel, corpus: Corpus, encoded: Encoded) -> str:
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        sentences=len(encoded.source),
-        too_long=encoded.too_long,
-        decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
-        headroles=version("headroles"),
-    )

@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,10 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.batching import tokenised
+from headroles.models.provenance import provenance_of
 from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.labels import check_labels, classes
-from headroles.tables import frame
 from headroles.tables.files import replacing
 from headroles.tables.io import load_table, save_table
 from headroles.training.hf_trainer import Spread, Trainer
@@ -148,16 +147,13 @@ def _provenance(
 ) -> str:
     """Return the provenance of a training."""
     options = ",".join(f"{name}={value}" for name, value in sorted(settings["options"].items()))
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        tokenizer=loading.tokens(tokenizer),
-        corpus=corpus.name,
-        text=corpus.hash,
+    return provenance_of(
+        model,
+        tokenizer,
+        corpus,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, metrics)),
         **(settings | {"options": options}),
-        headroles=version("headroles"),
     )
 
 

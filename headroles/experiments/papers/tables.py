@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from headroles.plots.scales import SMALLER_IS_BETTER
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
+from headroles.tables.frame import metric_of as metric_in
 from headroles.tables.io import load_table
-from headroles.tables.signatures import metric_of as metric_in
 
 METRICS = ("bleu", "chrf", "accuracy", "matthews", "f1", "agreement", "perplexity", "loss")  # the papers' own first
 _METRIC = rf"(?P<metric>{'|'.join(METRICS)})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.tables import frame
+from headroles.models.provenance import cache_key, tokens
 from headroles.tables.files import replacing
 from headroles.tables.io import save_table
 from headroles.training import trainer as training
@@ -57,9 +56,8 @@ def train_masked(
         ValueError: For a folder of another training.
     """  # noqa: DOC502
     place = Path(folder)
-    parts = {"weights": loading.revision(model), "tokenizer": loading.tokens(tokenizer), "text": texts.hash}
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
-    recipe = frame.sign(**parts, **options, headroles=version("headroles"))
+    recipe = cache_key(model, tokenizer=tokens(tokenizer), text=texts.hash, **options)
     training._check_free(place, recipe)
     if (place / training.HISTORY).is_file():
         training._take(model, place)
