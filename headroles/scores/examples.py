@@ -1,4 +1,4 @@
-"""Example attention: the weights of every head on a few sentences, as a table for plots and the report."""
+"""Example attention: the weights of one head on a sentence, or of all heads on a few, as tables."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, Sentence
 from headroles.models import attention_hooks, batching, dummy_inputs
 from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import body, without_cache
-from headroles.models.heads import capture_attention
+from headroles.models.heads import capture_attention, check_head
+from headroles.models.masking import Head
 from headroles.models.provenance import cache_key, fixed_weights, provenance_of, tokens
 from headroles.models.sites import Site
 from headroles.tables import frame
@@ -57,6 +58,45 @@ def attention_examples(
     sentences = corpus[:limit]
     key = cache_key(model, tokenizer=tokens(tokenizer), text=sentences.hash)
     return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
+
+
+def attention_matrix(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
+) -> pd.DataFrame:
+    """Return the attention matrix of one head on one sentence.
+
+    The head must be one of the model's, and the sentence no longer than its positions.
+
+    Args:
+        model: the model.
+        tokenizer: tokenizer of the model.
+        sentence: text, or a sentence with its target.
+        head: (kind, layer, head).
+
+    Returns:
+        Attention weights; rows are query tokens and columns key tokens, special tokens included.
+
+    Raises:
+        ValueError: if the attention is not finite.
+    """
+    check_head(model, head)
+    text = Sentence(sentence) if isinstance(sentence, str) else sentence
+    encoded = batching.encode(Corpus("one sentence", (text,)), tokenizer, model, words=False)
+    kept: list[Tensor] = []
+
+    def keep(site: Site, weights: Tensor) -> None:
+        if site.key == head[:2]:
+            kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
+
+    with attention_hooks.evaluating(model), torch.inference_mode():
+        batch = next(batching.batches(encoded, model))
+        with capture_attention(model, keep):
+            body(model)(**batch.inputs, **without_cache(body(model)))
+    if not kept[0].isfinite().all():
+        raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(model)}")
+    views = batch.queries(head[0]), batch.keys(head[0])
+    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist())) for view in views)
+    return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
 
 
 def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:

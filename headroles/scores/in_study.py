@@ -62,7 +62,17 @@ def kept_scores(
     table = study.keep("heads", key, compute)
     sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
     for relevance in (measure for measure in chosen or () if isinstance(measure, Relevance)):
-        _keep_conservation(study, key, relevance, model, tokenizer, sample[:CHECKED], max_tokens)
+        report = partial(
+            conservation,
+            model,
+            tokenizer,
+            sample[:CHECKED],
+            relevance.rules,
+            epsilon=relevance.epsilon,
+            objective=relevance.objective,
+            max_tokens=max_tokens,
+        )
+        study.keep(f"conservation-{relevance.rules}", key, report)
     if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
         study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(sample))
     else:
@@ -76,26 +86,3 @@ def _repeated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Cor
         return None
     longest = (loading.positions(tokenizer, model) - 1) // 2
     return repeated_tokens(tokenizer, length=min(LENGTH, longest, len(tokenizer) // 2))
-
-
-def _keep_conservation(
-    study: Study,
-    key: str,
-    relevance: Relevance,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    max_tokens: int,
-) -> None:
-    def compute() -> pd.DataFrame:
-        return conservation(
-            model,
-            tokenizer,
-            corpus,
-            relevance.rules,
-            epsilon=relevance.epsilon,
-            objective=relevance.objective,
-            max_tokens=max_tokens,
-        )
-
-    study.keep(f"conservation-{relevance.rules}", key, compute)

@@ -25,7 +25,7 @@ from headroles.models.batching import tokenised
 from headroles.models.provenance import provenance_of
 from headroles.models.pruned import resized
 from headroles.scores import outputs
-from headroles.scores.labels import check_labels, classes
+from headroles.scores.outputs import check_labels, class_names
 from headroles.tables.files import replacing
 from headroles.tables.io import load_table, save_table
 from headroles.training.hf_trainer import Spread, Trainer
@@ -131,7 +131,7 @@ def load_classifier(
     Returns:
         The model and its tokenizer.
     """
-    labels = classes(corpus)
+    labels = class_names(corpus)
     numbers = {label: number for number, label in enumerate(labels)}
     names: dict[str, Any] = {"id2label": dict(enumerate(labels)), "label2id": numbers}
     return loading.load(name, cls="AutoModelForSequenceClassification", **names, **options)
