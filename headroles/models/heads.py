@@ -6,9 +6,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from weakref import WeakKeyDictionary
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -85,14 +85,14 @@ def remember(model: PreTrainedModel, sites: list[Site]) -> None:
     _sites[model] = _shapes(model), sites
 
 
-def head_index(model: PreTrainedModel) -> Any:
+def head_index(model: PreTrainedModel) -> pd.MultiIndex:
     """Return the index of every table of a model.
 
     Args:
         model: A transformers model.
 
     Returns:
-        A pandas MultiIndex (kind, layer, head), one entry per head.
+        The levels (kind, layer, head), one entry per head.
     """
     return frame.index({site.key: site.numbers for site in attention_sites(model)})
 
@@ -261,7 +261,7 @@ def no_head_masks(model: PreTrainedModel) -> Iterator[None]:
         hook.remove()
 
 
-def _refuse_head_masks(model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _refuse_head_masks(model: nn.Module, _: object, kwargs: dict[str, object]) -> None:
     names = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
     if names:
         raise TypeError(

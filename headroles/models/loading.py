@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from filecmp import cmp
 from pathlib import Path
@@ -85,7 +86,7 @@ def alone(name: str | Path, *, cls: str | None = None, submodel: str | None = No
     return part
 
 
-def _trust(options: dict[str, Any]) -> dict[str, bool]:
+def _trust(options: Mapping[str, object]) -> dict[str, bool]:
     """False by default: otherwise transformers asks on a terminal."""
     return {"trust_remote_code": bool(options.get("trust_remote_code"))}
 
@@ -130,16 +131,16 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
 
 def shifted(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
     """Return the decoder inputs for `labels`, [batch, token]: the start token, then all labels but the last."""
-    shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    shift: Callable[..., torch.Tensor] | None = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if shift is not None:
-        return shift(labels=labels)  # type: ignore[no-any-return]
-    config: Any = model.config
+        return shift(labels=labels)
+    config = model.config
     return torch.cat([torch.full_like(labels[:, :1], config.decoder_start_token_id), labels[:, :-1]], dim=1)
 
 
 def causal(model: PreTrainedModel) -> bool:
     """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
-    config: Any = model.config
+    config = model.config
     if type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
         return True
     return bool(model.can_generate()) and not config.is_encoder_decoder

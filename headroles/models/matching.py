@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import transformers
@@ -129,14 +128,15 @@ def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> froze
     Returns:
         Token ids that are not content.
     """
-    ends: set[Any] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
+    ends: set[int | None] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
     ends |= {getattr(model.config, "decoder_start_token_id", None)} - {tokenizer.unk_token_id}
-    return frozenset(({*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | ends) - {None})
+    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | ends
+    return frozenset(number for number in ids if number is not None)
 
 
 def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
     """Return the number of positions of the model; a very large number if nothing limits it."""
-    config: Any = model.config
+    config = model.config
     limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
     offset = getattr(model.base_model, "embeddings", None)
     padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
@@ -147,6 +147,6 @@ def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int
 
 def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
     """Return the id that pads a batch: that of the padding token or, without one, of the end token."""
-    config: Any = model.config
+    config = model.config
     candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
     return int(next(i for i in candidates if i is not None))

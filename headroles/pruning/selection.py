@@ -205,8 +205,9 @@ def _by_gates(
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
         settled, chances = gates.settled().tolist(), gates.chances().tolist()
     survival, opened = (pd.Series(1.0, index=index) for _ in range(2))
-    survival.update(pd.Series(settled, index=index[index.get_indexer(learnt)]))
-    opened.update(pd.Series(chances, index=index[index.get_indexer(learnt)]))
+    places = index[index.get_indexer(pd.Index(learnt))]
+    survival.update(pd.Series(settled, index=places))
+    opened.update(pd.Series(chances, index=places))
     _warn(settled, opened, chances, count, int(history["step"].iloc[-1]))
     write_history(place, watcher, history, learnt)
     return {"": survival, ".open": opened}

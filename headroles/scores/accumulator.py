@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
 LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
 
@@ -60,7 +59,7 @@ class Accumulator:
             values = totals[name] if name in totals else torch.zeros(shape, dtype=torch.float64, device=device)
             totals[name] = _distributed.summed(values)
 
-    def _shapes(self) -> dict[tuple[str, Any, str, str], tuple[int, ...]]:
+    def _shapes(self) -> dict[tuple[str, Kind | tuple[Kind, int], str, str], tuple[int, ...]]:
         return {
             (part, key, label, name): tuple(values.shape)
             for part in ("denominators", "sums")

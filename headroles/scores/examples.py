@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from headroles.models.masking import Head
 from headroles.models.provenance import cache_key, fixed_weights, provenance_of, tokens
 from headroles.models.sites import Site
 from headroles.tables import frame
+from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
 
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
@@ -99,13 +102,25 @@ def attention_matrix(
     return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
 
 
+class _Row(NamedTuple):
+    kind: Kind
+    layer: int
+    head: int
+    sentence: int
+    text: str
+    target: str | None
+    queries: list[str]
+    keys: list[str]
+    weights: npt.NDArray[np.float32]  # flat
+
+
 def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:
     encoded = batching.encode(corpus, tokenizer, model, words=False)
-    rows: list[dict[str, Any]] = []
+    rows: list[_Row] = []
     with attention_hooks.evaluating(model), torch.inference_mode():
         for batch in batching.batches(encoded, model, max_tokens=1):  # one sentence each, without padding
             rows += _rows(model, tokenizer, batch)
-    rows.sort(key=lambda row: row["sentence"])  # batches come longest first
+    rows.sort(key=lambda row: row.sentence)  # batches come longest first
     signature = provenance_of(
         model,
         None,
@@ -117,11 +132,11 @@ def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: C
     return frame.signed(pd.DataFrame(rows), signature)
 
 
-def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[dict[str, Any]]:
+def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[_Row]:
     """The rows of one sentence."""
-    rows: list[dict[str, Any]] = []
+    rows: list[_Row] = []
     number, sentence = batch.numbers[0], batch.source.sentences[0]
-    texts = {"sentence": number, "text": sentence.text if sentence else "", "target": _target(tokenizer, batch)}
+    text, target = sentence.text if sentence else "", _target(tokenizer, batch)
 
     def add(site: Site, weights: Tensor) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
@@ -132,16 +147,15 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Bat
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
                 f"corpus; {dummy_inputs.advice(model)}"
             )
-        names = {"queries": _tokens(tokenizer, queries), "keys": _tokens(tokenizer, keys)}
+        names = _tokens(tokenizer, queries), _tokens(tokenizer, keys)
         for head, head_weights in zip(site.numbers, kept, strict=True):
-            place = {"kind": site.kind, "layer": site.layer, "head": head}
             flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-            rows.append(place | texts | names | {"weights": flat})
+            rows.append(_Row(*site.key, head, number, text, target, *names, flat))
 
     with capture_attention(model, add):
         body(model)(**batch.inputs, **without_cache(body(model)))
     order = {kind: place for place, kind in enumerate(frame.KINDS)}
-    return sorted(rows, key=lambda row: (order[row["kind"]], row["layer"], row["head"]))
+    return sorted(rows, key=lambda row: (order[row.kind], row.layer, row.head))
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:

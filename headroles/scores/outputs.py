@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,12 @@ from headroles.models.batching import Batch
 
 LABELLED = "give a table with a column of labels (label= names it) that has a label in each row"
 _SHOWN = 5
+
+
+class Output(Protocol):
+    """The output of a model with a head; one without has `last_hidden_state` instead."""
+
+    logits: Tensor
 
 
 def has_vocabulary(model: PreTrainedModel) -> bool:
@@ -65,9 +71,9 @@ def numbered(model: PreTrainedModel, names: Sequence[str | None]) -> list[int]:
     Raises:
         ValueError: if a label is missing or is not a class of the model.
     """
-    config: Any = model.config
+    config = model.config
     known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
-    known |= {str(number): number for number in range(config.num_labels) if str(number) not in known}
+    known |= {str(number): number for number in range(config.num_labels or 0) if str(number) not in known}
     for label in names:
         if label is None:
             raise ValueError(f"a sentence has no label; {LABELLED}")
@@ -76,7 +82,7 @@ def numbered(model: PreTrainedModel, names: Sequence[str | None]) -> list[int]:
     return [known[str(label)] for label in names]
 
 
-def mean_state(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
+def mean_state(output: Output, batch: Batch, model: PreTrainedModel) -> Tensor:
     """Return the mean last hidden state of each sentence, special tokens included: [batch, width]."""
     states = getattr(output, "last_hidden_state", None)
     if states is None:
@@ -109,10 +115,10 @@ def picked(logits: Tensor, chosen: Tensor) -> Tensor:
     return logits.gather(-1, chosen[..., None]).squeeze(-1)
 
 
-def choices(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
+def choices(output: Output, batch: Batch, model: PreTrainedModel) -> Tensor:
     """Return predicted tokens [batch, token], classes [batch], or mean states [batch, width]."""
     if has_vocabulary(model) or has_classes(model):
-        return output.logits.argmax(-1)  # type: ignore[no-any-return]
+        return output.logits.argmax(-1)
     return mean_state(output, batch, model)
 
 

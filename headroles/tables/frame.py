@@ -18,7 +18,7 @@ LEVELS = ["kind", "layer", "head"]
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
 
-class Resamples(dict[str, Any]):
+class Resamples(dict[str, object]):
     """Bootstrap resamples of a table's columns.
 
     `draws[column]` is [heads, resamples], rows as in `index`.
@@ -35,7 +35,7 @@ class Resamples(dict[str, Any]):
         """Return the resampled values of `column` for the heads of `index`: [heads, resamples]."""
         return self.draws[column][self.index.get_indexer(index)]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Resamples:
+    def __deepcopy__(self, memo: dict[int, object]) -> Resamples:
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -62,7 +62,7 @@ def index(sizes: Mapping[tuple[Kind, int], int | Sequence[int]]) -> pd.MultiInde
 
 
 def table(
-    columns: Mapping[str, Any],
+    columns: Mapping[str, object],
     index: pd.MultiIndex,
     signatures: str | Mapping[str, str],
     *,
@@ -235,7 +235,7 @@ def bare(table: pd.DataFrame) -> pd.DataFrame:
     return bare
 
 
-def listed(names: Sequence[str] | Mapping[str, Any]) -> str:
+def listed(names: Sequence[str] | Mapping[str, object]) -> str:
     """Return names joined by commas, or "none"."""
     return ", ".join(names) or "none"
 
