@@ -29,8 +29,8 @@ from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .experiments.compare_scores import agreement as agreement
 from .experiments.training_dynamics import dynamics as dynamics
-from .models.capture import capture_attention as capture_attention
 from .models.heads import attention_sites as attention_sites
+from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load
 from .models.loading import save as save
 from .models.masking import head_mask as head_mask
@@ -50,12 +50,12 @@ from .pruning.weight_changes import weight_change as weight_change
 from .scores.base import Score as Score
 from .scores.base import list_scores as list_scores
 from .scores.examples import attention_examples as attention_examples
+from .scores.examples import attention_matrix as attention_matrix
 from .scores.gradients.base import GradientScore as GradientScore
 from .scores.gradients.captum import Attribution as Attribution
 from .scores.gradients.importance import Importance as Importance
 from .scores.gradients.relevance import Relevance as Relevance
 from .scores.lrp.context import lrp_rules as lrp_rules
-from .scores.runner import attention_matrix as attention_matrix
 from .scores.runner import attribute as attribute
 from .scores.runner import score as score
 from .tables.frame import join as join

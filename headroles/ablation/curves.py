@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +20,9 @@ from headroles.ablation.sweep import sweep
 from headroles.ablation.units import Replacement, on_disk
 from headroles.analysis.head_orders import orders as orders
 from headroles.data.corpus import Corpus
-from headroles.models import loading
 from headroles.models.heads import head_index
 from headroles.models.masking import Head, head_mask, mask_heads
+from headroles.models.provenance import cache_key, configuration, fixed_weights
 from headroles.scores import score as measure
 from headroles.scores.accumulator import bounds, counting
 from headroles.scores.objectives import Objective
@@ -34,6 +33,7 @@ from headroles.tables.study import Study, study_at
 Array = npt.NDArray[np.float64]
 
 
+@fixed_weights()
 def ablation_curve(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -100,14 +100,13 @@ def ablation_curve(
     }
     kept, name = study_at(study), "-".join([the_metric(metric).name, *([kind] if kind else [])])
     written = {label: " ".join(map(str, order)) for label, order in run.args[3].items()}
-    key = frame.sign(
-        weights=loading.revision(model),
-        configuration=loading.configuration(model, tokenizer),
+    key = cache_key(
+        model,
+        configuration=configuration(model, tokenizer),
         text=corpus.hash,
         metric=the_metric(metric),
         orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
         options=",".join(f"{option}={value}" for option, value in sorted(options.items())),
-        headroles=version("headroles"),
     )
     curve = cache(lambda: run(folder=kept.work / ".sweeps"))  # both tables need it
     table = kept.keep(f"curves-{name}", key, curve)

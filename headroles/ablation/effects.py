@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Unpack
 
@@ -20,9 +19,9 @@ from headroles.ablation.significance import best, effects, is_mean
 from headroles.ablation.sweep import Options, sweep
 from headroles.ablation.units import Replacement, Unit, check_choices, masked_heads, on_disk
 from headroles.data.corpus import Corpus
-from headroles.models import loading
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
+from headroles.models.provenance import cache_key, configuration, fixed_weights
 from headroles.scores.accumulator import rounded
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
@@ -30,6 +29,7 @@ from headroles.tables.study import Study, study_at
 KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
 
 
+@fixed_weights()
 def ablate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -106,6 +106,7 @@ def ablate(
     return ablation.effects(stats, n_resamples)
 
 
+@fixed_weights()
 def ablate_sets(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -153,14 +154,14 @@ def ablate_sets(
 def _kept(ablation: AblationSweep, study: Study, run: Callable[[], ExampleStats], n_resamples: int) -> pd.DataFrame:
     """Return the table of an ablation from a study, which computes and keeps what it does not have."""
     metric, replacement, name = ablation.metric.name, on_disk(ablation.replacement), ablation.name
-    key = frame.sign(
-        weights=loading.revision(ablation.model),
-        configuration=loading.configuration(ablation.model, ablation.tokenizer),
+    predicted = {"predicted": True} if ablation.predicts else {}
+    key = cache_key(
+        ablation.model,
+        configuration=configuration(ablation.model, ablation.tokenizer),
         text=ablation.corpus.hash,
         metric=ablation.metric,
         seed=ablation.seed if ablation.is_sampled or ablation.replacement == "resample" else None,
-        headroles=version("headroles"),
-        **({"predicted": True} if ablation.predicts else {}),
+        **predicted,
     )
 
     @cache  # several tables need them

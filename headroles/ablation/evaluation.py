@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
 import numpy as np
 import pandas as pd
@@ -14,11 +13,11 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus
-from headroles.models import loading
+from headroles.models.provenance import fixed_weights, provenance_of
 from headroles.scores.accumulator import bounds, counting
-from headroles.tables import frame
 
 
+@fixed_weights()
 def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -55,15 +54,7 @@ def evaluate(
         stats = sweep(model, tokenizer, corpus, [], metric, max_tokens=max_tokens, heads_per_batch=1)
         rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
-    text = frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        resamples=n_resamples,
-        seed=seed,
-        headroles=version("headroles"),
-    )
+    text = provenance_of(model, None, corpus, resamples=n_resamples, seed=seed)
     table.attrs["signatures"] = dict.fromkeys(table.columns, text)
     return table
 

@@ -26,7 +26,7 @@ from headroles.ablation.units import Replacement, check_choices, on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, loading, masking
 from headroles.models.batching import LONGEST, Batch
-from headroles.tables import frame
+from headroles.models.provenance import provenance_of, revision
 from headroles.tables.files import BLANK, MARK, is_sealed, replacing, seal
 
 
@@ -138,16 +138,14 @@ class Sweep:
     @cached_property
     def signature(self) -> str:
         """Provenance of the statistics."""
-        text = frame.sign(
-            model=loading.name(self.model),
-            weights=loading.revision(self.model),
-            corpus=self.corpus.name,
-            text=self.corpus.hash,
+        text = provenance_of(
+            self.model,
+            None,
+            self.corpus,
             examples=len(self.encoded.numbers),
             too_long=self.encoded.too_long,
             metric=self.metric,
             fill=on_disk(self.replacement),
-            headroles=version("headroles"),
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text
 
@@ -222,7 +220,7 @@ class Sweep:
         """Return the cache key of a run: a digest of all that its numbers depend on."""
         resampled = self.replacement == "resample"
         key: list[object] = [
-            loading.revision(self.model),
+            revision(self.model),
             self.model.config.to_json_string(),
             self.corpus.hash,
             repr(self.metric),

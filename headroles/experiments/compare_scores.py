@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -70,9 +69,7 @@ def compare(
     correlations = agreement(table, names, ABLATION)
     rankings = orders(table, [*names, ABLATION], seeds=seeds)
     scored = frame.holding(scores=frame.provenance(table, names[0]))
-    shown = frame.sign(
-        text=held_out.hash, rules=",".join(rules), seeds=seeds, resamples=n_resamples, headroles=version("headroles")
-    )
+    shown = frame.sign_version(text=held_out.hash, rules=",".join(rules), seeds=seeds, resamples=n_resamples)
     key = f"{frame.sign(weights=loading.revision(model))}|{scored}|{shown}"
 
     @cache  # for both tables

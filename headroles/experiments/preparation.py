@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple, get_args
@@ -267,7 +266,7 @@ def _written(
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
     names = ",".join(f"{corpus.name} {corpus.hash}" for corpus in sources)
-    table.attrs["signatures"] = {"pairs": frame.sign(sources=names, seed=seed, headroles=version("headroles"))}
+    table.attrs["signatures"] = {"pairs": frame.sign_version(sources=names, seed=seed)}
     save_table(table, place / COUNTS)
     return table
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.experiments.compare_scores import agreement
 from headroles.models import loading
+from headroles.models.provenance import cache_key
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.io import save_table
@@ -92,14 +92,13 @@ def _measured(
     """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
     model, tokenizer = loading.load(place)
-    key = frame.sign(
-        weights=loading.revision(model),
+    key = cache_key(
+        model,
         text=corpus.hash,
         held_out=held_out.hash,
         metric=metric,
         steps=steps,
         resamples=n_resamples,
-        headroles=version("headroles"),
     )
 
     def scores() -> pd.DataFrame:

@@ -52,7 +52,7 @@ def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = N
         model: The model; attention masks are kept.
         handler: Called with each `Call`. A tensor that it returns replaces `Call.out`.
         cells: Most attention weights of a call. A larger call is split into parts of some queries each (at least one).
-            The caller checks that the model allows this (`capture.divisible`).
+            The caller checks that the model allows this (`heads.divisible`).
     """
     with exclusive(model), _implementation(configs_of(model), NAME if cells is None else IN_PARTS):
         modules, entry = list(model.modules()), (handler, cells)
@@ -67,7 +67,8 @@ def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = N
                     del _handlers[module]
 
 
-_names: dict[int, tuple[Any, str | None, list[str]]] = {}  # id -> config, its own implementation, those of open blocks
+# id -> config, its own implementation, those of open blocks
+_names: dict[int, tuple[PreTrainedConfig, str | None, list[str]]] = {}
 _names_lock = threading.Lock()
 
 
@@ -111,7 +112,7 @@ def each_forward(
     """
     running: list[nn.Module] = []
 
-    def before(module: nn.Module, _: Any) -> None:
+    def before(module: nn.Module, _: object) -> None:
         if module in running:  # was interrupted: no model calls itself
             running.clear()
             end()
@@ -119,7 +120,7 @@ def each_forward(
             begin()
         running.append(module)
 
-    def after(module: nn.Module, *_: Any) -> None:
+    def after(module: nn.Module, *_: object) -> None:
         if module in running:
             del running[running.index(module) :]
             if not running:
@@ -135,7 +136,7 @@ def each_forward(
 
 def entrances(model: PreTrainedModel) -> list[nn.Module]:
     """Return the modules by which a model is called: itself, its body, and, by `generate`, its encoder and decoder."""
-    modules: list[Any] = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    modules: list[nn.Module] = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     modules += [getattr(model, name)() for name in ("get_encoder", "get_decoder") if hasattr(model, name)]
     return [module for module in dict.fromkeys(modules) if isinstance(module, nn.Module)]
 
@@ -168,7 +169,7 @@ def eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
     raise ValueError(f"{type(module).__name__} has no eager attention function in {type(module).__module__}")
 
 
-def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+def arguments(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> inspect.BoundArguments:
     """Return the arguments of a call of `module` by name."""
     return inspect.signature(module.forward).bind(*args, **kwargs)
 
@@ -286,7 +287,7 @@ def _is_foreign(module: nn.Module) -> bool:
     return claim is not None and claim.thread != threading.get_ident()
 
 
-def _refuse_thread(module: nn.Module, _: Any) -> None:
+def _refuse_thread(module: nn.Module, _: object) -> None:
     if _is_foreign(module):
         raise RuntimeError(
             f"{type(module).__name__} was called by one thread while another thread masks or observes it "

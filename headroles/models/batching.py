@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,7 +21,7 @@ from headroles.models.tokenization import NO_WORD, TokenizedSentence, pieces
 from headroles.models.tokenization import TokenView as TokenView
 from headroles.tables.frame import Kind
 
-ONE: dict[str, Any] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
+ONE: dict[str, bool | int] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
 LONGEST = 256  # tokens of a model's own output, if neither its positions nor its generation config limit it
 
 log = logging.getLogger(__name__)
@@ -216,7 +215,7 @@ def _target(
 
 def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, longest: int) -> Tensor:
     """Greedy output, as long as the generation config allows, otherwise `longest` (generate's default is 20)."""
-    config: Any = model.generation_config
+    config = model.generation_config
     limit = {} if config.max_length or config.max_new_tokens else {"max_length": longest}
     with torch.no_grad():
         written: Tensor = model.generate(**inputs, num_beams=1, **ONE, **limit).cpu()  # type: ignore[operator]
@@ -225,7 +224,7 @@ def _greedy(inputs: dict[str, Tensor], model: PreTrainedModel, longest: int) -> 
 
 def _until_end(ids: Tensor, model: PreTrainedModel) -> Tensor:
     """Mask of the tokens of greedy output before its end token, the start token included: bool [batch, token]."""
-    config: Any = model.generation_config
+    config = model.generation_config
     ends = torch.tensor([] if config.eos_token_id is None else config.eos_token_id).flatten()
     ended = torch.isin(ids[:, 1:], ends).cumsum(-1) > 0
     return torch.cat([torch.ones_like(ended[:, :1]), ~ended], dim=-1)
@@ -253,7 +252,7 @@ def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
 
 
-_cache: WeakKeyDictionary[Corpus, tuple[Any, Encoded]] = WeakKeyDictionary()  # for as long as the corpus lives
+_cache: WeakKeyDictionary[Corpus, tuple[object, Encoded]] = WeakKeyDictionary()  # for as long as the corpus lives
 
 
 def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Encoded:

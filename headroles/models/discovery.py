@@ -86,7 +86,7 @@ class _Observer:
         out = _relative(self.model, module, row.out)
         self.calls.append(_ObservedCall(module, weights, None, kv_heads, row, out))
 
-    def at_projection(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def at_projection(self, module: nn.Module, args: tuple[object, ...]) -> None:
         """Recognise the output projection of the last call by its input, or note the map as a candidate."""
         call = self.calls[-1] if self.calls else None
         if call is None or call.flat is None or not args:
@@ -104,14 +104,14 @@ def ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], No
     first: list[bool] = []  # blocks nest: the outermost requests the weights first and removes them last
 
     def request(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         bound = arguments(module, args, kwargs)
         first.append(not bound.arguments.get("output_attentions"))
         bound.arguments["output_attentions"] = True
         return bound.args, bound.kwargs
 
-    def take(module: nn.Module, _: Any, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def take(module: nn.Module, _: object, output: tuple[Any, ...]) -> tuple[Any, ...] | None:
         handler(module, output[1])
         return type(output)([output[0], None, *output[2:]]) if first.pop() else None
 

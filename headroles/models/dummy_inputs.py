@@ -46,9 +46,10 @@ def examples(model: PreTrainedModel, *, batch: int = 2, seed: int = 0) -> dict[s
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model without its task head, or itself if its base model reads other inputs."""
-    base: Any = model.base_model
-    reads = isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters
-    return base if reads else model
+    base = model.base_model
+    if isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters:
+        return base
+    return model
 
 
 def words(model: PreTrainedModel) -> list[int]:
@@ -107,7 +108,7 @@ def _shape(model: PreTrainedModel, name: str) -> tuple[int, ...] | None:
     return None
 
 
-def _image_shape(config: Any) -> tuple[int, ...] | None:
+def _image_shape(config: object) -> tuple[int, ...] | None:
     size = getattr(config, "image_size", None)
     if size is None:
         return None
@@ -139,7 +140,7 @@ def _texts(
     return {f"{side}input_ids": ids.to(model.device), f"{side}attention_mask": mask.to(model.device)}
 
 
-def _named_ids(options: Mapping[str, Any]) -> Iterator[int]:
+def _named_ids(options: Mapping[str, object]) -> Iterator[int]:
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _named_ids(value)
@@ -172,7 +173,7 @@ def outputs(model: PreTrainedModel) -> str | None:
     names = {module: name or type(model).__name__ for name, module in model.named_modules()}
     places: list[str] = []
 
-    def look(module: nn.Module, _: Any, output: Any) -> None:
+    def look(module: nn.Module, _: object, output: object) -> None:
         parts = output if isinstance(output, tuple) else [output]
         tensors = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
         if not places and any(not tensor.isfinite().all() for tensor in tensors):

@@ -1,9 +1,9 @@
-"""Load and save a model with its tokenizer, and read what describes them: special tokens, positions, a weight hash."""
+"""Load and save a model with its tokenizer, also an untrained one or one with removed heads."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from filecmp import cmp
 from pathlib import Path
@@ -20,10 +20,14 @@ from headroles.models.matching import check_fit as check_fit
 from headroles.models.matching import padding as padding
 from headroles.models.matching import positions as positions
 from headroles.models.matching import remember
-from headroles.models.matching import sample_ids as sample_ids
 from headroles.models.matching import special as special
-from headroles.models.matching import tokens as tokens
 from headroles.models.matching import vocabulary as vocabulary
+from headroles.models.provenance import configuration as configuration
+from headroles.models.provenance import is_offloaded as is_offloaded
+from headroles.models.provenance import name as name
+from headroles.models.provenance import revision as revision
+from headroles.models.provenance import sample_ids as sample_ids
+from headroles.models.provenance import tokens as tokens
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
 from headroles.tables.files import beside, forget_drafts
@@ -82,7 +86,7 @@ def alone(name: str | Path, *, cls: str | None = None, submodel: str | None = No
     return part
 
 
-def _trust(options: dict[str, Any]) -> dict[str, bool]:
+def _trust(options: Mapping[str, object]) -> dict[str, bool]:
     """False by default: otherwise transformers asks on a terminal."""
     return {"trust_remote_code": bool(options.get("trust_remote_code"))}
 
@@ -127,54 +131,16 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
 
 def shifted(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
     """Return the decoder inputs for `labels`, [batch, token]: the start token, then all labels but the last."""
-    shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    shift: Callable[..., torch.Tensor] | None = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if shift is not None:
-        return shift(labels=labels)  # type: ignore[no-any-return]
-    config: Any = model.config
+        return shift(labels=labels)
+    config = model.config
     return torch.cat([torch.full_like(labels[:, :1], config.decoder_start_token_id), labels[:, :-1]], dim=1)
-
-
-def name(model: PreTrainedModel) -> str:
-    """Return the name of a model in the provenance: the last two parts of its id or folder, or its class."""
-    return "/".join(Path(model.config.name_or_path or "").parts[-2:]) or type(model).__name__
-
-
-def revision(model: PreTrainedModel) -> str:
-    """Return the first 12 hexadecimal digits of the SHA-256 of all weights, with their names and shapes."""
-    digest = hashlib.sha256()
-    for key, value in weights(model).items():
-        digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(value.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:12]
-
-
-def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return all weights by name, also those that a `device_map` keeps on disk until a layer needs them."""
-    state: dict[str, torch.Tensor] = model.state_dict()
-    if not is_offloaded(model):
-        return state
-    from accelerate.utils.modeling import get_state_dict_offloaded_model
-
-    offloaded = get_state_dict_offloaded_model(model)
-    return {key: offloaded.get(key, value) for key, value in state.items()}
-
-
-def is_offloaded(model: PreTrainedModel) -> bool:
-    """Return whether a `device_map` keeps some of the weights on CPU or disk until a layer needs them."""
-    return any(value.is_meta for value in model.parameters())
-
-
-def configuration(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return 12 hexadecimal digits of the SHA-256 of the model's configs and its tokenizer."""
-    generation: Any = model.generation_config if model.can_generate() else None
-    configs = [model.config.to_json_string(), None if generation is None else generation.to_json_string()]
-    key = (configs, tokens(tokenizer), sample_ids(tokenizer))
-    return hashlib.sha256(repr(key).encode()).hexdigest()[:12]
 
 
 def causal(model: PreTrainedModel) -> bool:
     """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
-    config: Any = model.config
+    config = model.config
     if type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
         return True
     return bool(model.can_generate()) and not config.is_encoder_decoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,19 @@ Head = tuple[Kind, int, int]  # kind, layer, head
 Replacement = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads, size]) -> the values that replace z
 
 
+class Context(Protocol):
+    """What `forward` of an autograd function hands on to its `backward`."""
+
+    needs_input_grad: tuple[bool, ...]
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors of `save_for_backward`."""
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors."""
+
+
 class Gate(Function):
     """The product of z and its gate, one operation for `headroles.scores.lrp`.
 
@@ -34,12 +47,12 @@ class Gate(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, gate: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Context, z: Tensor, gate: Tensor) -> Tensor:  # noqa: D102
         ctx.save_for_backward(z, gate)
         return z * gate.to(z)
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: D102
+    def backward(ctx: Context, c: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: D102
         z, gate = ctx.saved_tensors
         to_z, to_gate = ctx.needs_input_grad
         back = c * gate.to(z) if to_z else None
@@ -115,7 +128,7 @@ def head_mask(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
         Tensor[heads]: 0 for `heads` and 1 for all others, in the order of the rows of a table.
     """
     numbered = [(*site.key, number) for site in attention_sites(model) for number in site.numbers]
-    places: dict[Any, int] = {head: place for place, head in enumerate(numbered)}
+    places: dict[tuple[Kind | int, ...], int] = {head: place for place, head in enumerate(numbered)}
     gates = torch.ones(len(numbered), device=model.device)
     for head in heads:
         if tuple(head) not in places:
@@ -185,7 +198,7 @@ class _Reader:
     def __init__(self, sites: list[Site], read: Callable[[Site, Tensor], Tensor | None]) -> None:
         self.sites, self.read, self.calls = sites, read, 0  # calls in this forward
 
-    def __call__(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def __call__(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         site = self.sites[self.calls % len(self.sites)]
         self.calls += 1
         z = args[0].unflatten(-1, (site.heads, site.size))
@@ -237,7 +250,7 @@ def by_projection(model: PreTrainedModel, sites: list[Site]) -> dict[nn.Module, 
     return shared
 
 
-def _check(model: PreTrainedModel, sites: list[Site], gates: Tensor, replacement: Any) -> None:
+def _check(model: PreTrainedModel, sites: list[Site], gates: Tensor, replacement: object) -> None:
     heads = sum(site.heads for site in sites)
     if gates.ndim not in (1, 2) or gates.shape[-1] != heads:
         raise ValueError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import transformers
@@ -117,18 +115,6 @@ def vocabulary(model: PreTrainedModel) -> int:
     return int(size)
 
 
-def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the class of a tokenizer and the first 12 hexadecimal digits of the SHA-256 of its vocabulary."""
-    pairs = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
-    return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:12]}"
-
-
-def sample_ids(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Return the token ids of a short text as a source and as a target: they show which special tokens are added."""
-    text = "A b."
-    return [tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]]
-
-
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding and start.
 
@@ -142,14 +128,15 @@ def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> froze
     Returns:
         Token ids that are not content.
     """
-    ends: set[Any] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
+    ends: set[int | None] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
     ends |= {getattr(model.config, "decoder_start_token_id", None)} - {tokenizer.unk_token_id}
-    return frozenset(({*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | ends) - {None})
+    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | ends
+    return frozenset(number for number in ids if number is not None)
 
 
 def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
     """Return the number of positions of the model; a very large number if nothing limits it."""
-    config: Any = model.config
+    config = model.config
     limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
     offset = getattr(model.base_model, "embeddings", None)
     padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
@@ -160,6 +147,6 @@ def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int
 
 def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
     """Return the id that pads a batch: that of the padding token or, without one, of the end token."""
-    config: Any = model.config
+    config = model.config
     candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
     return int(next(i for i in candidates if i is not None))

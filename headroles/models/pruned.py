@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from headroles.models.attention_hooks import arguments
 from headroles.models.sites import Site, class_name, module_at, recorded, recorded_sites
@@ -51,7 +51,7 @@ class _Silence:
     def __init__(self, columns: list[int]) -> None:
         self.columns = columns
 
-    def __call__(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def __call__(self, _: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         columns = torch.tensor(self.columns, dtype=torch.long, device=args[0].device)
         return args[0].index_fill(-1, columns, 0), *args[1:]
 
@@ -94,7 +94,7 @@ def resized(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
 class Narrowed:
     """A config with another number of heads; all other attributes are those of the wrapped config."""
 
-    def __init__(self, config: Any, *, num_attention_heads: int) -> None:
+    def __init__(self, config: PreTrainedConfig, *, num_attention_heads: int) -> None:
         self.__dict__.update(num_attention_heads=num_attention_heads, config=config)
 
     def __getattr__(self, name: str) -> Any:
@@ -102,7 +102,7 @@ class Narrowed:
             raise AttributeError(name)
         return getattr(self.config, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.config, name, value)
 
 
@@ -131,7 +131,9 @@ class _Bias:
     of: int
     full: Tensor | None = None  # [batch or 1, head, query, key], within one call
 
-    def before(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def before(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Select the biases among the arguments of an attention module."""
         bound = arguments(module, args, kwargs)
         self.full, (self.keep, self.of) = None, module.__dict__[_LEFT]
@@ -143,12 +145,12 @@ class _Bias:
                 bound.arguments[name] = value.unflatten(0, (-1, self.of))[:, self.keep].flatten(0, 1)
         return bound.args, bound.kwargs
 
-    def select(self, _: nn.Module, __: Any, values: Tensor) -> Tensor:
+    def select(self, _: nn.Module, __: object, values: Tensor) -> Tensor:
         """Select from the biases, [query, key, head], that the first layer of a T5 computes."""
         self.full = values.permute(2, 0, 1)[None]
         return values[..., self.keep]
 
-    def after(self, module: nn.Module, _: Any, output: Any) -> Any:
+    def after(self, module: nn.Module, _: object, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the output of a T5 layer with the biases of all heads; those of cross-attention are zero."""
         full, self.full = self.full, None
         if not hasattr(module, "has_relative_attention_bias"):

@@ -52,7 +52,7 @@ def submodels(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
     return parts
 
 
-def _has_config(module: PreTrainedModel, config: Any) -> bool:
+def _has_config(module: PreTrainedModel, config: PreTrainedConfig) -> bool:
     return module.config is config or (
         module.config.model_type == config.model_type and module.config.to_dict() == config.to_dict()
     )
@@ -131,7 +131,7 @@ class Site:
         return self.kind, self.layer
 
 
-def record(model: PreTrainedModel, sites: Sequence[Site], notes: Mapping[str, Any]) -> None:
+def record(model: PreTrainedModel, sites: Sequence[Site], notes: Mapping[str, object]) -> None:
     """Write `sites`, and notes on what was removed, into the model's config, so that every way of saving keeps them."""
     rows = [
         {field: getattr(site, field) for field in FIELDS}

@@ -69,7 +69,7 @@ class TokenView:
             return self
         return self._at((slice(None), slice(start, stop)), self.sentences)
 
-    def _at(self, index: Any, sentences: tuple[Sentence | None, ...]) -> TokenView:
+    def _at(self, index: Tensor | tuple[slice, slice], sentences: tuple[Sentence | None, ...]) -> TokenView:
         ids, attention_mask, content, words = self.ids, self.attention_mask, self.content, self.words
         return TokenView(ids[index], attention_mask[index], content[index], words[index], sentences)
 

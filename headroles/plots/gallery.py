@@ -12,8 +12,7 @@ import pandas as pd
 from headroles.analysis import role_rules
 from headroles.tables import frame
 from headroles.tables.files import mark_of, replacing
-from headroles.tables.frame import KINDS
-from headroles.tables.signatures import metric_of
+from headroles.tables.frame import KINDS, metric_of
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
@@ -18,6 +16,7 @@ from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.masking import Head
+from headroles.models.provenance import provenance_of
 from headroles.scores.accumulator import bounds, counting
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -31,14 +30,12 @@ def recipe(
     model: PreTrainedModel, corpus: Corpus, kinds: Sequence[Kind] | None, tune: TrainOptions, **rest: object
 ) -> str:
     """Return the cache key of trials of a model that is pruned and trained on a corpus."""
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
+    return provenance_of(
+        model,
         trained_on=corpus.hash,
         **rest,
         kinds=",".join(kinds or ("all",)),
         tune=",".join(f"{name}={value}" for name, value in sorted(tune.items())),
-        headroles=version("headroles"),
     )
 
 
@@ -106,9 +103,3 @@ def interval(draws: Array) -> tuple[float, float, float]:
         return float(draws[0]), np.nan, np.nan
     low, high = bounds(draws[None, 1:])
     return float(draws[0]), float(low[0]), float(high[0])
-
-
-def signed(table: pd.DataFrame, *parts: str) -> pd.DataFrame:
-    """Sign all columns of a table with provenance."""
-    table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), "|".join(filter(None, parts)))
-    return table

@@ -19,12 +19,12 @@ from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, signed, values
+from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, values
 from headroles.pruning.rankings import Ranking, RankingContext, among
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, closed_first, counted, prune, strategy_of
 from headroles.tables import frame
-from headroles.tables.frame import Kind
+from headroles.tables.frame import Kind, signed
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from importlib.metadata import version
 
 import numpy as np
 import pandas as pd
@@ -15,10 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from headroles._progress import track
-from headroles.models import attention_hooks, loading
+from headroles.models import attention_hooks
 from headroles.models.dummy_inputs import dummy_inputs, without_cache
 from headroles.models.heads import head_index
 from headroles.models.masking import Head, head_mask, mask_heads
+from headroles.models.provenance import provenance_of
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
 
@@ -79,18 +79,15 @@ def efficiency(
                 flops = _flops(forward)
                 rows.append(row | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops})
     table = pd.DataFrame(rows)
-    text = frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
+    text = provenance_of(
+        model,
         length=length,
         repeats=repeats,
         threads=torch.get_num_threads(),
         device=model.device,
         torch=torch.__version__,
-        headroles=version("headroles"),
     )
-    table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), text)
-    return table
+    return frame.signed(table, text)
 
 
 def _variants(

@@ -7,7 +7,6 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +14,9 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
-from headroles.models import loading
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
+from headroles.models.provenance import provenance_of
 from headroles.pruning.l0 import L0, RATE, SHARE, GateStrategy, SubsetSelection
 from headroles.pruning.learned_gates import NAME, GateWatcher, frozen, train_gates, write_history
 from headroles.pruning.rankings import Ranking, RankingContext, among, ranking
@@ -99,11 +98,10 @@ def prune(
     if keep is None and isinstance(chosen, L0) and chosen.strength is None:
         keep = SHARE
     count = None if keep is None else counted(keep, len(may_go))
-    signature = frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
+    signature = provenance_of(
+        model,
+        None,
+        corpus,
         strategy=chosen,
         keep=count,
         kinds=",".join(kinds or ("all",)),
@@ -111,7 +109,6 @@ def prune(
         schedule=schedule,
         seed=seed,
         tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
-        headroles=version("headroles"),
     )
     options = {"seed": seed, **options}
     with ExitStack() as stack:
@@ -221,8 +218,9 @@ def _by_gates(
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
         settled, chances = gates.settled().tolist(), gates.chances().tolist()
     survival, opened = (pd.Series(1.0, index=index) for _ in range(2))
-    survival.update(pd.Series(settled, index=index[index.get_indexer(learnt)]))
-    opened.update(pd.Series(chances, index=index[index.get_indexer(learnt)]))
+    places = index[index.get_indexer(pd.Index(learnt))]
+    survival.update(pd.Series(settled, index=places))
+    opened.update(pd.Series(chances, index=places))
     _warn(settled, opened, chances, count, int(history["step"].iloc[-1]))
     write_history(place, watcher, history, learnt)
     return {"": survival, ".open": opened}

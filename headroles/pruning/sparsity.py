@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, signed, values
+from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking, among
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
-from headroles.tables.frame import KINDS, Kind
+from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
@@ -169,7 +168,7 @@ class _Pruned:
     def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
         counted = {} if reference is None else {"reference": reference.hash}
-        work = frame.sign(place=self.place.name, scored=scored.hash, **counted, headroles=version("headroles"))
+        work = frame.sign_version(place=self.place.name, scored=scored.hash, **counted)
 
         def compute() -> pd.DataFrame:
             model, size = self.model(), self.trials.max_tokens

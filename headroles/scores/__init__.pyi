@@ -3,11 +3,11 @@ from .base import Observation as Observation
 from .base import Score as Score
 from .base import list_scores as list_scores
 from .base import named as named
+from .examples import attention_matrix as attention_matrix
 from .gradients.base import GradientScore as GradientScore
 from .gradients.base import HeadGradients as HeadGradients
 from .gradients.captum import Attribution as Attribution
 from .gradients.importance import Importance as Importance
 from .gradients.relevance import Relevance as Relevance
-from .runner import attention_matrix as attention_matrix
 from .runner import attribute as attribute
 from .runner import score as score

@@ -1,9 +1,9 @@
-"""Accumulator: the sums of a pass, for the corpus itself and for every bootstrap resample of its sentences."""
+"""Accumulator: the sums of a pass, for the corpus and every bootstrap resample of it, and the table made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from headroles import _distributed
-from headroles.analysis.intervals import clusters
+from headroles.analysis.intervals import clusters, share
 from headroles.scores.base import Measure, Sums
-from headroles.tables.frame import Kind
+from headroles.tables import frame
+from headroles.tables.frame import KINDS, Kind
 
+log = logging.getLogger(__name__)
 LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
 
@@ -57,7 +59,7 @@ class Accumulator:
             values = totals[name] if name in totals else torch.zeros(shape, dtype=torch.float64, device=device)
             totals[name] = _distributed.summed(values)
 
-    def _shapes(self) -> dict[tuple[str, Any, str, str], tuple[int, ...]]:
+    def _shapes(self) -> dict[tuple[str, Kind | tuple[Kind, int], str, str], tuple[int, ...]]:
         return {
             (part, key, label, name): tuple(values.shape)
             for part in ("denominators", "sums")
@@ -65,6 +67,31 @@ class Accumulator:
             for label, totals in scores.items()
             for name, values in totals.items()
         }
+
+    def table(self, index: pd.MultiIndex, provenance: str, notes: Mapping[str, Mapping[str, object]]) -> pd.DataFrame:
+        """Compute the table of all scores, with intervals.
+
+        Args:
+            index: the heads, (kind, layer, head).
+            provenance: what all scores share.
+            notes: further provenance fields of scores, by label.
+
+        Returns:
+            A row per head; each column `c` of a score has bounds `c.low` and `c.high` if there are resamples.
+        """
+        columns: dict[str, Array] = {}
+        draws: dict[str, npt.NDArray[np.float32]] = {}
+        signatures: dict[str, str] = {}
+        for score, name, values, sizes in self.columns(index):
+            columns[name] = values[:, 0]
+            if self.n_resamples and score.sampled(name):
+                draws[name] = rounded(values[:, 1:])
+                columns[f"{name}.low"], columns[f"{name}.high"] = (
+                    bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
+                )
+            text = f"{provenance}|{frame.sign(score=score, **notes.get(score.label, {}))}"
+            signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
+        return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
     def columns(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
         """Compute all columns; the sums of a score are freed once its columns are computed.
@@ -129,6 +156,49 @@ def rounded(draws: Array) -> npt.NDArray[np.float32]:
     half = np.uint32(1 << 10)  # of the last of the 12 bits kept after the leading one
     bits = draws.astype(np.float32).view(np.uint32)
     return ((bits + half) & ~np.uint32(2 * half - 1)).view(np.float32)
+
+
+def check_missing(
+    table: pd.DataFrame, scores: Sequence[Measure], corpus: str, uncounted: dict[Kind, str], content: int
+) -> None:
+    """Log which scores have no value for any head of a kind, and why.
+
+    Args:
+        table: the table of all scores.
+        scores: the scores in it.
+        corpus: name of the corpus.
+        uncounted: kinds with uncounted key tokens, and the reason.
+        content: number of content tokens on the source side.
+
+    Raises:
+        ValueError: if there are no content tokens and no score has a value for any head.
+    """
+    columns = [name for score in scores for name in _columns(table, score)]
+    if columns and not content and table[columns].isna().all(axis=None):
+        raise ValueError(
+            f"corpus {corpus!r} has nothing to measure: every score of every head would be NaN; got 0 content tokens "
+            f"(neither padding nor special) in its source; expected some; try a corpus of whole sentences"
+        )
+    for score in scores:
+        for kind, names, reason in _missing(table, score, uncounted):
+            log.warning("%s of %s heads %s NaN: %s", ", ".join(names), kind, "are" if names[1:] else "is", reason)
+
+
+def _columns(table: pd.DataFrame, score: Measure) -> list[str]:
+    """The columns of a score that are estimates."""
+    names = [str(name) for name in table if str(name) == score.label or str(name).startswith(f"{score.label}[")]
+    return [name for name in names if not name.endswith((".low", ".high")) and score.sampled(name)]
+
+
+def _missing(table: pd.DataFrame, score: Measure, uncounted: dict[Kind, str]) -> Iterator[tuple[Kind, list[str], str]]:
+    kinds = np.asarray(table.index.get_level_values("kind"))
+    for kind in (kind for kind in KINDS if kind in score.kinds and (kinds == kind).any()):
+        empty = [name for name in _columns(table, score) if table.loc[kinds == kind, name].isna().all()]
+        reasons = {name: score.nothing(name, kind) for name in empty}
+        if score.needs_counts and kind in uncounted:
+            reasons = dict.fromkeys(empty, uncounted[kind])
+        for reason in dict.fromkeys(reason for reason in reasons.values() if reason):
+            yield kind, [name for name in empty if reasons[name] == reason], reason
 
 
 def _add(totals: Totals, sums: Sums, weights: Tensor) -> None:

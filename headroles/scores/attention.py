@@ -1,23 +1,29 @@
-"""Attention pass: one forward pass per batch, in which all attention scores observe every site."""
+"""Attention pass: one forward pass per batch, in which all attention scores observe every site, and token counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.models import capture, dummy_inputs
-from headroles.models.batching import Batch
+from headroles import _distributed
+from headroles.data.corpus import Corpus
+from headroles.models import dummy_inputs, heads
+from headroles.models.batching import Batch, Pages, tokenised
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.heads import attention_sites
+from headroles.models.matching import vocabulary
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
-from headroles.scores.frequencies import Frequencies
-from headroles.tables.frame import Kind
+from headroles.tables.frame import KINDS, Kind
+
+NEVER = 2**32  # is added to the ranks of tokens that do not occur
+Frequencies = dict[str, tuple[Tensor, Tensor]]  # "source", "target" -> counts and ranks, each [vocabulary]
 
 
 class AttentionPass:
@@ -30,9 +36,9 @@ class AttentionPass:
         """Add the sums of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
         observe = partial(self._observe, batch, weights, accumulator, {})
         if self._in_parts(batch):
-            captured = capture.capture_attention_in_parts(self.model, observe, cells=capture.CELLS)
+            captured = heads.capture_attention_in_parts(self.model, observe, cells=heads.CELLS)
         else:
-            captured = capture.capture_attention(self.model, observe)
+            captured = heads.capture_attention(self.model, observe)
         with torch.inference_mode(), captured:
             body(self.model)(**batch.inputs, **without_cache(body(self.model)))
 
@@ -42,7 +48,7 @@ class AttentionPass:
             site.heads * batch.queries(site.kind).ids.numel() * batch.keys(site.kind).ids.shape[1]
             for site in attention_sites(self.model)
         ]
-        return max(sizes) > capture.CELLS and all(score.in_parts for score in self.scores)
+        return max(sizes) > heads.CELLS and all(score.in_parts for score in self.scores)
 
     def _observe(
         self,
@@ -74,3 +80,60 @@ class AttentionPass:
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
                 f"corpus; {dummy_inputs.advice(self.model)}"
             )
+
+
+def frequencies(
+    pages: Pages,
+    written: Sequence[Batch] | None,
+    reference: Corpus | None,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+) -> Frequencies:
+    """Count tokens on the source and the target side.
+
+    Args:
+        pages: the corpus to be measured.
+        written: batches of this process with the model's own output, which is then the target side; None: the corpus
+            has targets, or needs none.
+        reference: corpus to count in; None: the corpus itself.
+        tokenizer: tokenizer of the model.
+        model: the model.
+
+    Returns:
+        Counts and ranks, each [vocabulary], of "source" and "target". Counts are all 0 for a side without tokens.
+    """
+    counted = pages.first if reference is None else tokenised(reference, tokenizer, model)
+    target = counted.counts("target") if written is None else _of_all(written)
+    return {"source": _ranked(counted.counts("source"), model), "target": _ranked(target, model)}
+
+
+def uncounted(pages: Pages, counted: Frequencies, reference: Corpus | None) -> dict[Kind, str]:
+    """Return the kinds of heads with uncounted key tokens, and why they were not counted."""
+    has_target = bool(pages.first.greedy) or pages.first.target is not None
+    sides: dict[Kind, str] = {kind: "target" if has_target and kind == "dec-self" else "source" for kind in KINDS}
+    where = f"corpus {pages.corpus.name!r}" if reference is None else f"reference {reference.name!r}"
+    reasons = {
+        "source": f"{where} has no content tokens to count; try reference= with a corpus of whole sentences",
+        "target": f"{where} has no target side to count the decoder's tokens in; try a reference= with translations",
+    }
+    return {kind: reasons[side] for kind, side in sides.items() if not counted[side][0].any()}
+
+
+def _of_all(written: Sequence[Batch]) -> Counter[int]:
+    """How often each content token occurs in the targets of the batches of all processes."""
+    counts: Counter[int] = Counter()
+    for batch in written:
+        if batch.target is not None:
+            counts.update(batch.target.ids[batch.target.content].tolist())
+    return sum(_distributed.gathered([counts]), Counter())
+
+
+def _ranked(counts: Counter[int], model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """Counts and ranks, 0 for the most frequent, ties by id; tokens that do not occur rank beyond any threshold."""
+    table = torch.zeros(vocabulary(model), dtype=torch.long)
+    for token, count in counts.items():
+        table[token] = count
+    ranks = torch.empty_like(table)
+    ranks[table.argsort(descending=True, stable=True)] = torch.arange(len(table))
+    ranks[table == 0] += NEVER
+    return table.to(model.device), ranks.to(model.device)

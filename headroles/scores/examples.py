@@ -1,28 +1,33 @@
-"""Example attention: the weights of every head on a few sentences, as a table for plots and the report."""
+"""Example attention: the weights of one head on a sentence, or of all heads on a few, as tables."""
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, dummy_inputs, loading
-from headroles.models.batching import Batch, Encoded, TokenView
-from headroles.models.capture import capture_attention
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import attention_hooks, batching, dummy_inputs
+from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import body, without_cache
+from headroles.models.heads import capture_attention, check_head
+from headroles.models.masking import Head
+from headroles.models.provenance import cache_key, fixed_weights, provenance_of, tokens
 from headroles.models.sites import Site
 from headroles.tables import frame
+from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
 
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
 
 
+@fixed_weights()
 def attention_examples(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -54,32 +59,84 @@ def attention_examples(
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
     sentences = corpus[:limit]
-    key = frame.sign(
-        weights=loading.revision(model),
-        tokenizer=loading.tokens(tokenizer),
-        text=sentences.hash,
-        headroles=version("headroles"),
-    )
+    key = cache_key(model, tokenizer=tokens(tokenizer), text=sentences.hash)
     return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
+
+
+def attention_matrix(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
+) -> pd.DataFrame:
+    """Return the attention matrix of one head on one sentence.
+
+    The head must be one of the model's, and the sentence no longer than its positions.
+
+    Args:
+        model: the model.
+        tokenizer: tokenizer of the model.
+        sentence: text, or a sentence with its target.
+        head: (kind, layer, head).
+
+    Returns:
+        Attention weights; rows are query tokens and columns key tokens, special tokens included.
+
+    Raises:
+        ValueError: if the attention is not finite.
+    """
+    check_head(model, head)
+    text = Sentence(sentence) if isinstance(sentence, str) else sentence
+    encoded = batching.encode(Corpus("one sentence", (text,)), tokenizer, model, words=False)
+    kept: list[Tensor] = []
+
+    def keep(site: Site, weights: Tensor) -> None:
+        if site.key == head[:2]:
+            kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
+
+    with attention_hooks.evaluating(model), torch.inference_mode():
+        batch = next(batching.batches(encoded, model))
+        with capture_attention(model, keep):
+            body(model)(**batch.inputs, **without_cache(body(model)))
+    if not kept[0].isfinite().all():
+        raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(model)}")
+    views = batch.queries(head[0]), batch.keys(head[0])
+    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist())) for view in views)
+    return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
+
+
+class _Row(NamedTuple):
+    kind: Kind
+    layer: int
+    head: int
+    sentence: int
+    text: str
+    target: str | None
+    queries: list[str]
+    keys: list[str]
+    weights: npt.NDArray[np.float32]  # flat
 
 
 def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:
     encoded = batching.encode(corpus, tokenizer, model, words=False)
-    rows: list[dict[str, Any]] = []
+    rows: list[_Row] = []
     with attention_hooks.evaluating(model), torch.inference_mode():
         for batch in batching.batches(encoded, model, max_tokens=1):  # one sentence each, without padding
             rows += _rows(model, tokenizer, batch)
-    rows.sort(key=lambda row: row["sentence"])  # batches come longest first
-    table = pd.DataFrame(rows)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, _signature(model, corpus, encoded))
-    return table
+    rows.sort(key=lambda row: row.sentence)  # batches come longest first
+    signature = provenance_of(
+        model,
+        None,
+        corpus,
+        sentences=len(encoded.source),
+        too_long=encoded.too_long,
+        decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
+    )
+    return frame.signed(pd.DataFrame(rows), signature)
 
 
-def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[dict[str, Any]]:
+def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[_Row]:
     """The rows of one sentence."""
-    rows: list[dict[str, Any]] = []
+    rows: list[_Row] = []
     number, sentence = batch.numbers[0], batch.source.sentences[0]
-    texts = {"sentence": number, "text": sentence.text if sentence else "", "target": _target(tokenizer, batch)}
+    text, target = sentence.text if sentence else "", _target(tokenizer, batch)
 
     def add(site: Site, weights: Tensor) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
@@ -90,16 +147,15 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Bat
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
                 f"corpus; {dummy_inputs.advice(model)}"
             )
-        tokens = {"queries": _tokens(tokenizer, queries), "keys": _tokens(tokenizer, keys)}
+        names = _tokens(tokenizer, queries), _tokens(tokenizer, keys)
         for head, head_weights in zip(site.numbers, kept, strict=True):
-            place = {"kind": site.kind, "layer": site.layer, "head": head}
             flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
-            rows.append(place | texts | tokens | {"weights": flat})
+            rows.append(_Row(*site.key, head, number, text, target, *names, flat))
 
     with capture_attention(model, add):
         body(model)(**batch.inputs, **without_cache(body(model)))
     order = {kind: place for place, kind in enumerate(frame.KINDS)}
-    return sorted(rows, key=lambda row: (order[row["kind"]], row["layer"], row["head"]))
+    return sorted(rows, key=lambda row: (order[row.kind], row.layer, row.head))
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, view: TokenView) -> list[str]:
@@ -114,16 +170,3 @@ def _target(tokenizer: PreTrainedTokenizerBase, batch: Batch) -> str | None:
     if reference is not None:
         return reference.text
     return str(tokenizer.decode(batch.target.ids[0][batch.target.content[0]].tolist()))
-
-
-def _signature(model: PreTrainedModel, corpus: Corpus, encoded: Encoded) -> str:
-    return frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        corpus=corpus.name,
-        text=corpus.hash,
-        sentences=len(encoded.source),
-        too_long=encoded.too_long,
-        decoder="greedy" if encoded.greedy else "none" if encoded.target is None else "reference",
-        headroles=version("headroles"),
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib.metadata import version
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,6 +14,7 @@ from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models import loading
 from headroles.models.heads import attention_sites
+from headroles.models.provenance import cache_key, tokens
 from headroles.scores.base import Measure, named
 from headroles.scores.gradients.relevance import Relevance
 from headroles.scores.lrp import conservation
@@ -40,17 +40,17 @@ def kept_scores(
     """Return the score table of a study; `score` computes it if it is of another model, corpus or options."""
     chosen = None if scores is None else named(scores)
     repeated = _repeated(model, tokenizer) if chosen is None else None
-    key = frame.sign(
-        weights=loading.revision(model),
-        tokenizer=loading.tokens(tokenizer),
+    key = cache_key(
+        model,
+        tokenizer=tokens(tokenizer),
         text=corpus.hash,
         scores="default" if chosen is None else ",".join(map(repr, chosen)),
         resamples=n_resamples,
         seed=seed,
         reference="self" if reference is None else reference.hash,
-        headroles=version("headroles"),
-        **({} if repeated is None else {"repeated": repeated.hash}),
     )
+    if repeated is not None:
+        key += f"|repeated:{repeated.hash}"
 
     def compute() -> pd.DataFrame:
         compute_on = partial(score, model, tokenizer, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
@@ -62,9 +62,19 @@ def kept_scores(
     table = study.keep("heads", key, compute)
     sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
     for relevance in (measure for measure in chosen or () if isinstance(measure, Relevance)):
-        _keep_conservation(study, key, relevance, model, tokenizer, sample[:CHECKED], max_tokens)
+        report = partial(
+            conservation,
+            model,
+            tokenizer,
+            sample[:CHECKED],
+            relevance.rules,
+            epsilon=relevance.epsilon,
+            objective=relevance.objective,
+            max_tokens=max_tokens,
+        )
+        study.keep(f"conservation-{relevance.rules}", key, report)
     if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
-        study.keep("offsets", frame.sign(text=corpus.hash, headroles=version("headroles")), lambda: offsets(sample))
+        study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(sample))
     else:
         study.path("offsets").unlink(missing_ok=True)  # of another corpus
     return table
@@ -76,26 +86,3 @@ def _repeated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Cor
         return None
     longest = (loading.positions(tokenizer, model) - 1) // 2
     return repeated_tokens(tokenizer, length=min(LENGTH, longest, len(tokenizer) // 2))
-
-
-def _keep_conservation(
-    study: Study,
-    key: str,
-    relevance: Relevance,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    max_tokens: int,
-) -> None:
-    def compute() -> pd.DataFrame:
-        return conservation(
-            model,
-            tokenizer,
-            corpus,
-            relevance.rules,
-            epsilon=relevance.epsilon,
-            objective=relevance.objective,
-            max_tokens=max_tokens,
-        )
-
-    study.keep(f"conservation-{relevance.rules}", key, compute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores import outputs
+from headroles.scores.outputs import Output
 
 Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
@@ -34,7 +35,7 @@ class Explained(NamedTuple):
 
 
 Groups = Callable[[], Iterable[Batch]]  # all batches of a corpus, from the start at every call
-Explain = Callable[[Any, Batch], Explained]  # (model output, batch) -> targets
+Explain = Callable[[Output, Batch], Explained]  # (model output, batch) -> targets
 
 
 class Objective(ABC):
@@ -69,7 +70,7 @@ class Top(Objective):
         _needs_vocabulary(model, self.name)
         padding = getattr(model.config, "pad_token_id", None)
 
-        def top(output: Any, batch: Batch) -> Explained:
+        def top(output: Output, batch: Batch) -> Explained:
             logits = output.logits
             chosen = logits.detach().argmax(-1)  # [batch, token]
             if padding is not None and (chosen == padding).any():
@@ -93,7 +94,7 @@ class Reference(Objective):
         """Return the targets: logits of the correct tokens."""
         _needs_vocabulary(model, self.name)
 
-        def reference(output: Any, batch: Batch) -> Explained:
+        def reference(output: Output, batch: Batch) -> Explained:
             labels = outputs.labels(model, batch)
             return Explained(outputs.picked(output.logits, labels.clamp(min=0)), labels >= 0)
 
@@ -120,7 +121,7 @@ class ClassLogit(Objective):
         """Return the targets: one logit per sentence."""
         _needs_classes(model, self.name)
 
-        def of_class(output: Any, batch: Batch) -> Explained:
+        def of_class(output: Output, batch: Batch) -> Explained:
             chosen = outputs.classes(model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
             if self.of == "top" and batch.own and batch.labels is not None:
                 chosen = batch.labels[:, 0]
@@ -153,7 +154,7 @@ class Similarity(Objective):
         units = torch.cat(embedded)  # [sentence, width]
         place = {number: row for row, number in enumerate(numbers)}
 
-        def similarity(output: Any, batch: Batch) -> Explained:
+        def similarity(output: Output, batch: Batch) -> Explained:
             rows = torch.tensor([place[number] for number in batch.numbers], device=units.device)
             near = units[rows] @ units.T  # [batch, sentence]
             near[torch.arange(len(rows)), rows] = -torch.inf
@@ -173,7 +174,7 @@ class Loss(Objective):
         if not outputs.has_vocabulary(model):
             _needs_classes(model, self.name)
 
-        def loss(output: Any, batch: Batch) -> Explained:
+        def loss(output: Output, batch: Batch) -> Explained:
             if not outputs.has_vocabulary(model):
                 return _single(F.cross_entropy(output.logits.float(), outputs.classes(model, batch), reduction="none"))
             labels = outputs.labels(model, batch)
@@ -201,7 +202,7 @@ class Agreement(Objective):
                 for number, choice in zip(batch.numbers, outputs.choices(output, batch, model), strict=True):
                     intact[number] = choice.reshape(-1)
 
-        def agreement(output: Any, batch: Batch) -> Explained:
+        def agreement(output: Output, batch: Batch) -> Explained:
             now = outputs.choices(output, batch, model)
             before = torch.nn.utils.rnn.pad_sequence([intact[number] for number in batch.numbers], batch_first=True)
             if not outputs.has_vocabulary(model) and not outputs.has_classes(model):

@@ -1,18 +1,28 @@
-"""Model outputs and their labels: logits, predictions, classes, hidden states."""
+"""Model outputs and their labels: logits, predictions, classes, hidden states, and the classes of a corpus."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.batching import Batch
-from headroles.scores.labels import LABELLED
+
+LABELLED = "give a table with a column of labels (label= names it) that has a label in each row"
+_SHOWN = 5
+
+
+class Output(Protocol):
+    """The output of a model with a head; one without has `last_hidden_state` instead."""
+
+    logits: Tensor
 
 
 def has_vocabulary(model: PreTrainedModel) -> bool:
@@ -61,9 +71,9 @@ def numbered(model: PreTrainedModel, names: Sequence[str | None]) -> list[int]:
     Raises:
         ValueError: if a label is missing or is not a class of the model.
     """
-    config: Any = model.config
+    config = model.config
     known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
-    known |= {str(number): number for number in range(config.num_labels) if str(number) not in known}
+    known |= {str(number): number for number in range(config.num_labels or 0) if str(number) not in known}
     for label in names:
         if label is None:
             raise ValueError(f"a sentence has no label; {LABELLED}")
@@ -72,7 +82,7 @@ def numbered(model: PreTrainedModel, names: Sequence[str | None]) -> list[int]:
     return [known[str(label)] for label in names]
 
 
-def mean_state(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
+def mean_state(output: Output, batch: Batch, model: PreTrainedModel) -> Tensor:
     """Return the mean last hidden state of each sentence, special tokens included: [batch, width]."""
     states = getattr(output, "last_hidden_state", None)
     if states is None:
@@ -105,8 +115,50 @@ def picked(logits: Tensor, chosen: Tensor) -> Tensor:
     return logits.gather(-1, chosen[..., None]).squeeze(-1)
 
 
-def choices(output: Any, batch: Batch, model: PreTrainedModel) -> Tensor:
+def choices(output: Output, batch: Batch, model: PreTrainedModel) -> Tensor:
     """Return predicted tokens [batch, token], classes [batch], or mean states [batch, width]."""
     if has_vocabulary(model) or has_classes(model):
-        return output.logits.argmax(-1)  # type: ignore[no-any-return]
+        return output.logits.argmax(-1)
     return mean_state(output, batch, model)
+
+
+def check_labels(corpus: Corpus) -> None:
+    """Raise ValueError unless every sentence of a corpus has a label."""
+    if lacking := sum(not sentence.label for sentence in corpus):
+        some = "no labels" if lacking == len(corpus) else f"no label for {lacking} of its {len(corpus)} sentences"
+        raise ValueError(f"corpus {corpus.name!r} has {some}; {LABELLED}")
+
+
+def class_names(corpus: Corpus) -> list[str]:
+    """Return the sorted distinct labels of a corpus.
+
+    Args:
+        corpus: sentences with labels.
+
+    Returns:
+        The labels in alphabetical order.
+
+    Raises:
+        ValueError: if labels are missing, fewer than two, of mixed type, fractions, or differ only in case.
+    """
+    check_labels(corpus)
+    labels = sorted({str(sentence.label) for sentence in corpus})
+    listed = f"{', '.join(map(repr, labels[:_SHOWN]))}{', ...' if len(labels) > _SHOWN else ''}"
+    subject = f"the labels of corpus {corpus.name!r} are {listed}"
+    numbers = [label for label in labels if _is_number(label)]
+    if len(labels) < 2:
+        raise ValueError(f"{subject}; a classifier needs at least two")
+    if 0 < len(numbers) < len(labels):
+        raise ValueError(f"{subject}: some are numbers, others words; expected the names of classes, or their numbers")
+    if parts := [label for label in numbers if not float(label).is_integer()]:
+        raise ValueError(f"{subject}: {parts[0]!r} is a value on a scale; expected classes, by name or whole number")
+    if len({label.casefold() for label in labels}) < len(labels):
+        raise ValueError(f"{subject}: some differ only in case; write each class in one way")
+    return labels
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from importlib.metadata import version
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._progress import track
-from headroles.analysis.intervals import share
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import attention_hooks, batching, capture, dummy_inputs, loading
+from headroles.models import attention_hooks, batching
 from headroles.models.batching import Encoded, Pages
-from headroles.models.dummy_inputs import body, without_cache
-from headroles.models.heads import attention_sites, check_head, head_index
-from headroles.models.masking import Fill, Head
+from headroles.models.heads import attention_sites, head_index
+from headroles.models.masking import Fill
+from headroles.models.provenance import fixed_weights, provenance_of
 from headroles.models.sites import Site
-from headroles.scores.accumulator import Accumulator, Array, bounds, counting, rounded
-from headroles.scores.attention import AttentionPass
+from headroles.scores.accumulator import Accumulator, check_missing, counting
+from headroles.scores.attention import AttentionPass, frequencies, uncounted
 from headroles.scores.base import SELF, Measure, Score, named
-from headroles.scores.frequencies import frequencies, uncounted
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.in_study import kept_scores
-from headroles.scores.missing import check_missing
 from headroles.scores.objectives import Name, Objective
 from headroles.tables import frame, kv_groups
 from headroles.tables.frame import Kind
@@ -38,6 +32,7 @@ from headroles.tables.study import Study, study_at
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 
 
+@fixed_weights()
 def score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -54,7 +49,7 @@ def score(
 
     One pass reads the whole corpus, with one layer's attention in memory at a time. Long texts are read in blocks of
     queries, so that memory grows with their length and not with its square. Syntax, alignment and models that cannot
-    be divided (`headroles.models.capture.divisible`) need whole layers. Gradient scores ("relevance", "importance")
+    be divided (`headroles.models.heads.divisible`) need whole layers. Gradient scores ("relevance", "importance")
     make their own forward and backward passes over each batch. A decoder is teacher-forced on the corpus's targets, or
     without targets on the model's own greedy output. Under `accelerate launch` the processes share the batches, and
     each returns the whole table.
@@ -135,9 +130,9 @@ def _score(
             for scoring_pass in passes:
                 scoring_pass.read(batch, weights, accumulator)
     accumulator.reduce(model.device)
-    fields = _fields(model, pages, reference) | {"resamples": n_resamples, "seed": seed}
+    provenance = f"{_provenance(model, pages, reference)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
-    table = _table(accumulator, head_index(model), fields, notes)
+    table = accumulator.table(head_index(model), provenance, notes)
     content = whole.counts("source").total()
     check_missing(table, chosen, pages.corpus.name, uncounted(pages, counted, reference), content)
     return table
@@ -181,45 +176,6 @@ def attribute(
         method=method, options=tuple(options.items()), replacement=replacement, objective=objective
     )
     return score(model, tokenizer, corpus, attribution, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
-
-
-def attention_matrix(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
-) -> pd.DataFrame:
-    """Return the attention matrix of one head on one sentence.
-
-    The head must be one of the model's, and the sentence no longer than its positions.
-
-    Args:
-        model: the model.
-        tokenizer: tokenizer of the model.
-        sentence: text, or a sentence with its target.
-        head: (kind, layer, head).
-
-    Returns:
-        Attention weights; rows are query tokens and columns key tokens, special tokens included.
-
-    Raises:
-        ValueError: if the attention is not finite.
-    """
-    check_head(model, head)
-    text = Sentence(sentence) if isinstance(sentence, str) else sentence
-    encoded = batching.encode(Corpus("one sentence", (text,)), tokenizer, model, words=False)
-    kept: list[Tensor] = []
-
-    def keep(site: Site, weights: Tensor) -> None:
-        if site.key == head[:2]:
-            kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
-
-    with attention_hooks.evaluating(model), torch.inference_mode():
-        batch = next(batching.batches(encoded, model))
-        with capture.capture_attention(model, keep):
-            body(model)(**batch.inputs, **without_cache(body(model)))
-    if not kept[0].isfinite().all():
-        raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(model)}")
-    views = batch.queries(head[0]), batch.keys(head[0])
-    rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist())) for view in views)
-    return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
 
 
 def _available(
@@ -267,37 +223,12 @@ def _or(names: Iterable[str]) -> str:
     return " or ".join(names)
 
 
-def _table(
-    accumulator: Accumulator, index: pd.MultiIndex, fields: dict[str, object], notes: Mapping[str, dict[str, object]]
-) -> pd.DataFrame:
-    columns: dict[str, Array] = {}
-    draws: dict[str, Array] = {}
-    signatures: dict[str, str] = {}
-    for score, name, values, sizes in accumulator.columns(index):
-        columns[name] = values[:, 0]
-        if accumulator.n_resamples and score.sampled(name):
-            draws[name] = rounded(values[:, 1:])
-            columns[f"{name}.low"], columns[f"{name}.high"] = (
-                bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
-            )
-        text = frame.sign(**fields | {"score": score} | notes.get(score.label, {}))
-        signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
-    return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
-
-
-def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> dict[str, object]:
-    """The provenance fields that all scores of a run share."""
-    first = pages.first
-    has_target = first.greedy or first.target is not None
-    decoder = {"decoder": "greedy" if first.greedy else "reference"} if has_target else {}
-    return {
-        "model": loading.name(model),
-        "weights": loading.revision(model),
-        "corpus": pages.corpus.name,
-        "text": pages.corpus.hash,
-        **pages.read,
-        **decoder,
-        **({"shared": shared} if (shared := kv_groups.said(attention_sites(model))) else {}),
-        "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
-        "headroles": version("headroles"),
-    }
+def _provenance(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> str:
+    """The provenance that all scores of a run share."""
+    first, fields = pages.first, dict[str, object](pages.read)
+    if first.greedy or first.target is not None:
+        fields["decoder"] = "greedy" if first.greedy else "reference"
+    if shared := kv_groups.said(attention_sites(model)):
+        fields["shared"] = shared
+    fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"
+    return provenance_of(model, None, pages.corpus, **fields)

@@ -2,7 +2,6 @@ from . import files as files
 from . import frame as frame
 from . import io as io
 from . import kv_groups as kv_groups
-from . import signatures as signatures
 from . import study as study
 from .frame import join as join
 from .frame import provenance as provenance

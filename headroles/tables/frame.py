@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, Literal, get_args
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headroles.tables.signatures import fields as fields
-from headroles.tables.signatures import holding as holding
-from headroles.tables.signatures import sign as sign
-
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
+_UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
 
-class Resamples(dict[str, Any]):
+class Resamples(dict[str, object]):
     """Bootstrap resamples of a table's columns.
 
     `draws[column]` is [heads, resamples], rows as in `index`.
@@ -35,7 +35,7 @@ class Resamples(dict[str, Any]):
         """Return the resampled values of `column` for the heads of `index`: [heads, resamples]."""
         return self.draws[column][self.index.get_indexer(index)]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Resamples:
+    def __deepcopy__(self, memo: dict[int, object]) -> Resamples:
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -62,7 +62,7 @@ def index(sizes: Mapping[tuple[Kind, int], int | Sequence[int]]) -> pd.MultiInde
 
 
 def table(
-    columns: Mapping[str, Any],
+    columns: Mapping[str, object],
     index: pd.MultiIndex,
     signatures: str | Mapping[str, str],
     *,
@@ -85,6 +85,45 @@ def table(
     if draws:
         frame.attrs["resamples"] = Resamples(index, draws)
     return frame
+
+
+def sign(**fields: object) -> str:
+    """Join fields into a signature, as in sacreBLEU; `fields` reads it.
+
+    Args:
+        **fields: Names and values. Bars, percent signs and control characters are escaped as in a URL: %7C, %25, %0A.
+
+    Returns:
+        The signature.
+    """
+    return "|".join(f"{key}:{_UNSAFE.sub(_escaped, str(value))}" for key, value in fields.items())
+
+
+def sign_version(**fields: object) -> str:
+    """Join fields into a signature that ends with the version of headroles."""
+    return sign(**fields, headroles=version("headroles"))
+
+
+def holding(**signatures: str) -> str:
+    """Join fields with whole signatures as values, which are not escaped."""
+    return "|".join(f"{key}:{text}" for key, text in signatures.items())
+
+
+def fields(text: str) -> list[tuple[str, str]]:
+    """Read the keys and values of a signature, in order, including those of nested signatures."""
+    parts = (part.partition(":") for part in text.split("|"))
+    return [(key, unquote(value)) for key, _, value in parts]
+
+
+def metric_of(text: str) -> str:
+    """Return the metric that a signature names, such as "bleu"; "" if it names none."""
+    return dict(fields(text)).get("metric", "").partition("(")[0].lower()
+
+
+def signed(table: pd.DataFrame, *parts: str) -> pd.DataFrame:
+    """Sign all columns of a table with the same provenance: its parts that are not empty, joined by bars."""
+    table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), "|".join(filter(None, parts)))
+    return table
 
 
 def provenance(table: pd.DataFrame, column: str) -> str:
@@ -196,6 +235,10 @@ def bare(table: pd.DataFrame) -> pd.DataFrame:
     return bare
 
 
-def listed(names: Sequence[str] | Mapping[str, Any]) -> str:
+def listed(names: Sequence[str] | Mapping[str, object]) -> str:
     """Return names joined by commas, or "none"."""
     return ", ".join(names) or "none"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,14 @@ from headroles.tables.frame import LEVELS, Resamples, bare, listed, resamples, r
 
 _DRAWS = "resamples:"  # prefix of the columns of a file that hold resamples
 _DAMAGE = (pa.ArrowException, ValueError, LookupError, TypeError, AttributeError)  # raised by reading a damaged file
+
+
+class Notes(TypedDict, total=False):
+    """What a file holds beside its table."""
+
+    signatures: dict[str, str] | None
+    recipe: str | None  # the cache key
+    sealed: bool  # whether the file has a digest
 
 
 def save_table(table: pd.DataFrame, path: str | Path) -> Path:
@@ -85,11 +93,12 @@ def load_table(path: str | Path) -> pd.DataFrame:
         raise ValueError(f"{path} is not a table of headroles: {error}") from error
 
 
-def notes(path: Path) -> dict[str, Any] | None:
+def notes(path: Path) -> Notes | None:
     """Read the provenance and cache key of a file without its table; None for a file of another origin."""
     try:
         text = (pq.read_schema(path).metadata or {}).get(b"headroles")
-        return None if text is None else dict(json.loads(text))
+        notes: Notes | None = None if text is None else json.loads(text)
+        return notes
     except (*_DAMAGE, OSError):
         return None
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from headroles.tables.frame import LEVELS, fields
 
+if TYPE_CHECKING:
+    from headroles.models.sites import Site
 
-def said(sites: Iterable[Any]) -> str:
+
+def said(sites: Iterable[Site]) -> str:
     """Describe how many query heads share a key-value head: "dec-self=4".
 
     The text is a field of provenance.
@@ -34,7 +37,7 @@ def said(sites: Iterable[Any]) -> str:
     )
 
 
-def groups(table: pd.DataFrame | pd.Series[Any]) -> pd.Series[Any] | None:
+def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:
     """Return the key-value group of each query head.
 
     Args:
@@ -52,7 +55,7 @@ def groups(table: pd.DataFrame | pd.Series[Any]) -> pd.Series[Any] | None:
     return pd.Series(numbers, index=table.index, name="group")
 
 
-def ends(values: pd.Series[Any], kind: str) -> list[tuple[int, int]]:
+def ends(values: pd.Series[float], kind: str) -> list[tuple[int, int]]:
     """Return (layer, head) of each head that starts a key-value group.
 
     The list is empty if no keys and values are shared.
@@ -71,7 +74,7 @@ def ends(values: pd.Series[Any], kind: str) -> list[tuple[int, int]]:
     return [(layer, head) for (layer, head), group in places.items() if places.get((layer, head - 1), group) != group]
 
 
-def _shared(table: pd.DataFrame | pd.Series[Any]) -> dict[str, str]:
+def _shared(table: pd.DataFrame | pd.Series[float]) -> dict[str, str]:
     """Group sizes by kind, from the first signature that has them."""
     for text in table.attrs.get("signatures", {}).values():
         for name, value in fields(text):

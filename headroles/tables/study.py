@@ -11,10 +11,9 @@ from pathlib import Path
 import pandas as pd
 
 from headroles.tables.files import check_writable
-from headroles.tables.frame import join
+from headroles.tables.frame import fields, join
 from headroles.tables.io import load_table, save_table
 from headroles.tables.io import notes as read_notes
-from headroles.tables.signatures import fields
 
 ONE_MODEL = re.compile(  # tables of one model; the other tables are of models derived from it, or of none
     r"heads|roles|attention|efficiency|relate|"

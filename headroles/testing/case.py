@@ -13,9 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models.attention_hooks import configs_of
-from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import examples, without_cache, words
-from headroles.models.heads import attention_sites, head_index
+from headroles.models.heads import attention_sites, capture_attention, head_index
 from headroles.models.masking import Head, mask_heads
 from headroles.models.matching import vocabulary
 from headroles.models.sites import Site

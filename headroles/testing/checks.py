@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 
 from headroles.ablation.effects import ablate_sets
 from headroles.models.attention_hooks import attending
-from headroles.models.capture import capture_attention
 from headroles.models.dummy_inputs import without_cache
+from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
 from headroles.models.pruned import resized
 from headroles.pruning.removal import remove_heads

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,10 +19,10 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.batching import tokenised
+from headroles.models.provenance import provenance_of
 from headroles.models.pruned import resized
 from headroles.scores import outputs
-from headroles.scores.labels import check_labels, classes
-from headroles.tables import frame
+from headroles.scores.outputs import check_labels, class_names
 from headroles.tables.files import replacing
 from headroles.tables.io import load_table, save_table
 from headroles.training.hf_trainer import Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
@@ -86,12 +85,10 @@ def train(
         raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
     place = Path(folder)
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
-    recipe = frame.sign(
-        model=loading.name(model),
-        weights=loading.revision(model),
-        tokenizer=loading.tokens(tokenizer),
-        corpus=corpus.name,
-        text=corpus.hash,
+    recipe = provenance_of(
+        model,
+        tokenizer,
+        corpus,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, measured)),
         epochs=epochs,
@@ -100,7 +97,6 @@ def train(
         seed=seed,
         options=",".join(f"{name}={value}" for name, value in sorted({**arguments, **(rates or {})}.items())),
         **({"note": note} if note else {}),
-        headroles=version("headroles"),
     )
     if (history := finished(model, place, recipe)) is not None:
         return history
@@ -139,7 +135,7 @@ def load_classifier(
     Returns:
         The model and its tokenizer.
     """
-    labels = classes(corpus)
+    labels = class_names(corpus)
     return loading.load(
         name,
         cls="AutoModelForSequenceClassification",

@@ -22,7 +22,7 @@ from helpers.letters import tokens_of
 
 import headroles as hr
 from headroles.data.corpus import Tokens
-from headroles.models import capture
+from headroles.models import heads
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
 SCORES = ["confidence", "position", "entropy", "sink", "distance", "induction", "duplicate"]
@@ -40,12 +40,12 @@ def main() -> None:
         print(_peak(*given.peak))
         return
     rows = [
-        {"tokens": length, "in parts, MiB": _alone(length, capture.CELLS)}
+        {"tokens": length, "in parts, MiB": _alone(length, heads.CELLS)}
         | ({"as a whole, MiB": _alone(length, WHOLE)} if length <= given.whole else {})
         for length in given.lengths
     ]
     compared = min(given.whole, max(given.lengths))
-    parts, whole = _scored(compared, capture.CELLS), _scored(compared, WHOLE)
+    parts, whole = _scored(compared, heads.CELLS), _scored(compared, WHOLE)
     apart = ((parts - whole).abs() / whole.abs().clip(lower=1)).max().max()  # of large numbers relative to them
     found = {"lengths": rows, "largest difference": {"tokens": compared, "of any score": float(apart)}}
     print(pd.DataFrame(rows).to_string(index=False), f"\nlargest difference at {compared} tokens: {apart:.1e}")
@@ -71,7 +71,7 @@ def _scored(length: int, cells: int) -> pd.DataFrame:
 
 
 def _score(model, text: hr.Corpus, cells: int) -> pd.DataFrame:
-    capture.CELLS = cells
+    heads.CELLS = cells
     return hr.score(model, tokens_of("llama-grouped"), text, SCORES, n_resamples=0)
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import headroles as hr
 from headroles.models import attention_hooks, heads
-from headroles.models.capture import capture_attention_in_parts, divisible
+from headroles.models.heads import capture_attention_in_parts, divisible
 from headroles.models.sites import class_name
 from headroles.testing import checks
 

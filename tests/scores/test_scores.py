@@ -571,7 +571,7 @@ def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
     asked = [replace(one, frequent=20) if one.name() == "rarity" else one for one in asked]
     whole = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     shown = []
-    monkeypatch.setattr("headroles.models.capture.CELLS", 50)
+    monkeypatch.setattr("headroles.models.heads.CELLS", 50)
     monkeypatch.setattr(Confidence, "update", noted(Confidence.update, shown))
     parts = hr.score(zoo.tiny(name), tokens_of(name), corpus(), asked, n_resamples=20)
     assert (max(observation.first for observation in shown) > 0) == (name != "t5")
@@ -581,7 +581,7 @@ def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
 
 
 def test_a_score_that_does_not_say_that_it_adds_up_over_parts_sees_the_whole(monkeypatch):
-    monkeypatch.setattr("headroles.models.capture.CELLS", 50)
+    monkeypatch.setattr("headroles.models.heads.CELLS", 50)
     found = [observation for each in noticing().values() for observation in each]
     assert {observation.first for observation in found} == {0}
     assert all(observation.weights.shape[-2] == observation.queries.ids.shape[1] for observation in found)

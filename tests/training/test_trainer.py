@@ -40,7 +40,7 @@ from headroles.ablation.evaluation import evaluate
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.scores.accumulator import counting
-from headroles.scores.labels import LABELLED
+from headroles.scores.outputs import LABELLED
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.training.trainer import load_classifier, train

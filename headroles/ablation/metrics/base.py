@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
-from headroles.scores.labels import check_labels
+from headroles.scores.outputs import check_labels
 
 Array = npt.NDArray[np.float64]
 Read = Callable[[Any, Batch], Array]  # a model's output, its batch -> [example, statistic]

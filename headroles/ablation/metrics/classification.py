@@ -12,7 +12,7 @@ from headroles.ablation.metrics.base import Array, Mean, Metric, Read, probabili
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
-from headroles.scores.labels import check_labels
+from headroles.scores.outputs import check_labels
 
 
 class Choosing(Metric):

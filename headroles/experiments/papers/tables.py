@@ -20,8 +20,8 @@ from headroles.plots.effects import correlations
 from headroles.plots.scales import SMALLER_IS_BETTER
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
+from headroles.tables.frame import metric_of as metric_in
 from headroles.tables.io import load_table
-from headroles.tables.signatures import metric_of as metric_in
 
 if TYPE_CHECKING:
     from headroles.experiments.workflow import Workflow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,8 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl
 
 from headroles.data.corpus import Corpus
-from headroles.models import loading
-from headroles.tables import frame
+from headroles.models.provenance import cache_key, tokens
 from headroles.training.hf_trainer import TrainerOptions
 from headroles.training.marian import LONGEST
 from headroles.training.trainer import finished, fit
@@ -56,9 +54,8 @@ def train_masked(
         ValueError: For a folder of another training.
     """  # noqa: DOC502
     place = Path(folder)
-    parts = {"weights": loading.revision(model), "tokenizer": loading.tokens(tokenizer), "text": texts.hash}
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
-    recipe = frame.sign(**parts, **options, headroles=version("headroles"))
+    recipe = cache_key(model, tokenizer=tokens(tokenizer), text=texts.hash, **options)
     if finished(model, place, recipe) is not None:
         return
     ids = tokenizer([sentence.text for sentence in texts], truncation=True, max_length=LONGEST)["input_ids"]

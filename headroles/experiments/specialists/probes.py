@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,7 @@ class Probes(transformers.TrainerCallback):
         rows = pd.DataFrame([row for entry in state.log_history for row in entry.get("probe", ())], columns=COLUMNS)
         table = pd.concat([*self.before, rows], ignore_index=True)
         corpora = ",".join(f"{corpus.name} {corpus.hash}" for corpus in self.corpora)
-        signature = frame.sign(corpora=corpora, headroles=version("headroles"))
-        table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
-        save_table(table, self.path)
+        save_table(frame.signed(table, frame.sign_version(corpora=corpora)), self.path)
 
     @property
     def path(self) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headroles.plots.scales import harm
-from headroles.tables.signatures import metric_of
+from headroles.tables.frame import metric_of
 
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "loss (nats per token)"}

@@ -13,7 +13,7 @@ from headroles.plots.report.contents import Head, decimals, number, numbers, pla
 from headroles.plots.report.labels import axis_label
 from headroles.plots.report.sources import Table
 from headroles.tables.frame import KINDS, LEVELS
-from headroles.tables.signatures import fields as fields_of
+from headroles.tables.frame import fields as fields_of
 
 STEPS = 40  # the most steps of a gate's history
 ENDS = ("low", "high")

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -196,7 +196,7 @@ def _states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """The input of the vocabulary projection, [batch, token, width], if the model has one."""
     states: list[Tensor] = []
 
-    def keep(_: Any, args: tuple[Any, ...]) -> None:
+    def keep(_: object, args: tuple[object, ...]) -> None:
         if args and isinstance(args[0], Tensor) and args[0].requires_grad:
             states.append(args[0])
 

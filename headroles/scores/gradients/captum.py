@@ -46,7 +46,7 @@ class Attribution(GradientScore):
     """
 
     method: str = "IntegratedGradients"
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
     replacement: Fill = "zero"
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from headroles.models.batching import Batch
 from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients, slopes
 from headroles.scores.objectives import Explain, Explained, Name
+from headroles.scores.outputs import Output
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Importance(GradientScore):
 def _averaged(explain: Explain) -> Explain:
     """The same targets, each divided by the number of steps of its example."""
 
-    def averaged(output: Any, batch: Batch) -> Explained:
+    def averaged(output: Output, batch: Batch) -> Explained:
         explained = explain(output, batch)
         return explained._replace(values=explained.values / explained.counted.sum(-1, keepdim=True).clamp(min=1))
 

@@ -8,7 +8,7 @@ cotangents c = R / value, so that constants, views and sums need no rules.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from headroles.models.attention_hooks import Call
-from headroles.scores.lrp.rules import ADD, Operation, Ratio, Rule, whole
+from headroles.models.masking import Context
+from headroles.scores.lrp.rules import ADD, Operation, Ratio, Rule, Shape, Weight, whole
 
 BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule
 
@@ -25,13 +26,13 @@ class Linear(Function):
     """Linear map y = x W + b, factored into 4 products each way; the bias takes none. x [..., in], W [in, out]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
+    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
         y = F.linear(x, weight.T, bias)
         ctx.save_for_backward(x, weight, y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
         x, weight, y = ctx.saved_tensors
         up, down = weight.clamp(min=0), weight.clamp(max=0)
         high, low = x.clamp(min=0), x.clamp(max=0)
@@ -44,12 +45,12 @@ class Sum(Function):
     """Sum y = a + b, element by element."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Context, a: Tensor, b: Tensor) -> Tensor:  # noqa: D102
         ctx.save_for_backward(a, b)
         return a + b
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         a, b = ctx.saved_tensors
         r = c * (a + b)
         s, t = _split(r, a.clamp(min=0) + b.clamp(min=0), a.clamp(max=0) + b.clamp(max=0))
@@ -58,17 +59,23 @@ class Sum(Function):
         return ca * scale, cb * scale
 
 
+class AttentionContext(Context, Protocol):
+    """What attention hands on to its `backward`."""
+
+    scaling: float
+
+
 class Attend(Function):
     """Attention o = softmax(scaling q k') v: contributions are the Jacobian times q, k and v jointly."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float) -> Tensor:  # noqa: D102
+    def forward(ctx: AttentionContext, q: Tensor, k: Tensor, v: Tensor, o: Tensor, a: Tensor, scaling: float) -> Tensor:  # noqa: D102
         ctx.save_for_backward(q, k, v, o, a)
         ctx.scaling = scaling
         return o.view_as(o)
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+    def backward(ctx: AttentionContext, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
         q, k, v, o, a = ctx.saved_tensors
         cq, ck, cv = _attend(c * o, q * ctx.scaling, k, v, o, a)
         taken = sum((x * cx).abs().sum((-1, -2)) for x, cx in ((q * ctx.scaling, cq), (k, ck), (v, cv)))
@@ -80,13 +87,13 @@ class ExactLinear(Function):
     """`Linear` with all contributions [..., out, in]; each input takes 1 / in of the bias."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
+    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: D102
         y = F.linear(x, weight.T, bias)
         ctx.save_for_backward(x, weight, y, torch.zeros_like(weight[0]) if bias is None else bias)
         return y
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
         x, weight, y, bias = ctx.saved_tensors
         return _exact(c * y, x, x[..., None, :] * weight.T + bias[:, None] / len(weight)), None, None
 
@@ -95,14 +102,16 @@ class ExactNorm(Function):
     """Layer norm by its full Jacobian; each input takes 1 / n of the bias."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        ctx: Context, x: Tensor, shape: Shape, weight: Weight, bias: Weight, eps: float
+    ) -> Tensor:
         y, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
         weight = torch.ones_like(x[0]) if weight is None else weight
         ctx.save_for_backward(x, (x - mean) * rstd, rstd, weight, torch.zeros_like(weight) if bias is None else bias, y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+    def backward(ctx: Context, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
         x, normed, rstd, weight, bias, y = ctx.saved_tensors
         n = x.shape[-1]
         jacobian = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
@@ -122,7 +131,7 @@ def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
         return (ExactLinear if exact else Linear).apply(x, weight, bias) if x.requires_grad else func(bias, x, weight)
 
     def norm(
-        func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any
+        func: Rule, x: Tensor, shape: Shape, weight: Weight = None, bias: Weight = None, eps: float = 1e-5, *rest: Any
     ) -> Any:
         """The Jacobian of layer norm (Voita's code, `LayerNorm`); factored: all R passes (Achtibat et al. 2024)."""
         if exact and x.requires_grad:

@@ -25,6 +25,7 @@ from headroles.scores.lrp.composites import Rules, check_reached, start, table
 from headroles.scores.lrp.context import enter, inside
 from headroles.scores.lrp.rules import ADD, GROUP_NORM, LINEAR, NORM, SUBTRACT, Rule
 from headroles.scores.objectives import Explain, Name, Objective
+from headroles.scores.outputs import Output
 
 COLUMNS = ["arrives", "leaves", "source", "biases", "residue"]
 STACKS = ("decoder", "encoder")
@@ -87,7 +88,7 @@ def report(
 ) -> pd.DataFrame:
     """Compute the report of `balance` on all targets of a batch."""
 
-    def whole(output: Any) -> Tensor:
+    def whole(output: Output) -> Tensor:
         explained = explain(output, batch)
         values = torch.where(explained.counted, explained.values, 0.0)
         return (values * start(values.detach(), rules)).sum()
@@ -98,7 +99,7 @@ def report(
 def balance(
     model: PreTrainedModel,
     inputs: Mapping[str, Tensor],
-    whole: Callable[[Any], Tensor],
+    whole: Callable[[Output], Tensor],
     rules: Rules = "cp",
     *,
     epsilon: float = 0.0,
@@ -178,7 +179,9 @@ class _Recorder:
     def before(self, part: str) -> Callable[..., Any]:
         """Return a hook that records a layer's arguments: first the stream, then the states of the source."""
 
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def hook(
+            _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+        ) -> tuple[tuple[object, ...], dict[str, object]]:
             self.here = (part, self.calls[part])
             self.calls[part] += 1
             columns = chain(["leaves"], repeat("source"))
@@ -187,7 +190,7 @@ class _Recorder:
 
         return hook
 
-    def after(self, _: nn.Module, __: Any, output: Any) -> None:
+    def after(self, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
         """Record a layer's output, as a forward hook."""
         self.entries.append(_Entry(self.here, "arrives", output if isinstance(output, Tensor) else output[0]))
         self.here = OUTPUT
@@ -251,7 +254,7 @@ class _Recorder:
         report.attrs["explained"] = whole
         return report
 
-    def _tapped(self, value: Any, columns: Iterator[str]) -> Any:
+    def _tapped(self, value: object, columns: Iterator[str]) -> object:
         if not (isinstance(value, Tensor) and value.requires_grad):
             return value
         tap = value.view_as(value)

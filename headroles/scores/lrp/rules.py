@@ -7,13 +7,15 @@ rule is called as `rule(func, *args, **kwargs)` with the operation and its argum
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
+
+from headroles.models.masking import Context
 
 Operation = Callable[..., Any] | Literal["activation", "attention"]  # a torch function, or a part of the model
 
@@ -38,35 +40,45 @@ FUSED = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 
 
 Rule = Callable[..., Any]
+Weight = Tensor | None
+Shape = Sequence[int]  # of the last dimensions, that are normalised
 
 
 class Ratio(Function):
     """y = f(x), element by element: R passes from y to x whole, c(x) = c(y) y / x (Achtibat et al. 2024, eq. 9)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: D102
+    def forward(ctx: Context, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: D102
         safe = torch.where(x == 0, 1.0, x)
         y = f(x)
         ctx.save_for_backward(y / safe)
         return y
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, None]:  # noqa: D102
+    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None]:  # noqa: D102
         return c * ctx.saved_tensors[0], None
+
+
+class NormContext(Context, Protocol):
+    """What layer norm hands on to its `backward`."""
+
+    dims: tuple[int, ...]  # that are normalised
 
 
 class FrozenNorm(Function):
     """Layer norm with a constant standard deviation; the rest is linear (Ali et al. 2022)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        ctx: NormContext, x: Tensor, shape: Shape, weight: Weight, bias: Weight, eps: float
+    ) -> Tensor:
         y, _, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
         ctx.save_for_backward(rstd, weight)
         ctx.dims = tuple(range(-len(shape), 0))
         return y
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+    def backward(ctx: NormContext, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
         rstd, weight = ctx.saved_tensors
         cx = (c if weight is None else c * weight) * rstd
         bias = c.flatten(0, -1 - len(ctx.dims)).sum(0) if ctx.needs_input_grad[3] else None
@@ -110,14 +122,18 @@ def numerator(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
     return func(a, b.detach() if isinstance(b, Tensor) else b, *args, **kwargs)
 
 
-def norm(func: Rule, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any) -> Any:
+def norm(
+    func: Rule, x: Tensor, shape: Shape, weight: Weight = None, bias: Weight = None, eps: float = 1e-5, *rest: Any
+) -> Any:
     """Treat the standard deviation of layer norm as a constant (Ali et al. 2022)."""
     return (
         FrozenNorm.apply(x, shape, weight, bias, eps) if x.requires_grad else func(x, shape, weight, bias, eps, *rest)
     )
 
 
-def group_norm(func: Rule, x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def group_norm(
+    func: Rule, x: Tensor, groups: int, weight: Weight = None, bias: Weight = None, eps: float = 1e-5
+) -> Any:
     """Treat the standard deviations of groups of channels, [batch, channel, ...], as constants."""
     y = func(x, groups, weight, bias, eps)
     if not x.requires_grad:
@@ -131,7 +147,7 @@ def group_norm(func: Rule, x: Tensor, groups: int, weight: Any = None, bias: Any
     return y.detach() + (flows - flows.detach())  # the bits of `func`
 
 
-def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Any:
+def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Tensor:
     """Treat the sigmoid of F.glu as a constant gate."""
     a, b = x.chunk(2, dim)
     return a * b.detach().sigmoid() if x.requires_grad else func(x, dim)
@@ -146,7 +162,7 @@ def damped(epsilon: float, func: Rule, *args: Any, **kwargs: Any) -> Any:
     return y
 
 
-def fused(func: Rule, *_: Any, **__: Any) -> Any:
+def fused(func: Rule, *_: object, **__: object) -> Tensor:
     """Refuse fused attention, which cannot be given rules."""
     raise ValueError(
         f"{func.__name__} attends in one piece, which cannot be taken apart into softmax and products; "
