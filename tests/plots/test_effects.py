@@ -43,7 +43,7 @@ def test_a_map_of_effects_has_their_values_and_marks(kind, scale, decimals):
     assert [text.get_text() for text in ax.texts if text.get_text()] == texts
     sure = f"p < 0.01 for {(marks > 0).sum()} of {len(own)} heads, {(marks > 1).sum()} by Holm"
     assert ax.get_title().splitlines()[-1] == sure
-    assert ax.figure.axes[-1].get_ylabel() == "change in loss (red: worse)"
+    assert ax.figure.axes[-1].get_ylabel() == "change in loss\n(nats; red: worse)"
     far = table["ablation[loss]"].abs().max()
     assert ax.collections[0].get_clim() == (-far, far)  # of all kinds
 
@@ -71,7 +71,7 @@ def test_two_corpora_are_drawn_against_each_other():
     assert ax.get_title() == f"Pearson {values[0]}\nSpearman {values[1]}"
     both = [test(*expected.T).statistic for test in (scipy.stats.pearsonr, scipy.stats.spearmanr)]
     np.testing.assert_allclose(told[["pearson", "spearman"]], both, rtol=1e-12)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("change in loss on news", "change in bleu")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("change in loss (nats) on news", "change in BLEU")
 
 
 def test_a_given_ax_is_used():
@@ -85,12 +85,12 @@ def test_a_given_ax_is_used():
 def test_plans_are_said_in_words():
     table = effects("ablation[bleu rest]")
     label = plots.ablation(table, kind="cross").figure.axes[-1].get_ylabel()
-    assert label == "change in bleu, all but one (red: worse)"
+    assert " ".join(label.split()) == "change in BLEU, all but one (red: worse)"
 
 
 def test_of_a_metric_that_is_not_ours_red_says_less():
     label = plots.ablation(effects("ablation[own]"), kind="cross").figure.axes[-1].get_ylabel()
-    assert label == "change in own (red: less)"
+    assert label == "change in own\n(red: less)"
 
 
 def test_other_tables_are_refused():

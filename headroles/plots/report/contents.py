@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis import role_rules
-from headroles.plots import matrix
+from headroles.plots import matrix, scales
 from headroles.plots.report.labels import words
 from headroles.plots.report.sources import Column, Table, columns
-from headroles.plots.scales import harm
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.kv_groups import groups
 
@@ -67,7 +66,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> dict[str, Any]:
                     | {"held": held, "values": values, "stability": stability}
                 )
     families = list(dict.fromkeys(role["family"] for role in assigned))
-    hues = matrix.colours([role["name"] for role in assigned]) if assigned else {}
+    hues = scales.colours(families)
     legend = [
         {"family": name, "colour": _hex(hues[name]), "about": matrix.FAMILIES.get(name, "").replace("\n", " ")}
         for name in families
@@ -165,9 +164,9 @@ def _column(column: Column, index: Sequence[Head]) -> dict[str, Any]:
         "from": place(column.table),
         "decimals": decimals(values),
         "range": [number(finite.min()), number(finite.max())] if len(finite) else [None, None],
-        "harm": harm(column.name),
+        "harm": scales.harm(column.name),
         "values": numbers(values),
-        **_ranks(values, harm(column.name) or 1),
+        **_ranks(values, scales.harm(column.name) or 1),
     }
     shown = ("low", "high", "p", "holm", "bh", "words", "baseline")
     beside = {part: numbers(along(column.parts[part], index)) for part in shown if part in column.parts}
