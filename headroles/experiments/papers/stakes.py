@@ -16,7 +16,7 @@ from headroles.tables.frame import Kind
 
 VALUES = ["value", "low", "high"]
 LITTLE = 0.03  # of the score of the whole model, or nats of a loss: a small change (our choice)
-TWICE = 2  # trainings whose steps differ by a larger factor are not comparable (our choice)
+TWICE = 2  # trainings with steps that differ by a larger factor are not comparable (our choice)
 CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
 
 

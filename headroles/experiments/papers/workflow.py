@@ -37,7 +37,7 @@ from headroles.training.trainer import train
 
 PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "middle alternating")
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
-LONGEST = 14  # words of a sentence whose attention is drawn
+LONGEST = 14  # words of a sentence in figures of attention
 
 
 class Workshop:
