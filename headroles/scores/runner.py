@@ -297,7 +297,7 @@ def _fields(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> d
         "text": pages.corpus.hash,
         **pages.read,
         **decoder,
-        **({"shared": shared} if (shared := kv_groups.said(attention_sites(model))) else {}),
+        **({"shared": shared} if (shared := kv_groups.description(attention_sites(model))) else {}),
         "frequencies": "self" if reference is None else f"{reference.name}-{reference.hash}",
         "headroles": version("headroles"),
     }

@@ -10,7 +10,7 @@ import pandas as pd
 from headroles.tables.frame import LEVELS, fields
 
 
-def said(sites: Iterable[Any]) -> str:
+def description(sites: Iterable[Any]) -> str:
     """Describe how many query heads share a key-value head: "dec-self=4".
 
     The text is a field of provenance.
