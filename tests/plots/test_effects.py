@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 from helpers.commands import run
 from helpers.messages import whole
+from matplotlib.colors import to_rgb
 
 import headroles as hr
 from headroles import plots
@@ -56,6 +57,12 @@ def test_a_histogram_counts_every_head_once():
     assert min(bar.get_x() for bar in bars) == pytest.approx(table["ablation[loss]"].min())
     assert [list(line.get_xdata()) for line in ax.lines] == [[0, 0]]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["enc-self", "cross"]
+
+
+def test_a_kind_has_one_colour_in_every_figure():
+    found = [patch.get_facecolor()[:3] for patch in plots.histogram(effects()).get_legend().get_patches()]
+    lines = plots.by_kind(pd.DataFrame({"heads": [9, 4], "of": 9, "enc-self": [7, 3], "cross": [2, 1]})).lines
+    assert found == [tuple(to_rgb(line.get_color())) for line in lines]
 
 
 def test_two_corpora_are_drawn_against_each_other():
