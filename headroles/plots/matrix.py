@@ -81,10 +81,8 @@ def heatmap(
     """
     part, kind = of_kind(values, kind)
     check_numbers(values)
-    notes = None
-    if annotate is not None:
-        texts = values.astype(float).map("{:z.2f}".format).str.replace("-", "−") if annotate is True else annotate
-        notes = of_kind(texts.to_frame("text"), kind)[0]["text"].reindex(part.index).fillna("")
+    texts = values.astype(float).map("{:z.2f}".format).str.replace("-", "−") if annotate is True else annotate
+    notes = None if texts is None else of_kind(texts.to_frame("text"), kind)[0]["text"].reindex(part.index).fillna("")
     cells = _ordered(pd.DataFrame({"value": part.astype(float), "text": notes}), order)
     grid = _grid(cells["value"])
     limits = scale(values, vmin, vmax, cmap)
