@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from pathlib import Path
 
 import headroles
@@ -16,19 +17,24 @@ OURS = re.compile(
 )
 KEPT = (  # names on disk: a column of role changes, areas of the checks' table, and the start of its older reasons
     "analysis/role_persistence.py",
-    "plots/forest.py",
     "testing/architecture_table.py",
     "testing/runner.py",
 )
 
 
 def sentences() -> list[tuple[str, str]]:
-    """Return every string of three or more words in the package, with the file and line it stands on."""
+    """Return strings of three or more words, comments, and the lines of the report's page and scripts, with places."""
     found = []
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 1:
                 found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node.value))
+        with tokenize.open(path) as file:
+            comments = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
+        found += [(f"{path.relative_to(ROOT)}:{token.start[0]}", token.string) for token in comments]
+    for path in sorted(path for path in ROOT.rglob("report/*") if path.suffix in (".js", ".html", ".css")):
+        lines = path.read_text(encoding="utf8").splitlines()
+        found += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in enumerate(lines, 1)]
     return found
 
 

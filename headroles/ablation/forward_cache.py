@@ -45,7 +45,7 @@ class Replay:
         self.layers = layers(model)
         self.kept: dict[nn.Module, Any] = {}  # outputs of layers and maps
         self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # module -> (start, end) of its runs
-        self.readers: set[nn.Module] = set()  # maps whose input is the encoder's states
+        self.readers: set[nn.Module] = set()  # maps of the encoder's states
         self.states: Tensor | None = None
         self.shell: type[ModelOutput] = BaseModelOutput  # output class of the encoder
         self.outs = {site.out for site in heads.attention_sites(model)}

@@ -155,7 +155,9 @@ def block(number: int, sentence: Sentence) -> str:
             lines.append(f"{word + 1}\t{form}\t_\t_\t_\t_\t{tree}\t_\t{rest}")
     written = "\n".join(lines) + "\n\n"
     with contextlib.suppress(ValueError):
-        if list(trees(split(written), "")) == [replace(sentence, target=None, label=None, second=None)]:
+        if list(trees(written.replace("\r\n", "\n").split("\n"), "")) == [
+            replace(sentence, target=None, label=None, second=None)
+        ]:
             return written
     raise ValueError(
         f"sentence {number} would not come back from CoNLL-U as it is: {sentence.text!r}; it needs a tree of one root, "
@@ -175,11 +177,6 @@ def _tokens(sentence: Sentence) -> Iterator[tuple[int, int, range]]:
             span = (left, left + len(gap.strip()))
         yield *span, range(words[0], words[-1] + 1)
         end = span[1]
-
-
-def split(content: str) -> list[str]:
-    """Split lines as parallel files count them; str.splitlines would also split at Unicode line separators."""
-    return content.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def columns(names: list[str]) -> str:

@@ -20,9 +20,25 @@ def lines(path: Path) -> Iterator[str]:
         Each line without its end, and without a byte order mark.
 
     Raises:
-        ValueError: If the file is not UTF-8, not gzip though its name ends in `.gz`, or has a line of more than
+        ValueError: If the file is blank, not UTF-8, not gzip though its name ends in `.gz`, or has a line of more than
             `LONGEST` bytes; with the path and the line.
     """
+    check_file(path)
+    blank = True
+    for line in _decoded(path):
+        blank = blank and not line.strip()
+        yield line
+    if blank:
+        raise ValueError(f"{path} is empty; expected at least one sentence")
+
+
+def check_file(path: Path) -> None:
+    """Raise FileNotFoundError unless `path` is a file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {path}" + (": it is a folder; name a file in it" if path.is_dir() else ""))
+
+
+def _decoded(path: Path) -> Iterator[str]:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         number, start = 0, b""
         try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +30,7 @@ from headroles.data.corpus import Corpus, Sentence, Tokens
 
 Part = Literal["noun", "name", "pronoun", "verb", "adjective", "adverb", "other"]
 LENGTHS = (4, 25)  # the fewest and the most words of an English sentence, its full stop included
+LENGTH = 25  # tokens of one half of a repeated sequence
 _FRAMES = (  # verbs, and the objects they take
     (synthetic_lexicon.VERBS, synthetic_lexicon.PEOPLE),
     (synthetic_lexicon.VERBS, synthetic_lexicon.THINGS),
@@ -36,8 +38,7 @@ _FRAMES = (  # verbs, and the objects they take
     (synthetic_lexicon.INTRANSITIVE, ()),
 )
 _CASES = {"nsubj": "o", "obl": "ir", "nmod": "ir", "compound": "un"}
-_OBJECT = ("am", "esh")  # by the class of the verb
-_ADVERB = ("li", "vu")  # by the class of the word it modifies
+_OBJECT, _ADVERB = ("am", "esh"), ("li", "vu")  # by the class of the verb, and of the word that the adverb modifies
 _ADJECTIVE = (("i", "ith"), ("a", "ath"))  # by the noun's gender, singular and plural
 _VERB = (("el", "eln"), ("or", "orn"))  # by the subject's gender, singular and plural
 
@@ -58,11 +59,9 @@ class _Word:
         self.lemma = self.lemma or self.form
 
     def __iter__(self) -> Iterator[_Word]:
-        for word in self.before:
-            yield from word
+        yield from chain(*self.before)
         yield self
-        for word in self.after:
-            yield from word
+        yield from chain(*self.after)
 
 
 def synthetic_corpus(sentences: int = 1000, *, seed: int = 0, translated: bool = False) -> Corpus:
@@ -269,18 +268,13 @@ def _agreement(noun: _Word, endings: tuple[tuple[str, str], tuple[str, str]]) ->
     return endings[synthetic_lexicon.second_gender(noun.lemma)][noun.plural]
 
 
-LENGTH = 25  # tokens of one half
-
-
 def repeated_tokens(
     tokenizer: PreTrainedTokenizerBase, count: int = 100, *, length: int = LENGTH, seed: int = 0
 ) -> Corpus:
     """Draw sequences of random tokens that are repeated once.
 
-    They measure induction heads (Olsson et al. 2022).
-
-    No token occurs twice in one half, none is special. The tokenizer's BOS precedes them if it has one. They are given
-    as ids, because a tokenizer might split their text into other tokens.
+    They measure induction heads (Olsson et al. 2022). No token occurs twice in one half, none is special. The
+    tokenizer's BOS precedes them if it has one. They are given as ids: a tokenizer might split their text otherwise.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -294,14 +288,12 @@ def repeated_tokens(
     Raises:
         ValueError: If the vocabulary has fewer than `length` tokens that are not special.
     """
-    added = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    plain = sorted({*tokenizer.get_vocab().values()} - added)
+    plain = sorted({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
     if len(plain) < length:
         raise ValueError(
             f"length is too large: got {length}; expected at most {len(plain)}, the tokens that are not special"
         )
-    start = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     rng = Random(seed)
-    halves = [tuple(rng.sample(plain, length)) for _ in range(count)]
-    rows = [(*start, *half, *half) for half in halves]
-    return Corpus(f"repeated-{length}", tuple(Tokens(str(tokenizer.decode(list(ids))), ids=ids) for ids in rows))
+    rows = [start + 2 * rng.sample(plain, length) for _ in range(count)]
+    return Corpus(f"repeated-{length}", tuple(Tokens(str(tokenizer.decode(ids)), ids=tuple(ids)) for ids in rows))

@@ -7,9 +7,8 @@ from functools import cache
 from importlib.resources import files
 from itertools import accumulate
 from random import Random
-from typing import Any
 
-_LISTS: dict[str, Any] = tomllib.loads((files("headroles") / "data" / "synthetic_lexicon.toml").read_text("utf-8"))
+_LISTS = tomllib.loads((files("headroles") / "data" / "synthetic_lexicon.toml").read_text("utf-8"))
 IRREGULAR_PLURALS: dict[str, str] = _LISTS.pop("irregular_plurals")
 _WORDS: dict[str, tuple[str, ...]] = {name: tuple(words.split()) for name, words in _LISTS.items()}
 PEOPLE, THINGS, PLACES, NAMES = (_WORDS[name] for name in ("people", "things", "places", "names"))

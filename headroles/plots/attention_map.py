@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import OUTSIDE, TITLES, font, needs, new_axes, of_kind, said
+from headroles.plots.axes import TITLES, described, finish, font, line, needs, new_axes, of_kind, panels_of
 from headroles.plots.matrix import short
-from headroles.tables.frame import Kind
+from headroles.plots.scales import GREY, hue
+from headroles.tables.frame import LEVELS, Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,15 +36,17 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
 
     if not isinstance(weights, pd.DataFrame) or weights.empty:
         raise ValueError(
-            f"not a table of weights: got {said(weights)}; expected a row per query token, a column per key token"
+            f"not a table of weights: got {described(weights)}; expected a row per query token, a column per key token"
         )
     keys, queries = ([str(token).replace("$", r"\$") for token in line] for line in (weights.columns, weights.index))
     cell = float(np.clip(7.5 / max(weights.shape), 0.16, 0.4))
     across, up = (0.08 / cell * max(map(len, line)) for line in (queries, keys))  # cells taken by the tokens
-    ax = new_axes((weights.shape[0] + up, weights.shape[1] + across), cell=cell)[0] if ax is None else ax
+    ax = ax or new_axes((weights.shape[0] + up, weights.shape[1] + across), cell=cell)[0]
     bar = ax.inset_axes((1 + 0.15 / cell / len(keys), 0, 0.15 / cell / len(keys), 1))
-    looks = {"cmap": "Blues", "square": True, "cbar_ax": bar, "cbar_kws": {"label": "weight"}}
-    sns.heatmap(weights.to_numpy(), vmin=0, vmax=vmax, xticklabels=keys, yticklabels=queries, ax=ax, **looks)
+    sns.heatmap(
+        weights.to_numpy(), vmin=0, vmax=vmax, cmap="Blues", square=True, xticklabels=keys, yticklabels=queries,
+        cbar_ax=bar, cbar_kws={"label": "weight"}, ax=ax,
+    )  # fmt: skip
     size = font(ax, weights.shape, "m") or 4
     ax.tick_params(axis="x", rotation=90, length=0, labelsize=size)
     ax.tick_params(axis="y", rotation=0, length=0, labelsize=size)
@@ -52,9 +55,7 @@ def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | No
 
 
 def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Draw histograms of how far heads are from their dependents.
-
-    See Voita et al. 2019, Fig. 3.
+    """Draw histograms of how far heads are from their dependents (Voita et al. 2019, Fig. 3).
 
     Args:
         table: Table of `hr.data.offsets`.
@@ -72,19 +73,18 @@ def offsets(table: pd.DataFrame, *, limit: int = 10, axes: Sequence[Axes] | None
 
     needs(table, {"relation", "offset", "count", "share"}, "hr.data.offsets")
     if table.empty:
-        raise ValueError(f"nothing to draw: got {said(table)}")
+        raise ValueError(f"nothing to draw: got {described(table)}")
     parts = list(table.groupby("relation", sort=False))
-    drawn = new_axes((4, 5), panels=len(parts)) if axes is None else list(np.ravel(np.asarray(axes)))
-    if len(drawn) != len(parts):
-        raise ValueError(f"the table has {len(parts)} relations and needs as many axes; got {len(drawn)}")
+    drawn = panels_of(axes, len(parts), "relations", (4, 5))
     for ax, (name, part) in zip(drawn, parts, strict=True):
         near = part.assign(offset=part["offset"].clip(-limit - 1, limit + 1))
-        looks = {"color": sns.color_palette("colorblind")[2], "alpha": 1, "shrink": 0.8, "linewidth": 0}
-        sns.histplot(near, x="offset", weights="share", discrete=True, ax=ax, **looks)
+        sns.histplot(
+            near, x="offset", weights="share", discrete=True, color=hue(2), alpha=1, shrink=0.8, linewidth=0, ax=ax
+        )
         ax.set(title=f"{name} (n = {part['count'].sum():,})", xlabel="offset of the head (words)", ylabel="")
         ax.set_xticks([-limit - 1, -(limit // 2), 0, limit // 2, limit + 1])
         ax.set_xticklabels([f"<−{limit}", f"−{limit // 2}", "0", f"+{limit // 2}", f">+{limit}"])
-        sns.despine(ax=ax)
+    finish(*drawn)
     drawn[0].set_ylabel("share")
     top = max(ax.get_ylim()[1] for ax in drawn)
     plt.setp(drawn, xlim=(-limit - 1.8, limit + 1.8), ylim=(0, top))
@@ -104,13 +104,11 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     Returns:
         The axes.
     """
-    import seaborn as sns
-
-    shown, kind = of_kind(heads, kind)
-    best = best_heads(shown)
-    ax = new_axes((5, 2 * len(best)), cell=0.4, beside=2.2)[0] if ax is None else ax
+    part, kind = of_kind(heads, kind)
+    best = best_heads(part)
+    ax = ax or new_axes((5, 2 * len(best)), cell=0.4, beside=2.2)[0]
     x = np.arange(len(best)) + 0.4 * best["relation"].ne(best["relation"].shift()).cumsum()
-    ax.bar(x - 0.2, best["accuracy"], 0.4, color=sns.color_palette("colorblind")[2], label="best head, 95 % interval")
+    ax.bar(x - 0.2, best["accuracy"], 0.4, color=hue(2), label="best head, 95 % interval")
     ax.bar(x + 0.2, best["baseline"], 0.4, color="0.75", label="best fixed offset")
     ax.vlines(x - 0.2, best["low"], best["high"], color="0.1", linewidth=1.2)
     for place, name, top in zip(x - 0.2, best["name"], best[["accuracy", "high"]].max(axis=1), strict=True):
@@ -118,48 +116,42 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     words = best["words"].map(lambda n: "" if np.isnan(n) else f"\nn = {n:,.0f}")
     ax.set_xticks(x, best["text"] + "\n" + best["relation"] + words, fontsize=8)
     ax.set(title=TITLES[kind], ylabel="accuracy", ylim=(0, 1.06))
-    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    sns.despine(ax=ax)
+    finish(ax)
     return ax
 
 
 def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
-    """Draw a metric against the share of ablated heads, with 95 % intervals.
-
-    Each line is one order of the heads (Michel et al. 2019, Fig. 3).
+    """Draw a metric against the share of ablated heads, with 95 % intervals (Michel et al. 2019, Fig. 3).
 
     Args:
-        table: Table of `hr.ablation_curve`. Its orders "random 0", "random 1" ... are drawn as one grey line, their
-            mean, in a band from the lowest to the highest.
+        table: Table of `hr.ablation_curve`: a line per order of the heads. The orders "random 0", "random 1" ... are
+            drawn as one grey line, their mean, in a band from the lowest to the highest.
         label: Name of the metric.
         ax: Axes to draw on; by default those of a new figure.
 
     Returns:
         The axes.
     """
-    import seaborn as sns
-
     needs(table, {"order", "share", "value", "low", "high"}, "hr.ablation_curve")
-    ax = new_axes((9, 12), cell=0.45, beside=3)[0] if ax is None else ax
-    chance = table[table["order"].str.startswith("random ")].groupby("share")["value"].agg(["mean", "min", "max"])
+    ax = ax or new_axes((9, 12), cell=0.45, beside=3)[0]
+    is_random = table["order"].str.startswith("random ")
+    chance = table[is_random].groupby("share")["value"].agg(["mean", "min", "max"])
     if len(chance):
         ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
         ax.plot(chance.index, chance["mean"], color="0.5", label="random")
-    named = table[~table["order"].str.startswith("random ")]
-    best_first = named.groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
-    hues = [hue for i, hue in enumerate(sns.color_palette("colorblind")) if i != 7]  # grey is chance
-    looks = zip(cycle(product(("-", "--", ":"), hues)), cycle("osD^vP*X"), strict=False)
-    for name, ((line, hue), marker) in zip(best_first, looks, strict=False):
-        part = named[named["order"] == name]
-        ax.fill_between(part["share"], part["low"], part["high"], color=hue, alpha=0.15, linewidth=0)
-        ax.plot(part["share"], part["value"], line, color=hue, marker=marker, markersize=4, label=str(name))
+    best_first = table[~is_random].groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
+    places = [place for place in range(10) if place != GREY]  # grey is chance
+    styles = zip(cycle(product(("-", "--", ":"), places)), cycle("osD^vP*X"), strict=False)
+    for name, ((style, place), marker) in zip(best_first, styles, strict=False):
+        part = table[table["order"] == name]
+        ends = part["low"], part["high"]
+        line(ax, part["share"], part["value"], color=hue(place), label=str(name), ends=ends, style=style, marker=marker)
     ax.set(xlabel="share of heads ablated", ylabel=label, xlim=(0, 1))
-    ax.legend(**OUTSIDE)
-    sns.despine(ax=ax)
+    finish(ax)
     return ax
 
 
-def best_heads(table: Any) -> pd.DataFrame:
+def best_heads(table: pd.DataFrame) -> pd.DataFrame:
     """Find the best head of each dependency relation and way.
 
     Args:
@@ -174,13 +166,13 @@ def best_heads(table: Any) -> pd.DataFrame:
     names = [str(name) for name in table if str(name).startswith("syntax[") and str(name).endswith("]")]
     names = [name for name in names if table[name].notna().any()]
     if not names:
-        raise ValueError(f"no values of syntax: got {said(table)}; make them with hr.score(..., ['syntax'])")
+        raise ValueError(f"no values of syntax: got {described(table)}; make them with hr.score(..., ['syntax'])")
     rows = []
     for name in names:
-        row = table.loc[table[name].idxmax()]
+        place = int(table[name].argmax())
+        row, (layer, head) = table.iloc[place], (table.index.get_level_values(level)[place] for level in LEVELS[1:])
         relation, way = name[len("syntax[") : -1].split(" ")
-        text, head = short(name.replace("syntax", "syntactic")), "L{}H{}".format(*row.name[-2:])
         rest = (row.get(f"{name}.{part}", np.nan) for part in ("low", "high", "baseline", "words"))
-        rows.append((relation, way, text, head, row[name], *rest))
+        rows.append((relation, way, short(name.replace("syntax", "syntactic")), f"L{layer}H{head}", row[name], *rest))
     columns = ["relation", "way", "text", "name", "accuracy", "low", "high", "baseline", "words"]
     return pd.DataFrame(rows, columns=columns)

@@ -1,29 +1,28 @@
-"""Axes: new figures, font sizes, titles, and the checks of arguments that all plots share (no torch)."""
+"""Axes: new figures, legends, lines, stacked bars, colour bars, and the checks of arguments of all plots (no torch)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from headroles.tables.frame import LEVELS, Kind
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.collections import Collection
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.container import BarContainer
+    from matplotlib.typing import ColorType
 
+Rows = TypeVar("Rows", "pd.Series[float]", pd.DataFrame)
+Ends = tuple[npt.ArrayLike, npt.ArrayLike]
 TITLES = {"enc-self": "encoder self-attention", "dec-self": "decoder self-attention", "cross": "cross-attention"}
-OUTSIDE: dict[str, Any] = {  # place of a legend: beside the axes
-    **{"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0, "frameon": False},
-}
-
-
-def readable(face: Sequence[float]) -> str:
-    """Return the colour of text with the larger contrast on a face (WCAG 2.2, relative luminance)."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in face[:3]]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "0.15" if (luminance + 0.05) ** 2 > 1.05 * 0.07 else "white"  # 0.15 has a luminance of 0.02
 
 
 def new_axes(
@@ -37,31 +36,128 @@ def new_axes(
     return list(plt.subplots(1, panels, figsize=size, layout="constrained", squeeze=False)[1][0])
 
 
-def of_kind(table: Any, kind: Kind | None) -> tuple[Any, Kind]:
+def panels_of(
+    axes: Sequence[Axes] | None, panels: int, what: str, shape: Sequence[float], *, beside: float = 0
+) -> list[Axes]:
+    """Return the axes of panels, by default of a new figure; raise ValueError for another number of axes."""
+    given = None if axes is None else [*np.asarray(axes, dtype=object).flat]
+    drawn = given or new_axes(shape, cell=0.42, panels=panels, beside=beside)
+    if len(drawn) != panels:
+        raise ValueError(f"the table has {panels} {what} and needs as many axes; got {len(drawn)}")
+    return drawn
+
+
+def finish(*axes: Axes, title: str | None = None, reverse: bool = False) -> None:
+    """Remove the upper and right edges, and put a legend beside the last axes if anything in them has a label."""
+    import seaborn as sns
+
+    for ax in axes:
+        sns.despine(ax=ax)
+    handles, labels = axes[-1].get_legend_handles_labels()
+    if handles:
+        step = -1 if reverse else 1
+        legend(axes[-1], handles[::step], labels[::step], title=title)
+
+
+def legend(
+    ax: Axes,
+    handles: Sequence[Artist | tuple[Artist, ...]],
+    labels: Sequence[str],
+    *,
+    title: str | None = None,
+    size: float | None = None,
+) -> None:
+    """Put a legend to the right of the axes."""
+    from matplotlib.legend_handler import HandlerTuple
+
+    ax.legend(
+        handles, labels, title=title, fontsize=size, handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False,
+    )  # fmt: skip
+
+
+def line(
+    ax: Axes,
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    *,
+    color: ColorType,
+    label: str,
+    ends: Ends | None = None,
+    style: str = "-",
+    marker: str = "o",
+) -> None:
+    """Draw a line with markers, in a band between the ends of its intervals."""
+    ax.plot(x, y, style, color=color, marker=marker, markersize=4, label=label)
+    if ends is not None:
+        ax.fill_between(x, *ends, color=color, alpha=0.15, linewidth=0)
+
+
+def stack(
+    ax: Axes,
+    places: npt.ArrayLike,
+    parts: pd.DataFrame,
+    colours: Mapping[str, ColorType],
+    *,
+    labels: Mapping[str, str] | None = None,
+    across: bool = False,
+) -> list[BarContainer]:
+    """Draw stacked bars, a column of `parts` after the other; negative values leave zero on the other side."""
+    draw, bars = ax.barh if across else ax.bar, []
+    above, below = np.zeros(len(parts)), np.zeros(len(parts))
+    for name in map(str, parts):
+        width, label = parts[name].to_numpy(float), (labels or {}).get(name, name)
+        bars.append(draw(places, width, 0.8, np.where(width < 0, below, above), color=colours[name], label=label))
+        above, below = above + width.clip(min=0), below + width.clip(max=0)
+    return bars
+
+
+def colour_bar(ax: Axes, mesh: Collection, label: str) -> Colorbar:
+    """Draw a colour bar, a sixth of an inch wide, its label wrapped to its length."""
+    aspect = max(3.0, 6 * ax.get_window_extent().height / ax.figure.dpi)
+    bar = ax.figure.colorbar(mesh, ax=ax, aspect=aspect, pad=0.02)
+    if len(label) > 30:  # the layout takes time
+        letters = max(int((points(bar) + 45) / 5.5), 12)
+        lines = (textwrap.fill(line, letters, break_on_hyphens=False) for line in label.splitlines())
+        label = "\n".join(lines)
+    bar.set_label(label)
+    return bar
+
+
+def points(bar: Colorbar) -> float:
+    """Return the length of a colour bar in points."""
+    bar.ax.figure.canvas.draw()  # computes the layout
+    return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
+
+
+def of_kind(table: Rows, kind: Kind | None) -> tuple[Rows, Kind]:
     """Return the rows of one kind, indexed by layer and head, and that kind; raise ValueError if ambiguous."""
     present = kinds_of(table)
     if kind not in present and (kind is not None or len(present) > 1):
         raise ValueError(f"no single kind: got kind={kind!r}; expected one of {', '.join(present)}")
-    return table.xs(kind or present[0], level="kind"), kind or present[0]
+    kind = kind or present[0]
+    return table[table.index.get_level_values("kind") == kind].droplevel("kind"), kind
 
 
-def kinds_of(table: Any) -> list[Kind]:
+def kinds_of(table: pd.Series[float] | pd.DataFrame) -> list[Kind]:
     """Return the kinds of a head table; raise ValueError for another table."""
     valid = isinstance(table, pd.Series | pd.DataFrame) and list(table.index.names) == LEVELS
     if not valid or table.empty or table.index.has_duplicates:
         raise ValueError(
-            f"not a head table: got {said(table)}; expected one row per head, indexed by kind, layer and head"
+            f"not a head table: got {described(table)}; expected one row per head, indexed by kind, layer and head"
         )
     return list(table.index.unique("kind"))
 
 
-def needs(table: Any, columns: set[str], made_by: str) -> None:
+def needs(table: pd.DataFrame, columns: set[str], made_by: str) -> None:
     """Raise ValueError unless `table` has these columns."""
     if not isinstance(table, pd.DataFrame) or not columns <= set(table):
-        raise ValueError(f"not a table of {made_by}: got {said(table)}; expected columns {', '.join(sorted(columns))}")
+        raise ValueError(
+            f"not a table of {made_by}: got {described(table)}; expected columns {', '.join(sorted(columns))}"
+        )
 
 
-def said(argument: object) -> str:
+def described(argument: object) -> str:
     """Describe an argument for an error message."""
     if not isinstance(argument, pd.Series | pd.DataFrame):
         return f"{argument!r:.60}"

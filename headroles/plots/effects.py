@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,16 +10,16 @@ import pandas as pd
 from headroles.analysis.association import finite
 from headroles.analysis.intervals import correlation, rank_correlation
 from headroles.analysis.resampling import pearson, spearman
-from headroles.plots.axes import TITLES, new_axes, of_kind, said
+from headroles.plots.axes import TITLES, described, new_axes, of_kind
 from headroles.plots.matrix import heatmap
-from headroles.plots.scales import red
+from headroles.plots.scales import NAMES, UNITS, colours, metric_name, red
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RANKS = (("Pearson", "pearson"), ("Spearman", "spearman"))
-UNITS = {"rest": "all but one", "layer": "whole layers", "kind": "whole kinds", "early": "stopped early"}
+ABLATED = {"rest": "all but one", "layer": "whole layers", "kind": "whole kinds", "early": "stopped early"}
 SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 
 
@@ -41,12 +41,13 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
     """
     name = effect_of(table)
     decimals = 2 if table[name].abs().max() >= 0.5 else 3
-    shown = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−")
+    texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−")
     marks = (table[f"{name}.p"] < SURE).astype(int) + (table[f"{name}.holm"] < SURE).astype(int)
-    annotations = shown + marks.map({0: "", 1: "*", 2: "**"})
-    ax = heatmap(
-        table[name], kind=kind, annotate=annotations, label=f"change in {_metric(name)} (red: {red(name)})", ax=ax
-    )
+    metric, *unit = _words(name)
+    label = ", ".join([f"change in {NAMES.get(metric, metric)}", *unit])
+    notes = "; ".join([*([UNITS[metric]] if metric in UNITS else []), f"red: {red(name)}"])
+    texts = texts + marks.map({0: "", 1: "*", 2: "**"})
+    ax = heatmap(table[name], kind=kind, annotate=texts, label=f"{label}\n({notes})", ax=ax)
     stars = of_kind(marks.to_frame("marks"), kind)[0]["marks"]
     ax.set_title(
         f"{ax.get_title()}\np < {SURE:g} for {(stars > 0).sum()} of {len(stars)} heads, {(stars > 1).sum()} by Holm"
@@ -69,13 +70,12 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     import seaborn as sns
 
     name = effect_of(table)
-    ax = new_axes((9, 13), cell=0.4)[0] if ax is None else ax
+    ax = ax or new_axes((9, 13), cell=0.4)[0]
     kinds = [kind for kind in TITLES if kind in table.index.unique("kind")]
     rows = table[[name]].reset_index()
-    hues = dict(zip(kinds, sns.color_palette("colorblind"), strict=False))
-    sns.histplot(rows, x=name, hue="kind", hue_order=kinds, multiple="stack", palette=hues, alpha=0.9, ax=ax)
+    sns.histplot(rows, x=name, hue="kind", hue_order=kinds, multiple="stack", palette=colours(kinds), alpha=0.9, ax=ax)
     ax.axvline(0, color="0.2", linestyle="--", linewidth=1)
-    ax.set(xlabel=f"change in {_metric(name)} when one head is ablated", ylabel="heads")
+    ax.set(xlabel=f"change in {_measured(name)} when one head is ablated", ylabel="heads")
     sns.move_legend(ax, "best", title="", frameon=False)
     sns.despine(ax=ax)
     return ax
@@ -86,9 +86,7 @@ def agreement(
 ) -> Axes:
     """Draw the effects of the same heads on two corpora against each other.
 
-    See Michel et al. 2019, Fig. 2.
-
-    The title has their correlations with 95 % intervals.
+    The title has their correlations with 95 % intervals (Michel et al. 2019, Fig. 2).
 
     Args:
         one: Table of `hr.ablate` on the first corpus.
@@ -104,16 +102,17 @@ def agreement(
     columns = effect_of(one), effect_of(other)
     both = _both(one[columns[0]], other[columns[1]])
     numbers = correlations(one[columns[0]], other[columns[1]]).loc["all"]
-    ax = new_axes((10, 11), cell=0.45)[0] if ax is None else ax
+    ax = ax or new_axes((10, 11), cell=0.45)[0]
     kinds = [kind for kind in TITLES if kind in both.index.unique("kind")]
-    sns.scatterplot(both.reset_index(), x="one", y="other", hue="kind", hue_order=kinds, palette="colorblind", ax=ax)
+    rows = both.reset_index()
+    sns.scatterplot(rows, x="one", y="other", hue="kind", hue_order=kinds, palette=colours(kinds), ax=ax)
     ax.plot(0, 0, marker="*", markersize=13, color="0.1", linestyle="", label="no head ablated")
     ax.legend(frameon=False)
     lines = (
         f"{name} {numbers[key]:.2f} [{numbers[f'{key}.low']:.2f}, {numbers[f'{key}.high']:.2f}]" for name, key in RANKS
     )
     ax.set_title("\n".join(lines))
-    x, y = (f"change in {_metric(column)}" for column in columns)
+    x, y = (f"change in {_measured(column)}" for column in columns)
     ax.set(xlabel=x + f" on {names[0]}" * bool(names[0]), ylabel=y + f" on {names[1]}" * bool(names[1]))
     sns.despine(ax=ax)
     return ax
@@ -160,7 +159,7 @@ def _both(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
     return both
 
 
-def effect_of(table: Any) -> str:
+def effect_of(table: pd.DataFrame) -> str:
     """Return the column of effects in a table of `hr.ablate`.
 
     Args:
@@ -174,16 +173,26 @@ def effect_of(table: Any) -> str:
     """
     names = list(map(str, table)) if isinstance(table, pd.DataFrame) else []
     effects = [name for name in names if name.startswith("ablation[") and name.endswith("]")]
-    if len(effects) != 1 or not {f"{effects[0]}.p", f"{effects[0]}.holm"} <= set(names):
+    if (
+        not isinstance(table, pd.DataFrame)
+        or len(effects) != 1
+        or not {f"{effects[0]}.p", f"{effects[0]}.holm"} <= set(names)
+    ):
         raise ValueError(
-            f"not a table of hr.ablate: got {said(table)}; expected one column ablation[...], with .p and .holm"
+            f"not a table of hr.ablate: got {described(table)}; expected one column ablation[...], with .p and .holm"
         )
     if np.isnan(table[effects[0]]).all():
         raise ValueError(f"nothing to draw: {effects[0]!r} has no value for any of {len(table)} heads")
     return effects[0]
 
 
-def _metric(name: str) -> str:
-    """Metric and unit of an effect in words: ablation[loss rest] -> loss, all but one."""
+def _measured(name: str) -> str:
+    """Metric with its unit, and heads of an effect: `ablation[loss rest]` -> loss (nats), all but one."""
+    metric, *heads = _words(name)
+    return ", ".join([metric_name(metric), *heads])
+
+
+def _words(name: str) -> list[str]:
+    """Metric and heads of an effect: `ablation[loss rest]` -> loss, all but one."""
     metric, *unit = name.removeprefix("ablation[").removesuffix("]").split(" ")
-    return ", ".join([metric, *(UNITS.get(word, word) for word in unit)])
+    return [metric, *(ABLATED.get(word, word) for word in unit)]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import OUTSIDE, needs, new_axes
-from headroles.plots.sparsity import FUNCTIONS
+from headroles.plots.axes import finish, legend, needs, new_axes, panels_of, stack
+from headroles.plots.scales import GREY, HUES, RGB, colours, hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.05  # p below which a mark is filled
-CHANGES = {"stayed": 2, "new": 0, "lost": 1, "went": 7}  # colours in seaborn's "colorblind"
+CHANGES = {"stayed": "stayed", "new": "new", "lost": "lost", "went": "pruned"}  # column -> label
+_HUES = {"stayed": 2, "new": 0, "lost": 1, "went": GREY}  # places in seaborn's "colorblind"
 
 
 def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
@@ -34,11 +36,11 @@ def relation(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ValueError: If no role has an interval to draw.
     """
     needs(table, {"role", "outcome", "auc", "auc.low", "auc.high", "p"}, "hr.relate")
-    shown = table[table["auc"].notna()]
-    if shown.empty:
+    rows = table[table["auc"].notna()]
+    if rows.empty:
         raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
     label = "chance that a head with the role has the larger outcome"
-    return _forest(shown.rename(columns={"role": "hue", "outcome": "row"}), "auc", 0.5, label, ax)
+    return _forest(rows.rename(columns={"role": "hue", "outcome": "row"}), "auc", 0.5, label, ax)
 
 
 def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
@@ -59,17 +61,15 @@ def predictors(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """
     needs(table, {"score", "outcome", "auc", "spearman", "p"}, "hr.predict_outcome")
     column, middle = ("auc", 0.5) if table["auc"].notna().any() else ("spearman", 0.0)
-    shown = table[table[column].notna()]
-    if shown.empty:
+    rows = table[table[column].notna()]
+    if rows.empty:
         raise ValueError(f"nothing to draw: {'; '.join(dict.fromkeys(table['note']))}")
     label = "chance that a surviving head has the larger score" if column == "auc" else "Spearman's correlation"
-    return _forest(shown.rename(columns={"outcome": "hue", "score": "row"}), column, middle, label, ax)
+    return _forest(rows.rename(columns={"outcome": "hue", "score": "row"}), column, middle, label, ax)
 
 
 def odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw by what factor each role multiplies the odds of survival.
-
-    Intervals are of 95 %.
+    """Draw by what factor each role multiplies the odds of survival, with 95 % intervals.
 
     The model adjusts for layer and kind; only roles are drawn, and those without heads are left out.
 
@@ -84,23 +84,19 @@ def odds(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ValueError: If no role is in the model.
     """
     needs(table, {"outcome", "term", "odds", "odds.low", "odds.high", "p"}, "hr.survival_odds")
-    shown = table[table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")]
-    if shown.empty:
+    rows = table[table["odds"].notna() & ~table["term"].str.match(r"(kind|depth) ")]
+    if rows.empty:
         raise ValueError("nothing to draw: no role is in the model")
-    finite = shown.replace({"odds.high": {np.inf: 1e6}, "odds.low": {0.0: 1e-6}})
-    label = "factor of the odds of survival, adjusted for layer and kind"
-    ax = _forest(finite.rename(columns={"term": "hue", "outcome": "row"}), "odds", 1, label, ax, log=True)
-    ax.set_xscale("log")
-    return ax
+    finite = rows.replace({"odds.high": {np.inf: 1e6}, "odds.low": {0.0: 1e-6}})
+    label = "factor of the odds of survival"
+    return _forest(finite.rename(columns={"term": "hue", "outcome": "row"}), "odds", 1, label, ax, log=True)
 
 
-def drift(table: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
-    """Draw how roles change at each size: a panel per role that any head has.
-
-    See Voita et al. 2019, Fig. 8.
+def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
+    """Draw how roles change at each size (Voita et al. 2019, Fig. 8): a panel per role that any head has.
 
     Above zero are heads that have the role after pruning: those that had it (stayed) and those that had not (new).
-    Below zero are heads that had it and lost it, or were pruned (went).
+    Below zero are heads that had it and lost it, or were pruned.
 
     Args:
         table: Table of `hr.role_changes` with several sizes.
@@ -112,31 +108,26 @@ def drift(table: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
     Raises:
         ValueError: If no head has a role, or for another number of axes.
     """
-    import seaborn as sns
+    from matplotlib.ticker import MaxNLocator
 
     needs(table, {"role", "heads", *CHANGES}, "hr.role_changes with several sizes")
     parts = [(name, part) for name, part in table.groupby("role", sort=False) if part[[*CHANGES]].to_numpy().any()]
     if not parts:
         raise ValueError("nothing to draw: no head has a role, before or after")
-    drawn = new_axes((6, 8), cell=0.42, panels=len(parts), beside=1.4) if axes is None else list(np.ravel(axes))
-    if len(drawn) != len(parts):
-        raise ValueError(f"the table has {len(parts)} roles with heads and needs as many axes; got {len(drawn)}")
-    palette = sns.color_palette("colorblind")
+    drawn = panels_of(axes, len(parts), "roles with heads", (6, 8), beside=1.4)
     for ax, (name, part) in zip(drawn, parts, strict=True):
         part = part.sort_values("heads", ascending=False)
-        places, base = np.arange(len(part)), {1: np.zeros(len(part)), -1: np.zeros(len(part))}
-        for change, hue in CHANGES.items():
-            sign = -1 if change in ("lost", "went") else 1
-            heights = sign * part[change].to_numpy(float)
-            ax.bar(places, heights, 0.8, base[sign], color=palette[hue], label=change)
-            base[sign] = base[sign] + heights
+        ax.use_sticky_edges = False  # a margin also where a bar ends
+        places = np.arange(len(part))
+        signed = part[[*CHANGES]].astype(float) * [1, 1, -1, -1]
+        stack(ax, places, signed, {change: hue(place) for change, place in _HUES.items()}, labels=CHANGES)
         ax.axhline(0, color="0.2", linewidth=0.8)
         ax.set_xticks(places, part["heads"].astype(str))
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
         ax.set(title=f"{name} ({part['before'].iloc[0]} before)", xlabel="heads left")
-        sns.despine(ax=ax)
     drawn[0].set_ylabel("heads with it (above), without (below)")
-    drawn[-1].legend(**OUTSIDE)
+    finish(*drawn)
     return drawn
 
 
@@ -146,29 +137,37 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
     from matplotlib.lines import Line2D
 
     rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
+    sure = f"p < {SURE:g} {'adjusted for layer and kind' if log else 'within layers'}, uncorrected"
     height = 0.4 + 0.12 * (len(hues) - 1)
-    width = 0.11 * max(map(len, rows)) + 0.11 * max(map(len, hues))
-    ax = new_axes((max(len(rows), 2), 5 / height), cell=height, beside=width)[0] if ax is None else ax
-    palette = sns.color_palette("colorblind")
-    free_hues = iter([hue for place, hue in enumerate(palette) if place not in FUNCTIONS.values()] * len(hues))
-    colours = {hue: palette[FUNCTIONS[hue]] if hue in FUNCTIONS else next(free_hues) for hue in hues}
-    colours = {hue: [0.8 * part for part in colour] for hue, colour in colours.items()}  # lines are thin
-    if len(hues) > 1 and not set(hues) & set(FUNCTIONS):
-        colours = dict(zip(hues, sns.color_palette("viridis_r", len(hues)), strict=True))  # sizes have an order
-    for line in table.to_dict("records"):
-        y = rows.index(line["row"]) + 0.7 * ((hues.index(line["hue"]) + 0.5) / len(hues) - 0.5)
-        hue, sure = colours[line["hue"]], line["p"] < SURE
-        ax.plot([line[f"{column}.low"], line[f"{column}.high"]], [y, y], color=hue, linewidth=1.3)
-        ax.plot(line[column], y, "o", color=hue, markerfacecolor=hue if sure else "white", markersize=4)
+    width = 0.11 * max(map(len, rows)) + 0.09 * max(map(len, [*hues, sure]))
+    ax = ax or new_axes((max(len(rows), 2), 5 / height), cell=height, beside=width)[0]
+    shades = _shades(hues)
+    for point in table.to_dict("records"):
+        y = rows.index(point["row"]) + 0.7 * ((hues.index(point["hue"]) + 0.5) / len(hues) - 0.5)
+        color = shades[point["hue"]]
+        ax.plot([point[f"{column}.low"], point[f"{column}.high"]], [y, y], color=color, linewidth=1.3)
+        face = color if point["p"] < SURE else "white"
+        ax.plot(point[column], y, "o", color=color, markerfacecolor=face, markersize=4)
     ax.axvline(middle, color="0.4", linestyle=":", linewidth=1)
     ax.set_yticks(range(len(rows)), rows)
     ax.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
-    if not log:
+    if log:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
+    else:
         ax.set_xlim(-1.02 if middle == 0 else -0.02, 1.02)
-    beside = " adjusted for layer and kind" if log else " within layers"
-    marks = [Line2D([], [], color=colours[hue], marker="o", label=hue) for hue in hues]
-    marks += [Line2D([], [], color="0.3", marker="o", linestyle="", label=f"p < {SURE:g}{beside}, uncorrected")]
-    marks += [Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="", label=f"p ≥ {SURE:g}")]
-    ax.legend(handles=marks, **OUTSIDE)
+    marks = {name: Line2D([], [], color=shades[name], marker="o") for name in hues}
+    marks[sure] = Line2D([], [], color="0.3", marker="o", linestyle="")
+    marks[f"p ≥ {SURE:g}"] = Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="")
+    legend(ax, [*marks.values()], [*marks])
     sns.despine(ax=ax)
     return ax
+
+
+def _shades(hues: list[str]) -> dict[str, RGB]:
+    """Colours of roles, or, as sizes have an order, of sizes."""
+    import seaborn as sns
+
+    if len(hues) > 1 and not set(hues) & set(HUES):
+        return dict(zip(hues, sns.color_palette("viridis_r", len(hues)), strict=True))
+    return colours(hues, shade=0.8)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import cycle
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import pandas as pd
 
 from headroles.analysis.role_rules import held, names
-from headroles.plots.axes import OUTSIDE, TITLES, font, kinds_of, new_axes, of_kind, readable, said
-from headroles.plots.scales import scale
+from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, legend, new_axes, of_kind
+from headroles.plots.scales import RGB, colours, readable, scale
 from headroles.tables.frame import LEVELS, Kind
 from headroles.tables.kv_groups import ends
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 STABLE = 0.95  # a role found in a smaller share of the bootstrap resamples is marked
@@ -26,20 +27,27 @@ FAMILIES = {  # family of roles -> where its heads attend; their colours are fix
     "induction": "after the same token before",
     "duplicate": "at the same token before",
 }
-_HUES = {  # places in seaborn's "colorblind"
-    **{"positional": 0, "syntactic": 2, "rare": 3, "sink": 4},
-    **{"alignment": 8, "induction": 1, "duplicate": 5},
-}
 _SHORT = {"alignment": "align", "induction": "induct", "duplicate": "dupl"}
 _ENDS = {"nsubj": ("s", "v"), "obj": ("o", "v"), "amod": ("a", "n"), "advmod": ("adv", "v")}  # (dependent, its head)
 
 
+class HeatmapOptions(TypedDict, total=False):
+    """Options of `heatmap`."""
+
+    order: Literal["head", "sorted"]
+    annotate: pd.Series[str] | Literal[True] | None
+    vmin: float | None
+    vmax: float | None
+    cmap: str | None
+    label: str | None
+
+
 def heatmap(
-    values: pd.Series[Any],
+    values: pd.Series[float],
     *,
     kind: Kind | None = None,
     order: Literal["head", "sorted"] = "head",
-    annotate: pd.Series[Any] | Literal[True] | None = None,
+    annotate: pd.Series[str] | Literal[True] | None = None,
     vmin: float | None = None,
     vmax: float | None = None,
     cmap: str | None = None,
@@ -71,31 +79,32 @@ def heatmap(
         >>> heads = hr.load_table("study/heads.parquet")  # doctest: +SKIP
         >>> hr.plots.heatmap(heads["confidence"], kind="enc-self")  # doctest: +SKIP
     """
-    shown, kind = of_kind(values, kind)
-    _check(values)
+    part, kind = of_kind(values, kind)
+    check_numbers(values)
     texts = values.astype(float).map("{:z.2f}".format).str.replace("-", "−") if annotate is True else annotate
-    notes = None if texts is None else of_kind(texts, kind)[0].reindex(shown.index).fillna("")
-    drawn = _ordered(pd.DataFrame({"value": shown.astype(float), "text": notes}), order)
-    grid = _grid(drawn["value"])
-    ax = new_axes(grid.shape)[0] if ax is None else ax
-    looks = scale(values, vmin, vmax, cmap) | {"annot": None if notes is None else _grid(drawn["text"]), "fmt": ""}
-    _layers(ax, grid, kind, linewidths=0.5, **looks)
+    notes = None if texts is None else of_kind(texts.to_frame("text"), kind)[0]["text"].reindex(part.index).fillna("")
+    cells = _ordered(pd.DataFrame({"value": part.astype(float), "text": notes}), order)
+    grid = _grid(cells["value"])
+    limits = scale(values, vmin, vmax, cmap)
+    ax = ax or new_axes(grid.shape)[0]
+    _layers(ax, grid, kind, limits["cmap"], limits=(limits["vmin"], limits["vmax"]))
     for bottom, head in ends(values, kind) if order == "head" else []:
         ax.vlines(head, bottom, bottom + 1, color="0.2", linewidth=1.2)
     if order == "sorted":
         ax.set(xlabel="rank in the layer", xticks=ax.get_xticks(), xticklabels=ax.get_xticks().astype(int) + 1)
-    layer, place = drawn.index[drawn["value"].isna()].to_frame().to_numpy(float).T
+    layer, place = cells.index[cells["value"].isna()].to_frame().to_numpy(float).T
     ax.bar(place + 0.5, 1, 1, layer, color="0.95", edgecolor="0.7", hatch="////", linewidth=0)
-    bar = max(3.0, 6 * ax.get_window_extent().height / ax.figure.dpi)  # a sixth of an inch wide
-    text = values.name if label is None else label
-    ax.figure.colorbar(ax.collections[0], ax=ax, label="" if text is None else str(text), aspect=bar, pad=0.02)
-    size = min((font(ax, grid.shape, note.get_text()) for note in ax.texts), default=0.0)
-    for note in list(ax.texts):
-        note.set_fontsize(size) if size else note.remove()
+    colour_bar(
+        ax,
+        ax.collections[0],
+        "" if values.name is None and label is None else str(values.name if label is None else label),
+    )
+    if notes is not None:
+        _write(ax, grid, cells["text"])
     return ax
 
 
-def heatmaps(values: pd.Series[Any], **options: Any) -> list[Axes]:
+def heatmaps(values: pd.Series[float], **options: Unpack[HeatmapOptions]) -> list[Axes]:
     """Draw the heatmap of each kind that has values, side by side on one scale.
 
     Args:
@@ -105,14 +114,15 @@ def heatmaps(values: pd.Series[Any], **options: Any) -> list[Axes]:
     Returns:
         One axes per kind.
     """
-    _check(values)
-    known: Any = values.dropna()
+    check_numbers(values)
+    known = values.dropna()
     kinds, indices = kinds_of(known), (known.index.get_level_values(level) for level in ("layer", "head"))
     axes = new_axes([numbers.max() + 1 for numbers in indices], panels=len(kinds))
     for kind, ax in zip(kinds, axes, strict=True):
         heatmap(values, kind=kind, ax=ax, **options)
-    for mesh in (ax.collections[0] for ax in axes[:-1]):
-        mesh.colorbar.remove()  # type: ignore[union-attr]
+    for bar in (ax.collections[0].colorbar for ax in axes[:-1]):
+        if bar is not None:
+            bar.remove()
     return axes
 
 
@@ -134,71 +144,86 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
     Returns:
         The axes.
     """
-    from seaborn.utils import relative_luminance
-
-    shown, kind = of_kind(table, kind)
-    possible = [name for name in names(table) if shown[f"{name}.value"].notna().any()]
-    bands, hues = _bands(table, kind), colours(possible)
-    grid = _grid(pd.Series(0.0, index=shown.index))
+    part, kind = of_kind(table, kind)
+    bands = _bands(table, kind)
+    hues = colours(name.split("[")[0] for name in names(table) if part[f"{name}.value"].notna().any())
+    grid = _grid(pd.Series(0.0, index=part.index))
     tall = 0.22 * len(hues) + 1.6  # inches of the legend
-    ax = new_axes(grid.shape, beside=3.2 * legend, tall=tall * legend)[0] if ax is None else ax
-    _layers(ax, grid, kind, cmap=["0.93"], linewidths=1.5)
+    ax = ax or new_axes(grid.shape, beside=3.2 * legend, tall=tall * legend)[0]
+    _layers(ax, grid, kind, ["0.93"], linewidths=1.5)
     if legend:
-        _legend(ax, bands, hues, len(shown))
-    for role in bands.itertuples():
-        strength, middle = 0.15 + 0.85 * min(max(role.value, 0), 1), (role.head + 0.5, role.bottom + role.height / 2)
-        face = [1 - strength * (1 - part) for part in hues[role.family]]
-        ax.bar(role.head + 0.5, role.height, 0.92, role.bottom, color=face, edgecolor="white", linewidth=0.6)
-        text, style = (f"{role.text}?", "italic") if role.unsure else (role.text, "normal")
-        ink = "0.1" if relative_luminance(face) > 0.28 else "white"
-        if size := font(ax, grid.shape, text, role.height):
-            ax.text(*middle, text, ha="center", va="center", color=ink, fontsize=size, fontstyle=style)
+        _explain(ax, bands, hues, len(part))
+    for band in bands.to_dict("records"):
+        strength, x, y = 0.15 + 0.85 * min(max(band["value"], 0), 1), band["head"] + 0.5, band["bottom"]
+        face = [1 - strength * (1 - part) for part in hues[band["family"]]]
+        ax.bar(x, band["height"], 0.92, y, color=face, edgecolor="white", linewidth=0.6)
+        text, style = (f"{band['text']}?", "italic") if band["unsure"] else (band["text"], "normal")
+        if size := font(ax, grid.shape, text, band["height"]):
+            y += band["height"] / 2
+            ax.text(x, y, text, ha="center", va="center", color=readable(face), fontsize=size, fontstyle=style)
     return ax
 
 
-def _check(values: Any) -> None:
+def check_numbers(values: object) -> None:
     """Raise ValueError for values that cannot be drawn."""
     if not isinstance(values, pd.Series) or not pd.api.types.is_numeric_dtype(values):
-        raise ValueError(f"not a column of numbers: got {said(values)}; expected one such as heads['confidence']")
+        raise ValueError(f"not a column of numbers: got {described(values)}; expected one such as heads['confidence']")
     if values.isna().all():
         raise ValueError(f"nothing to draw: {values.name!r} has no value for any of {len(values)} heads")
 
 
-def _ordered(drawn: pd.DataFrame, order: str) -> pd.DataFrame:
+def _ordered(cells: pd.DataFrame, order: str) -> pd.DataFrame:
     """Rows of layers and places from 0, in descending order of value if `order` is "sorted"."""
     if order not in ("head", "sorted"):
         raise ValueError(f"unknown order: got {order!r}; expected 'head' or 'sorted'")
     if order == "sorted":
-        drawn = drawn.sort_values("value", ascending=False, kind="stable")
-        drawn.index = pd.MultiIndex.from_arrays([drawn.index.get_level_values(0), drawn.groupby("layer").cumcount()])
-    return drawn
+        cells = cells.sort_values("value", ascending=False, kind="stable")
+        cells.index = pd.MultiIndex.from_arrays([cells.index.get_level_values(0), cells.groupby("layer").cumcount()])
+    return cells
 
 
-def _grid(values: pd.Series[Any]) -> pd.DataFrame:
+def _grid(values: pd.Series[float]) -> pd.DataFrame:
     """Values by layer and place as a grid from layer 0 and place 0."""
     deep, wide = (values.index.get_level_values(level).max() + 1 for level in (0, 1))
     return values.unstack().reindex(index=range(deep), columns=range(wide))
 
 
-def _layers(ax: Axes, grid: pd.DataFrame, kind: Kind, **looks: Any) -> None:
+def _layers(
+    ax: Axes,
+    grid: pd.DataFrame,
+    kind: Kind,
+    cmap: str | list[str],
+    *,
+    limits: tuple[float, float] | None = None,
+    linewidths: float = 0.5,
+) -> None:
     """A seaborn heatmap with layer 0 at the bottom."""
     import seaborn as sns
-    from matplotlib.colors import to_rgba_array
 
-    sns.heatmap(grid, cbar=False, ax=ax, **looks)
-    faces = to_rgba_array(ax.collections[0].get_facecolor())
-    for note in ax.texts:
-        column, row = map(int, note.get_position())
-        note.set_color(readable(faces[row * grid.shape[1] + column]))
+    low, high = limits or (None, None)
+    sns.heatmap(grid, cbar=False, ax=ax, cmap=cmap, vmin=low, vmax=high, linewidths=linewidths)
     ax.invert_yaxis()
     ax.tick_params(rotation=0, length=0)
     ax.set(title=TITLES[kind], xlabel="head", ylabel="layer")
 
 
-def _bands(table: pd.DataFrame, kind: Kind) -> Any:
+def _write(ax: Axes, grid: pd.DataFrame, texts: pd.Series[str]) -> None:
+    """Write texts into the cells that have a value, in one size, if it can be read."""
+    from matplotlib.colors import to_rgba_array
+
+    size = min(font(ax, grid.shape, text) for text in texts)
+    faces = to_rgba_array(ax.collections[0].get_facecolor()).reshape(*grid.shape, 4)
+    layers, places = (texts.index.get_level_values(level) for level in (0, 1))
+    for layer, place, text in zip(layers, places, texts, strict=True) if size else []:
+        if pd.notna(grid.to_numpy()[layer, place]):
+            color = readable(faces[layer, place])
+            ax.text(place + 0.5, layer + 0.5, text, ha="center", va="center", color=color, fontsize=size)
+
+
+def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """A row per role of each head: family, value, text, and the place of its band in the cell."""
     if not names(table):
-        raise ValueError(f"no roles in the table: got {said(table)}; make them with hr.roles(heads)")
+        raise ValueError(f"no roles in the table: got {described(table)}; make them with hr.roles(heads)")
     bands = held(table[table.index.get_level_values("kind") == kind])
     bands["family"], bands["text"] = bands["role"].str.split("[").str[0], bands["role"].map(short)
     bands = (
@@ -222,22 +247,13 @@ def short(role: str) -> str:
     return "→".join(_ENDS[relation] if way == "dep>head" else reversed(_ENDS[relation]))
 
 
-def colours(roles: list[str]) -> dict[str, Any]:
-    """Return the colour of each family of these roles, as red, green and blue from 0 to 1."""
-    import seaborn as sns
-
-    palette, others = sns.color_palette("colorblind"), cycle((9, 6, 7))
-    families = dict.fromkeys(name.split("[")[0] for name in roles)
-    return {family: palette[_HUES[family] if family in _HUES else next(others)] for family in families}
-
-
-def _legend(ax: Axes, bands: pd.DataFrame, hues: dict[str, Any], heads: int) -> None:
-    from matplotlib.legend_handler import HandlerTuple
+def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], heads: int) -> None:
+    """Draw the legend: families with their numbers of heads, and the meaning of strength and question mark."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     holders = bands[["layer", "head", "family"]].drop_duplicates()
-    entries: dict[str, Any] = {}
+    entries: dict[str, Artist | tuple[Artist, ...]] = {}
     for family, colour in hues.items():
         description = f": {FAMILIES[family]}" if family in FAMILIES else ""
         entries[f"{family} ({(holders['family'] == family).sum()}){description}"] = Patch(color=colour)
@@ -245,6 +261,5 @@ def _legend(ax: Axes, bands: pd.DataFrame, hues: dict[str, Any], heads: int) -> 
     entries["score 0, ½, 1"] = tuple(Patch(color=grey) for grey in ("0.9", "0.6", "0.3"))
     if bands["unsure"].any():
         entries[f"kept in < {100 * STABLE:g} % of resamples"] = Line2D([], [], ls="", marker="$?$", color="0.1")
-    handlers: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}
-    ax.legend([*entries.values()], [*entries], handler_map=handlers, fontsize=9, **OUTSIDE)
+    legend(ax, [*entries.values()], [*entries], size=9)
     ax.figure.canvas.draw()  # the legend takes room from the cells, which the texts must fit

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import OUTSIDE, font, new_axes, of_kind, said
+from headroles.plots.axes import described, font, legend, new_axes, of_kind, points, stack
 from headroles.plots.matrix import heatmap
+from headroles.plots.scales import hue
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
 
 WAYS = {  # column of the conservation report -> its label, in the order of the bars
     "leaves": "down the stream",
@@ -26,7 +27,7 @@ INPUT = ("input", 0)  # the row of the inputs
 _HUES = {"leaves": 0, "source": 2, "biases": 1, "residue": 4}  # places in seaborn's "colorblind"
 
 
-def relevance(values: pd.Series[Any], *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
+def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
     """Draw relevance, the heads of each layer in descending order.
 
     See Voita et al. 2019, Fig. 1a.
@@ -47,16 +48,16 @@ def relevance(values: pd.Series[Any], *, kind: Kind | None = None, ax: Axes | No
     """
     if not isinstance(values, pd.Series) or not pd.api.types.is_numeric_dtype(values):
         raise ValueError(
-            f"not a column of relevance: got {said(values)}; expected one such as heads['relevance[cp].size']; "
+            f"not a column of relevance: got {described(values)}; expected one such as heads['relevance[cp].size']; "
             f"make them with hr.score(..., ['relevance'])"
         )
-    shown, kind = of_kind(values, kind)
+    part, kind = of_kind(values, kind)
     numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
-    ax = heatmap(values, kind=kind, order="sorted", annotate=numbers, ax=ax)
-    share, heads = _of_layers(shown), shown.dropna().groupby("layer").size().unique()
-    bar: Any = ax.collections[0].colorbar
-    _label(bar, [_worded(values.name), "share of the layer" * share])
-    if share and len(heads) == 1:
+    shares, heads = _are_shares(part), part.dropna().groupby("layer").size().unique()
+    label = "\n".join([_in_words(values.name)] * (values.name is not None) + ["share of the layer"] * shares)
+    ax = heatmap(values, kind=kind, order="sorted", annotate=numbers, label=label, ax=ax)
+    bar = ax.collections[0].colorbar
+    if shares and len(heads) == 1 and bar is not None:
         _mark(bar, 1 / heads[0])
     return ax
 
@@ -79,8 +80,8 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     part = pd.Series(report.index.get_level_values("part"))
     place = np.arange(len(report)) + 0.5 * (part.ne(part.shift()).cumsum().to_numpy() - 1)  # a gap between the stacks
     tall = place[-1] + 1
-    ax = new_axes((tall, 24), cell=0.24, beside=2.6, tall=2.3)[0] if ax is None else ax
-    _stack(ax, report, place)
+    ax = ax or new_axes((tall, 24), cell=0.24, beside=2.6, tall=2.3)[0]
+    stack(ax, place, report[[*WAYS]], {way: hue(_HUES[way]) for way in WAYS}, labels=WAYS, across=True)
     ax.vlines(report["arrives"], place - 0.46, place + 0.46, color="0.1", linewidth=1.2, label="arrives")
     ax.use_sticky_edges = False  # a margin also where a bar ends
     ax.axvline(0, color="0.1", linewidth=0.8)
@@ -89,82 +90,58 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax.set(ylim=(tall - 0.4, -0.6), xlabel="share of the target", title=_total(report))
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.legend(**OUTSIDE, fontsize=9)
+    legend(ax, *ax.get_legend_handles_labels(), size=9)
     return ax
 
 
-def _of_layers(shown: pd.Series[Any]) -> bool:
+def _are_shares(part: pd.Series[float]) -> bool:
     """Whether the values are shares of their layers."""
-    sums = shown.groupby("layer").sum(min_count=1).dropna()
-    return bool((shown.dropna() >= 0).all() and np.isclose(sums.astype(float), 1, atol=1e-3).all())
+    sums = part.groupby("layer").sum(min_count=1).dropna()
+    return bool((part.dropna() >= 0).all() and np.isclose(sums.astype(float), 1, atol=1e-3).all())
 
 
-def _worded(name: object) -> str:
+def _in_words(name: object) -> str:
     """A column's name in words: `relevance[cp].size` is the size of relevance (cp)."""
-    match = re.fullmatch(r"([^\[]*)\[(.*)\](.*)", str("" if name is None else name))
+    match = re.fullmatch(r"([^\[]*)\[(.*)\](.*)", str(name))
     if match is None:
-        return "" if name is None else str(name)
+        return str(name)
     quantity, detail, rest = match.groups()
     parts = [part for part in rest.split(".") if part]
     size = "size of " * ("size" in parts)
     return ", ".join([f"{size}{quantity} ({detail})", *(part for part in parts if part != "size")])
 
 
-def _label(bar: Any, lines: list[str]) -> None:
-    """Set the label of a colour bar, wrapped to its length."""
-    letters = int((_points(bar) + 45) / 5.5)
-    bar.set_label("\n".join(textwrap.fill(line, max(letters, 12), break_on_hyphens=False) for line in lines if line))
-
-
-def _mark(bar: Any, uniform: float) -> None:
+def _mark(bar: Colorbar, uniform: float) -> None:
     """Draw a line at `uniform` across the colour bar, with a tick in place of those too near to it."""
     bar.ax.axhline(uniform, color="0.1", linewidth=1)
     low, high = bar.ax.get_ylim()
-    near = 14 / _points(bar) * (high - low)  # a line of text
+    near = 14 / points(bar) * (high - low)  # a line of text
     ticks = [tick for tick in bar.get_ticks() if low <= tick <= high and abs(tick - uniform) > near]
     texts = bar.formatter.format_ticks(ticks)
     bar.set_ticks([*ticks, uniform], labels=[*texts, "uniform"])
 
 
-def _points(bar: Any) -> float:
-    """Length of a colour bar in points."""
-    bar.ax.figure.canvas.draw()  # computes the layout
-    return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
-
-
-def _check(report: Any) -> None:
+def _check(report: pd.DataFrame) -> None:
     """Raise ValueError unless the conservation report can be drawn."""
     columns = ["arrives", *WAYS]
     valid = isinstance(report, pd.DataFrame) and list(report.index.names) == ["part", "layer"]
     valid = valid and {*columns} <= {*report} and INPUT in report.index and not report.index.has_duplicates
     if not valid or not all(map(pd.api.types.is_numeric_dtype, report[columns].dtypes)):
         raise ValueError(
-            f"not a conservation report: got {said(report)}; expected rows from output to input, indexed by part and "
-            f"layer, with columns {', '.join(columns)}; make it with headroles.scores.lrp.conservation_report.balance"
+            f"not a conservation report: got {described(report)}; expected rows from output to input, indexed by part "
+            f"and layer, with columns {', '.join(columns)}; make it with "
+            "headroles.scores.lrp.conservation_report.balance"
         )
-    infinite = ~np.isfinite(report[columns].astype(float)).all(axis=1)
+    infinite = ~report[columns].astype(float).abs().lt(np.inf).all(axis=1)
     if infinite.any():
+        first = " ".join(map(str, report.index[int(infinite.argmax())]))
         raise ValueError(
-            f"{infinite.sum()} of {len(report)} rows of the report are not finite, the first is "
-            f"{' '.join(map(str, infinite.idxmax()))}; choose a target that is not 0, or give balance an epsilon"
+            f"{infinite.sum()} of {len(report)} rows of the report are not finite, the first is {first}; "
+            "choose a target that is not 0, or give balance an epsilon"
         )
-
-
-def _stack(ax: Axes, report: pd.DataFrame, place: Any) -> None:
-    """Draw the bars: each part begins where the previous one of its sign ends."""
-    import seaborn as sns
-
-    palette = sns.color_palette("colorblind")
-    ends = {1: np.zeros(len(report)), -1: np.zeros(len(report))}  # right and left of zero
-    for column, words in WAYS.items():
-        width = report[column].to_numpy(float)
-        left = np.where(width < 0, ends[-1], ends[1])
-        ax.barh(place, width, 0.76, left, color=palette[_HUES[column]], linewidth=0, label=words)
-        ends = {sign: end + np.where(sign * width > 0, width, 0) for sign, end in ends.items()}
 
 
 def _total(report: pd.DataFrame) -> str:
-    leaves: Any = report["leaves"]
-    inputs, biases = float(leaves[INPUT]), float(report["biases"].sum())
+    inputs, biases = float(report["leaves"].loc[INPUT]), float(report["biases"].sum())
     parts = {"inputs": inputs, "biases": biases, "residue": 1 - inputs - biases}
     return ", ".join(f"{name} {100 * share:z.1f} %" for name, share in parts.items()).replace("-", "−")

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import OUTSIDE, TITLES, needs, new_axes, said
+from headroles.plots.axes import TITLES, colour_bar, described, finish, line, needs, new_axes, panels_of, stack
+from headroles.plots.scales import colours, hue, readable
 from headroles.tables.frame import KINDS, LEVELS, Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FUNCTIONS = {  # family of roles -> its colour in seaborn's "colorblind", as on the maps of roles
-    "positional": 0,
-    "syntactic": 2,
-    "rare": 3,
-    "alignment": 8,
-    "sink": 4,
-    "several": 1,
-}
+FUNCTIONS = ("positional", "syntactic", "rare", "alignment", "sink", "several")
 THIRDS = ("lower", "middle", "upper")  # of the layers
 LOW, HIGH = -0.1, 1.1  # limits of the stretched Concrete variable (Voita et al. 2019, section 6.1)
 
@@ -42,35 +37,28 @@ def survival(
     Returns:
         The axes.
     """
-    import seaborn as sns
-
     named = {"": tables} if isinstance(tables, pd.DataFrame) else dict(tables)
     for table in named.values():
         needs(table, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
-    ax = new_axes((9, 13), cell=0.4, beside=2.2 * (len(named) > 1))[0] if ax is None else ax
-    for (name, table), hue in zip(named.items(), sns.color_palette("colorblind"), strict=False):
-        pruned = table["of"] - table["heads"]
+    ax = ax or new_axes((9, 13), cell=0.4, beside=2.2 * (len(named) > 1))[0]
+    for place, (name, table) in enumerate(named.items()):
+        spread = [table["value"] - table["low"], table["high"] - table["value"]]
         ax.errorbar(
-            pruned, table["value"], [table["value"] - table["low"], table["high"] - table["value"]], color=hue,
-            marker="o", markersize=4, capsize=2, linewidth=1.2, label=name,
+            table["of"] - table["heads"], table["value"], spread, color=hue(place), label=name,
+            marker="o", markersize=4, capsize=2, linewidth=1.2,
         )  # fmt: skip
-        ax.axhline(table["value"].iloc[0], color=hue, linestyle=":", linewidth=1)
-    ax.set(xlabel="heads pruned", ylabel=label)
+        ax.axhline(table["value"].iloc[0], color=hue(place), linestyle=":", linewidth=1)
     of = int(next(iter(named.values()))["of"].iloc[0])
-    top = ax.secondary_xaxis(
-        "top", functions=(lambda pruned: of - np.asarray(pruned), lambda left: of - np.asarray(left))
-    )
+    top = ax.secondary_xaxis("top", functions=(partial(np.subtract, of), partial(np.subtract, of)))
     top.set_xlabel("heads left")
-    if len(named) > 1:
-        ax.legend(**OUTSIDE)
-    sns.despine(ax=ax, top=False)
+    ax.set(xlabel="heads pruned", ylabel=label)
+    finish(ax)
+    ax.spines["top"].set_visible(True)
     return ax
 
 
 def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = None) -> Axes:
-    """Draw the functions of the heads left at each size: a column per size.
-
-    See Voita et al. 2019, Fig. 8.
+    """Draw the functions of the heads left at each size (Voita et al. 2019, Fig. 8): a column per size.
 
     Args:
         table: Table `functions-...` of `hr.sparsity_sweep`; "several" are heads with roles of more than one family.
@@ -83,38 +71,26 @@ def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None =
     Raises:
         ValueError: If the table has no heads of the kind.
     """
-    import seaborn as sns
-
     needs(table, {"kind", "function", "count", "heads"}, "hr.sparsity_sweep with scored=")
-    shown = table[table["kind"] == kind]
-    if shown.empty:
+    rows = table[table["kind"] == kind]
+    if rows.empty:
         raise ValueError(f"no heads of kind {kind!r} in the table: got {', '.join(table['kind'].unique())}")
-    wide = shown.pivot_table(index="heads", columns="function", values="count", fill_value=0, observed=True)
-    wide = wide.sort_index(ascending=False)
-    ax = new_axes((8, len(wide) + 2), cell=0.5, beside=1.6)[0] if ax is None else ax
-    bottom = np.zeros(len(wide))
-    palette = sns.color_palette("colorblind")
+    wide = rows.pivot_table(index="heads", columns="function", values="count", fill_value=0, observed=True)
     names = [name for name in ("none", *FUNCTIONS) if name in wide]
-    for name in names:
-        hue = "0.88" if name == "none" else palette[FUNCTIONS[name]]
-        heights = wide[name].to_numpy(float)
-        ax.bar(range(len(wide)), heights, 0.8, bottom, color=hue, label=name)
-        for x, (height, base) in enumerate(zip(heights, bottom, strict=True)):
-            if height:
-                ax.text(x, base + height / 2, f"{height:.0f}", ha="center", va="center", fontsize=8)
-        bottom += heights
+    wide = wide.sort_index(ascending=False)[[*names, *wide.columns.difference(names)]].astype(float)
+    ax = ax or new_axes((8, len(wide) + 2), cell=0.5, beside=1.6)[0]
+    faces = colours(map(str, wide)) | {"none": (0.88, 0.88, 0.88)}
+    for name, bars in zip(map(str, wide), stack(ax, range(len(wide)), wide, faces), strict=True):
+        counts = [f"{count:.0f}" if count else "" for count in wide[name]]
+        ax.bar_label(bars, counts, label_type="center", fontsize=8, color=readable(faces[name]))
     ax.set_xticks(range(len(wide)), [f"{size:.0f}" for size in wide.index])
     ax.set(title=TITLES[kind], xlabel="heads left of the prunable ones", ylabel="heads")
-    handles, labels = ax.get_legend_handles_labels()
-    ax.legend(handles[::-1], labels[::-1], **OUTSIDE)
-    sns.despine(ax=ax)
+    finish(ax, reverse=True)
     return ax
 
 
 def by_kind(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw how many heads of each kind are left at each size.
-
-    See Voita et al. 2019, Fig. 9.
+    """Draw how many heads of each kind are left at each size (Voita et al. 2019, Fig. 9).
 
     Args:
         table: Table of `hr.sparsity_sweep`.
@@ -123,23 +99,18 @@ def by_kind(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Returns:
         The axes.
     """
-    import seaborn as sns
-
     needs(table, {"heads", "of"}, "hr.sparsity_sweep")
-    ax = new_axes((9, 13), cell=0.4, beside=2.2)[0] if ax is None else ax
-    hues = dict(zip(KINDS, sns.color_palette("colorblind"), strict=False))
+    ax = ax or new_axes((9, 13), cell=0.4, beside=2.2)[0]
+    pruned, hues = table["of"] - table["heads"], colours(KINDS)
     for kind, marker in zip((kind for kind in KINDS if kind in table), "osD", strict=False):
-        ax.plot(table["of"] - table["heads"], table[kind], color=hues[kind], marker=marker, label=TITLES[kind])
+        line(ax, pruned, table[kind], color=hues[kind], marker=marker, label=TITLES[kind])
     ax.set(xlabel="heads pruned", ylabel="heads left of this kind", ylim=(0, None))
-    ax.legend(**OUTSIDE)
-    sns.despine(ax=ax)
+    finish(ax)
     return ax
 
 
 def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = None) -> Axes:
-    """Draw how many heads each layer has left at each size.
-
-    See Voita et al. 2019, Fig. 10.
+    """Draw how many heads each layer has left at each size (Voita et al. 2019, Fig. 10).
 
     Args:
         table: Table `survival-...` of `hr.sparsity_sweep`: a column `survival[...]` for each size.
@@ -153,16 +124,21 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
 
     columns = _sizes(table)
     rows = table[table.index.get_level_values("kind") == kind]
-    left = rows[columns].groupby(level="layer").sum()
-    left.columns = [name[len("survival[") : -1] for name in columns]
-    ax = new_axes(left.shape, cell=0.5, beside=1)[0] if ax is None else ax
-    of = int(rows.groupby(level="layer").size().max())
-    sns.heatmap(left, annot=True, fmt=".0f", cmap="YlGnBu", vmin=0, vmax=of, linewidths=0.5, ax=ax)
-    ax.collections[0].colorbar.set_label("heads left")  # type: ignore[union-attr]
+    left, of = rows[columns].groupby(level="layer").sum(), int(rows.groupby(level="layer").size().max())
+    names = [name[len("survival[") : -1] for name in columns]
+    sizes = [re.fullmatch(r"(.+?) (\d+)(.*)", name) for name in names]
+    pruning = {f"{size[1]}{size[3]}" for size in sizes if size}
+    if len(pruning) == 1 and all(sizes):  # one strategy: its numbers alone say which size
+        names = [size[2] for size in sizes if size]
+    ax = ax or new_axes(left.shape, cell=0.5, beside=1)[0]
+    sns.heatmap(left, annot=True, fmt=".0f", cmap="YlGnBu", vmin=0, vmax=of, linewidths=0.5, cbar=False, ax=ax)
+    colour_bar(ax, ax.collections[0], "heads left")
     ax.invert_yaxis()
-    ax.tick_params(axis="x", rotation=30, length=0)
-    ax.tick_params(axis="y", rotation=0, length=0)
-    ax.set(title=TITLES[kind], xlabel="", ylabel="layer")
+    ax.tick_params(rotation=0, length=0)
+    ax.set(
+        title=TITLES[kind], xlabel=f"heads left in all, by {pruning.pop()}" if len(pruning) == 1 else "", ylabel="layer"
+    )
+    ax.set_xticks(ax.get_xticks(), names)
     return ax
 
 
@@ -177,20 +153,17 @@ def by_third(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list
     Returns:
         One axes per kind (Voita et al. 2019, Fig. 10).
     """
-    import seaborn as sns
-
     kind_of_row = table.index.get_level_values("kind")
-    pruned = [0, *((table[name] == 0).sum() for name in _sizes(table))]
+    pruned = pd.Series([0, *((table[name] == 0).sum() for name in _sizes(table))])
     kinds = [kind for kind in ("dec-self", "cross") if kind in kind_of_row]
-    drawn = new_axes((8, 10), cell=0.4, panels=len(kinds), beside=1) if axes is None else list(axes)
+    drawn = panels_of(axes, len(kinds), "kinds of decoder heads", (8, 10), beside=1)
     for ax, kind in zip(drawn, kinds, strict=True):
         left = thirds(table[kind_of_row == kind])
-        for third, hue, marker in zip(THIRDS, sns.color_palette("colorblind"), "osD", strict=False):
-            whole, counts = left[f"{kind} {third}.of"].iloc[0], left[f"{kind} {third}"]
-            ax.plot(pruned, [whole, *counts], color=hue, marker=marker, markersize=4, label=third)
+        for place, (third, marker) in enumerate(zip(THIRDS, "osD", strict=True)):
+            counts = pd.Series([left[f"{kind} {third}.of"].iloc[0], *left[f"{kind} {third}"]])
+            line(ax, pruned, counts, color=hue(place), marker=marker, label=third)
         ax.set(title=TITLES[kind], xlabel="heads pruned", ylabel="heads left", ylim=(0, None))
-        sns.despine(ax=ax)
-    drawn[-1].legend(title="layers", **OUTSIDE)
+    finish(*drawn, title="layers")
     return drawn
 
 
@@ -219,7 +192,8 @@ def _sizes(table: pd.DataFrame) -> list[str]:
     columns = [name for name in map(str, table) if re.fullmatch(r"survival\[[^\]]*\]", name)]
     if not columns or list(table.index.names) != LEVELS:
         raise ValueError(
-            f"not a table of survival: got {said(table)}; expected columns survival[...] over heads, as of hr.prune"
+            f"not a table of survival: got {described(table)}; expected columns survival[...] over heads, as of "
+            "hr.prune"
         )
     return columns
 
@@ -240,8 +214,10 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
     needs(history, {*LEVELS, "step", "open"}, "hr.prune with learned gates")
     rows = history if kind is None else history[history["kind"] == kind]
     wide = rows.pivot_table(index=LEVELS, columns="step", values="open", observed=True, sort=False)
-    ax = new_axes((len(wide), 60), cell=0.13, beside=1)[0] if ax is None else ax
-    sns.heatmap(wide, cmap="YlGnBu", vmin=0, vmax=1, ax=ax, cbar_kws={"label": "P(gate ≠ 0)"}, rasterized=True)
+    cell = float(np.clip(9 / len(wide), 0.06, 0.13))
+    ax = ax or new_axes((len(wide), 8 / cell), cell=cell, beside=1)[0]
+    sns.heatmap(wide, cmap="YlGnBu", vmin=0, vmax=1, cbar=False, ax=ax, rasterized=True)
+    colour_bar(ax, ax.collections[0], "P(gate ≠ 0)")
     layers = [head[:2] for head in wide.index]
     starts = [place for place in range(len(wide)) if place == 0 or layers[place] != layers[place - 1]]
     ax.hlines(starts[1:], 0, wide.shape[1], color="white", linewidth=0.8)
@@ -249,16 +225,14 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
     several_kinds = len({name for name, _ in layers}) > 1
     names = [f"{layers[start][0]} {layers[start][1]}" if several_kinds else str(layers[start][1]) for start in starts]
     ax.set_yticks([(start + end) / 2 for start, end in zip(starts, ends, strict=True)], names, rotation=0)
-    shown = np.linspace(0, wide.shape[1] - 1, 6).round().astype(int)
-    ax.set_xticks(shown + 0.5, [f"{wide.columns[place]:.0f}" for place in shown], rotation=0)
+    steps = np.linspace(0, wide.shape[1] - 1, 6).round().astype(int)
+    ax.set_xticks(steps + 0.5, [f"{wide.columns[place]:.0f}" for place in steps], rotation=0)
     ax.set(xlabel="step", ylabel="layer; a row per head")
     return ax
 
 
 def densities(log_alphas: Sequence[float] = (0, 2, -3), *, temperature: float = 0.5, ax: Axes | None = None) -> Axes:
-    """Draw the Hard Concrete distribution for values of log alpha.
-
-    See Voita et al. 2019, Fig. 6b.
+    """Draw the Hard Concrete distribution for values of log alpha (Voita et al. 2019, Fig. 6b).
 
     Args:
         log_alphas: Location parameters.
@@ -271,18 +245,18 @@ def densities(log_alphas: Sequence[float] = (0, 2, -3), *, temperature: float = 
     import seaborn as sns
     from scipy.special import expit
 
-    ax = new_axes((8, 12), cell=0.42, beside=2.4)[0] if ax is None else ax
+    ax = ax or new_axes((8, 12), cell=0.42, beside=2.4)[0]
     x = np.linspace(0, 1, 400)[1:-1]
     soft = (x - LOW) / (HIGH - LOW)
-    for place, (log_alpha, hue) in enumerate(zip(log_alphas, sns.color_palette("colorblind"), strict=False)):
+    for place, log_alpha in enumerate(log_alphas):
         logits = temperature * (np.log(soft) - np.log1p(-soft)) - log_alpha
         density = temperature * expit(logits) * expit(-logits) / (soft * (1 - soft)) / (HIGH - LOW)
         zero = expit(temperature * np.log(-LOW / HIGH) - log_alpha)
         full = expit(log_alpha - temperature * np.log((1 - LOW) / (HIGH - 1)))
         text = f"log α = {log_alpha:g}: P(0) = {zero:.3f}, P(1) = {full:.3f}".replace("-", "−")
-        ax.plot(x, density, color=hue, label=text)
+        ax.plot(x, density, color=hue(place), label=text)
         shift = 0.012 * (place - (len(log_alphas) - 1) / 2)
-        ax.vlines([shift, 1 + shift], 0, [zero, full], color=hue, linewidth=4, alpha=0.6)
+        ax.vlines([shift, 1 + shift], 0, [zero, full], color=hue(place), linewidth=4, alpha=0.6)
     ax.set(xlabel="gate", ylabel="density; bars: probability of 0 and of 1", xlim=(-0.06, 1.06), ylim=(0, None))
     ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.01), borderaxespad=0)
     sns.despine(ax=ax)

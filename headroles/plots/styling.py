@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -43,13 +43,14 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
     for name in filter(partial(_is_graded, table), names):
         low, high = float(table[name].min()), float(table[name].max())
         far = 1.5 * max(-low, high) or 1.0  # keeps texts legible
-        around = {"cmap": seaborn.color_palette(palette(name), as_cmap=True), "vmin": -far, "vmax": far}
-        scale: dict[str, Any] = around if low < 0 or harm(name) else {"cmap": "YlGnBu", "high": 0.5}
+        diverges = low < 0 or harm(name) != 0
         known = table.loc[table[name].notna(), name].astype(float)
         cells = pd.IndexSlice[known.index, [name]]
         shown = shown.background_gradient(
-            subset=cells, gmap=known.to_frame(), text_color_threshold=0.2, axis=None, **scale
-        )
+            seaborn.color_palette(palette(name) if diverges else "YlGnBu", as_cmap=True),
+            high=0 if diverges else 0.5, vmin=-far if diverges else None, vmax=far if diverges else None,
+            subset=cells, gmap=known.to_frame(), text_color_threshold=0.2, axis=None,
+        )  # fmt: skip
     return shown
 
 
@@ -59,7 +60,7 @@ def _is_graded(table: pd.DataFrame, name: str) -> bool:
     return _is_number(table[name]) and not plain and bool(table[name].notna().any())
 
 
-def _is_number(values: Any) -> bool:
+def _is_number(values: pd.Series[float]) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 

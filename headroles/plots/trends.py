@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import OUTSIDE, needs, new_axes
+from headroles.plots.axes import finish, line, needs, new_axes, panels_of
+from headroles.plots.scales import colours, hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WHOLE = "all heads"  # the row of the whole model
+WAYS = {"cut": "removed", "gates": "masked"}  # entry of the column `way` -> its label
 
 
 def contest(
-    table: pd.DataFrame, seeds: pd.DataFrame | None = None, *, label: str = "metric", axes: Any = None
+    table: pd.DataFrame,
+    seeds: pd.DataFrame | None = None,
+    *,
+    label: str = "metric",
+    axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
-    """Draw the quality of each pruning strategy, masked and retrained.
-
-    There is a panel per number of heads left.
+    """Draw the quality of each pruning strategy, masked and retrained: a panel per number of heads left.
 
     Args:
         table: Table `contest` of `hr.compare_pruning`: means with 95 % intervals. Dotted lines are the whole model.
@@ -31,35 +36,30 @@ def contest(
     Returns:
         One axes per number of heads.
     """
-    import seaborn as sns
-
     needs(table, {"strategy", "heads", "tuned", "value", "value.low", "value.high"}, "hr.compare_pruning")
     whole = table[table["strategy"] == WHOLE]
     rest = table[table["strategy"] != WHOLE]
     sizes = sorted(rest["heads"].unique(), reverse=True)
     names = list(dict.fromkeys(rest["strategy"]))
-    drawn = new_axes((len(names) + 2, 11), cell=0.42, panels=len(sizes), beside=1.2) if axes is None else list(axes)
-    hues = dict(zip((False, True), sns.color_palette("colorblind"), strict=False))
+    drawn = panels_of(axes, len(sizes), "numbers of heads", (len(names) + 2, 11), beside=1.2)
     for ax, size in zip(drawn, sizes, strict=True):
-        for tuned in (False, True):
+        for tuned, text in ((False, "masked, not retrained"), (True, "removed, retrained")):
             part = rest[(rest["heads"] == size) & (rest["tuned"] == tuned)].set_index("strategy").loc[names]
             y = np.arange(len(names)) + (0.17 if tuned else -0.17)
             spread = [part["value"] - part["value.low"], part["value.high"] - part["value"]]
-            text = "removed, retrained" if tuned else "masked, not retrained"
-            ax.errorbar(part["value"], y, xerr=spread, fmt="o", color=hues[tuned], capsize=2, label=text)
+            ax.errorbar(part["value"], y, xerr=spread, fmt="o", color=hue(tuned), capsize=2, label=text)
             if seeds is not None:
                 runs = seeds[(seeds["heads"] == size) & (seeds["tuned"] == tuned) & (seeds["strategy"] != WHOLE)]
                 rows = y[[names.index(name) for name in runs["strategy"]]] + 0.12
-                ax.plot(runs["value"], rows, "|", color=hues[tuned], alpha=0.7)
+                ax.plot(runs["value"], rows, "|", color=hue(tuned), alpha=0.7)
             for value in whole.loc[whole["tuned"] == tuned, "value"]:
-                ax.axvline(value, color=hues[tuned], linestyle=":", linewidth=1)
+                ax.axvline(value, color=hue(tuned), linestyle=":", linewidth=1, label=f"{WHOLE}, {text.split(', ')[1]}")
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
         ax.set(title=f"{size} heads left", xlabel=label)
-        sns.despine(ax=ax)
     for ax in drawn[1:]:
         ax.tick_params(axis="y", labelleft=False)
-    drawn[-1].legend(**OUTSIDE)
+    finish(*drawn)
     return drawn
 
 
@@ -78,30 +78,23 @@ def efficiency(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     import seaborn as sns
 
     needs(table, {"share", "way", "batch", "speedup", "speedup.low", "speedup.high", "allowed"}, "hr.efficiency")
-    ax = new_axes((9, 12), cell=0.42, beside=2.6)[0] if ax is None else ax
+    ax = ax or new_axes((9, 12), cell=0.42, beside=2.8)[0]
     sizes = sorted(table["batch"].unique())
-    for size, hue in zip(sizes, sns.color_palette("crest", len(sizes)), strict=True):
-        for way, line in (("cut", "-"), ("gates", "--")):
+    for size, color in zip(sizes, sns.color_palette("crest", len(sizes)), strict=True):
+        for way, style in (("cut", "-"), ("gates", "--")):
             part = table[(table["batch"] == size) & (table["way"] == way)].sort_values("share")
-            ax.plot(
-                part["share"], part["speedup"], line, color=hue, marker="o", markersize=3, label=f"{way}, batch {size}"
-            )
-            ax.fill_between(
-                part["share"], part["speedup.low"], part["speedup.high"], color=hue, alpha=0.12, linewidth=0
-            )
+            ends, label = (part["speedup.low"], part["speedup.high"]), f"{WAYS[way]}, batch {size}"
+            line(ax, part["share"], part["speedup"], color=color, label=label, ends=ends, style=style)
     allowed = table[(table["way"] == "cut") & (table["batch"] == sizes[-1])].sort_values("share")
-    ax.plot(allowed["share"], allowed["allowed"], ":", color="0.2", label="cut: allowed by operations")
+    ax.plot(allowed["share"], allowed["allowed"], ":", color="0.2", label="removed: allowed by operations")
     ax.axhline(1, color="0.6", linewidth=0.8)
     ax.set(xlabel="share of heads pruned", ylabel="speed / speed of the whole model")
-    ax.legend(**OUTSIDE)
-    sns.despine(ax=ax)
+    finish(ax)
     return ax
 
 
 def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None) -> Axes:
-    """Draw the quality kept by pruning at each epoch of training.
-
-    See Michel et al. 2019, Fig. 5.
+    """Draw the quality kept by pruning at each epoch of training (Michel et al. 2019, Fig. 5).
 
     Args:
         curves: Table `dynamics-curves` of `hr.dynamics`; each checkpoint is a line.
@@ -114,26 +107,18 @@ def dynamics(curves: pd.DataFrame, *, label: str = "metric", ax: Axes | None = N
     import seaborn as sns
 
     needs(curves, {"epoch", "share", "kept", "value"}, "hr.dynamics")
-    ax = new_axes((9, 12), cell=0.42, beside=2)[0] if ax is None else ax
+    ax = ax or new_axes((9, 12), cell=0.42, beside=2)[0]
     epochs = sorted(curves["epoch"].unique())
-    for epoch, hue in zip(epochs, sns.color_palette("flare", len(epochs)), strict=True):
+    for epoch, color in zip(epochs, sns.color_palette("flare", len(epochs)), strict=True):
         part = curves[curves["epoch"] == epoch].sort_values("share")
-        ax.plot(
-            part["share"],
-            part["kept"],
-            color=hue,
-            marker="o",
-            markersize=3,
-            label=f"{epoch:.0f} ({part['value'].iloc[0]:.1f})",
-        )
+        line(ax, part["share"], part["kept"], color=color, label=f"{epoch:.0f} ({part['value'].iloc[0]:.1f})")
     ax.axhline(1, color="0.6", linewidth=0.8)
     ax.set(xlabel="share of heads pruned", ylabel=f"share of the {label} that is kept")
-    ax.legend(title=f"epoch (its {label})", **OUTSIDE)
-    sns.despine(ax=ax)
+    finish(ax, title=f"epoch (its {label})")
     return ax
 
 
-def settling(order: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
+def settling(order: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Draw when the ranking of heads converges during training, and when roles appear.
 
     Args:
@@ -143,23 +128,16 @@ def settling(order: pd.DataFrame, *, axes: Any = None) -> list[Axes]:
     Returns:
         Two axes: rank correlation with the last ranking, and number of heads with each role.
     """
-    import seaborn as sns
-
     needs(order, {"epoch", "all", "all.low", "all.high", "within"}, "hr.dynamics")
     roles = [name for name in map(str, order) if name.startswith("roles[") and order[name].any()]
-    drawn = new_axes((8, 10), cell=0.42, panels=2) if axes is None else list(axes)
-    hues = sns.color_palette("colorblind")
-    for name, hue, text in (("all", hues[0], "all heads"), ("within", hues[1], "within layers")):
-        drawn[0].plot(order["epoch"], order[name], color=hue, marker="o", markersize=4, label=text)
-        drawn[0].fill_between(
-            order["epoch"], order[f"{name}.low"], order[f"{name}.high"], color=hue, alpha=0.15, linewidth=0
-        )
-    drawn[0].set(xlabel="epoch", ylabel="rank correlation with the last ranking", ylim=(None, 1.02))
-    for name, hue in zip(roles, hues[2:], strict=False):
-        drawn[1].plot(order["epoch"], order[name], color=hue, marker="o", markersize=4, label=name[len("roles[") : -1])
-    drawn[1].set(xlabel="epoch", ylabel="heads with the role", ylim=(0, None))
-    for ax in drawn:
-        if ax.get_legend_handles_labels()[0]:
-            ax.legend(frameon=False, loc="best")
-        sns.despine(ax=ax)
-    return drawn
+    left, right = panels_of(axes, 2, "panels", (8, 10), beside=1)
+    for place, (name, text) in enumerate((("all", "all heads"), ("within", "within layers"))):
+        ends = order[f"{name}.low"], order[f"{name}.high"]
+        line(left, order["epoch"], order[name], color=hue(place), label=text, ends=ends)
+    left.set(xlabel="epoch", ylabel="rank correlation with the last ranking", ylim=(None, 1.02))
+    left.legend(frameon=False, loc="best")
+    for role, color in colours([name[len("roles[") : -1] for name in roles], shade=0.8).items():
+        line(right, order["epoch"], order[f"roles[{role}]"], color=color, label=role)
+    right.set(xlabel="epoch", ylabel="heads with the role", ylim=(0, None))
+    finish(left, right)
+    return [left, right]

@@ -228,7 +228,7 @@ def _provenance(model: PreTrainedModel, pages: Pages, reference: Corpus | None) 
     first, fields = pages.first, dict[str, object](pages.read)
     if first.greedy or first.target is not None:
         fields["decoder"] = "greedy" if first.greedy else "reference"
-    if shared := kv_groups.said(attention_sites(model)):
+    if shared := kv_groups.description(attention_sites(model)):
         fields["shared"] = shared
     fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"
     return provenance_of(model, None, pages.corpus, **fields)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headroles.models.sites import Site
 
 
-def said(sites: Iterable[Site]) -> str:
+def description(sites: Iterable[Site]) -> str:
     """Describe how many query heads share a key-value head: "dec-self=4".
 
     The text is a field of provenance.

@@ -83,27 +83,28 @@ def test_a_long_file_begins_at_once_and_takes_no_more_memory_than_a_part(tmp_pat
 
 
 def test_files_that_cannot_be_streamed(files, tmp_path):
-    columns = "found 3 columns: 'c', 'd', 'e'; a streamed table is of two columns that translate each other"
     broken = {
-        "latin.txt": (b"one\ncaf\xe9\n", "line 2: byte 0xe9 is not UTF-8; convert it: iconv -f latin1 -t utf-8"),
-        "three.tsv": (b"a\tb\nc\td\te\n", f"line 2: {columns}; read others with headroles.read"),
+        "latin.txt": (b"one\ncaf\xe9\n", ", line 2: byte 0xe9 is not UTF-8; convert it: iconv -f latin1 -t utf-8"),
+        "ragged.tsv": (b"a\tb\nc\td\te\n", ", line 2: found 3 columns: 'c', 'd', 'e'; expected 2, as many as in the "
+                       "first line"),
+        "three.tsv": (b"c\td\te\n", " has 3 columns: 'c', 'd', 'e'; parallel text is two tab-separated columns, or two "
+                      "files"),
         "labelled.tsv": (
             b"\nsentence\tlabel\na film\t1\n",
-            "line 2: found 2 columns: 'sentence', 'label'; a streamed table is of two columns that translate each "
-            "other; read others with headroles.read",
+            " has 2 columns: 'sentence', 'label'; a streamed table is of two columns that translate each other; read "
+            "others with headroles.read",
         ),
-    }
+        "empty.txt": (b"\n\n", " is empty; expected at least one sentence"),
+        "blank.tsv": (b"a\t\n", ": all 1 entries have a blank text; expected at least one sentence"),
+    }  # fmt: skip
     for name, (content, said) in broken.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=whole(f"{tmp_path / name}, {said}")):
+        with pytest.raises(ValueError, match=whole(f"{tmp_path / name}{said}")):
             list(StreamingCorpus(tmp_path / name))
-    (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match=whole(f"{tmp_path / 'empty.txt'}: expected at least one sentence")):
-        list(StreamingCorpus(tmp_path / "empty.txt").parts())
     (tmp_path / "short.txt").write_text("one\ntwo\n")
     said = (
-        f"{tmp_path / 'short.txt'} ends before sentence 3; parallel files need the same number, the n-th of one "
-        "translating the n-th of the other"
+        f"{files / 'source.txt'} has {SIZE} sentences, {tmp_path / 'short.txt'} has 2; parallel files need the same "
+        "number, the n-th of one translating the n-th of the other"
     )
     with pytest.raises(ValueError, match=whole(said)):
         list(StreamingCorpus(files / "source.txt", tmp_path / "short.txt"))

@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 from helpers.commands import run
 from helpers.messages import whole
+from matplotlib.colors import to_rgb
 
 import headroles as hr
 from headroles import plots
@@ -43,7 +44,7 @@ def test_a_map_of_effects_has_their_values_and_marks(kind, scale, decimals):
     assert [text.get_text() for text in ax.texts if text.get_text()] == texts
     sure = f"p < 0.01 for {(marks > 0).sum()} of {len(own)} heads, {(marks > 1).sum()} by Holm"
     assert ax.get_title().splitlines()[-1] == sure
-    assert ax.figure.axes[-1].get_ylabel() == "change in loss (red: worse)"
+    assert ax.figure.axes[-1].get_ylabel() == "change in loss\n(nats; red: worse)"
     far = table["ablation[loss]"].abs().max()
     assert ax.collections[0].get_clim() == (-far, far)  # of all kinds
 
@@ -56,6 +57,12 @@ def test_a_histogram_counts_every_head_once():
     assert min(bar.get_x() for bar in bars) == pytest.approx(table["ablation[loss]"].min())
     assert [list(line.get_xdata()) for line in ax.lines] == [[0, 0]]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["enc-self", "cross"]
+
+
+def test_a_kind_has_one_colour_in_every_figure():
+    found = [patch.get_facecolor()[:3] for patch in plots.histogram(effects()).get_legend().get_patches()]
+    lines = plots.by_kind(pd.DataFrame({"heads": [9, 4], "of": 9, "enc-self": [7, 3], "cross": [2, 1]})).lines
+    assert found == [tuple(to_rgb(line.get_color())) for line in lines]
 
 
 def test_two_corpora_are_drawn_against_each_other():
@@ -71,7 +78,7 @@ def test_two_corpora_are_drawn_against_each_other():
     assert ax.get_title() == f"Pearson {values[0]}\nSpearman {values[1]}"
     both = [test(*expected.T).statistic for test in (scipy.stats.pearsonr, scipy.stats.spearmanr)]
     np.testing.assert_allclose(told[["pearson", "spearman"]], both, rtol=1e-12)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("change in loss on news", "change in bleu")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("change in loss (nats) on news", "change in BLEU")
 
 
 def test_a_given_ax_is_used():
@@ -85,12 +92,12 @@ def test_a_given_ax_is_used():
 def test_plans_are_said_in_words():
     table = effects("ablation[bleu rest]")
     label = plots.ablation(table, kind="cross").figure.axes[-1].get_ylabel()
-    assert label == "change in bleu, all but one (red: worse)"
+    assert " ".join(label.split()) == "change in BLEU, all but one (red: worse)"
 
 
 def test_of_a_metric_that_is_not_ours_red_says_less():
     label = plots.ablation(effects("ablation[own]"), kind="cross").figure.axes[-1].get_ylabel()
-    assert label == "change in own (red: less)"
+    assert label == "change in own\n(red: less)"
 
 
 def test_other_tables_are_refused():

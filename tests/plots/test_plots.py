@@ -360,9 +360,9 @@ def test_unstable_roles_are_in_italics_and_texts_stand_out() -> None:
     ax = plots.roles(table_of_roles())
     style = {text.get_text(): (text.get_fontstyle(), text.get_color()) for text in ax.texts}
     assert style["+1?"] == ("italic", "white")
-    assert style["ccomp↓?"] == ("italic", "0.1")
+    assert style["ccomp↓?"] == ("italic", "0.15")
     assert style["−1"] == ("normal", "white")
-    assert style["s→v"] == ("normal", "0.1")
+    assert style["s→v"] == ("normal", "0.15")
     assert style["rare"][0] == "normal"  # 0.95 is stable
 
 

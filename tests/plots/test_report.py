@@ -43,7 +43,7 @@ from headroles.tables.study import Study
 LACKS = {  # section -> the sentence that stands where its table is not there
     "heads": "There are no scores in these tables; <code>headroles score</code> makes them.",
     "ablation-loss-single-zero": "No ablation is in these tables; <code>headroles ablate</code> makes it.",
-    "roles": "No roles are in these tables; <code>headroles roles</code> tells them from scores.",
+    "roles": "No roles are in these tables; <code>headroles roles</code> assigns them by scores.",
     "sizes-l0": "No model pruned to several sizes is in these tables; <code>headroles prune</code> makes it.",
     "curves-loss": "No curves are in these tables; <code>headroles ablation-curve</code> makes them.",
     "relate": "No comparison of roles with outcomes is in these tables; <code>headroles relate</code> makes it.",
@@ -172,7 +172,7 @@ def test_curves_and_sizes_are_those_of_the_tables(study, html):
     rows = [(line["name"], *point) for line in curves["lines"] for point in line["points"]]
     assert rows == list(table[["order", "closed", "share", "value", "low", "high"]].itertuples(index=False, name=None))
     (sizes,) = data["sizes"]
-    assert (sizes["label"], curves["label"]) == ("loss (nats per token)", "loss (nats per token)")
+    assert (sizes["label"], curves["label"]) == ("loss (nats)", "loss (nats)")
     assert [one["heads"] for one in sizes["rows"]] == [144, 72, 10]
     assert [one["value"] for one in sizes["rows"]] == study.load("sizes-l0")[
         ["value", "low", "high"]

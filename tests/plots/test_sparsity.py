@@ -47,6 +47,7 @@ def test_several_tables_are_several_lines():
     ax = plots.survival({"one": SIZES, "two": SIZES.assign(value=SIZES["value"] - 1)})
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two"]
     assert len(ax.containers) == 2
+    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1  # not over the data
 
 
 def test_each_kind_is_a_line():
@@ -67,9 +68,24 @@ def test_functions_are_piled_up_to_the_number_of_heads():
     boxes = {bars.get_label(): [(bar.get_y(), bar.get_height()) for bar in bars] for bars in ax.containers}
     assert boxes == {"none": [(0, 3), (0, 1)], "positional": [(3, 2), (1, 1)], "several": [(5, 1), (2, 0)]}
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["6", "2"]
-    assert sorted(text.get_text() for text in ax.texts) == ["1", "1", "1", "2", "3"]
+    assert sorted(text.get_text() for text in ax.texts if text.get_text()) == ["1", "1", "1", "2", "3"]
     with pytest.raises(ValueError, match=whole("no heads of kind 'dec-self' in the table: got enc-self, cross")):
         plots.functions(FUNCTIONS, kind="dec-self")
+
+
+def test_no_function_is_left_out():
+    ax = plots.functions(FUNCTIONS.replace({"function": {"several": "induction"}}))
+    assert [bars.get_label() for bars in ax.containers] == ["none", "positional", "induction"]
+
+
+def test_sizes_of_one_strategy_are_numbers_and_gates_of_many_heads_fit_a_page():
+    index = frame.index({("enc-self", 0): 2})
+    ax = plots.by_layer(frame.table({f"survival[l0 {size}]": [1, 0] for size in (72, 36)}, index, "made up"))
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["72", "36"]
+    assert ax.get_xlabel() == "heads left in all, by l0"
+    rows = [("enc-self", layer, head, step, 0.5) for step in (0, 1) for layer in range(24) for head in range(16)]
+    many = plots.gates(pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])).figure
+    assert many.get_size_inches()[1] < 25
 
 
 def test_layers_show_how_many_heads_they_have_left():
@@ -149,9 +165,9 @@ def test_speeds_are_lines_by_batch_and_way_beside_what_operations_allow():
     table = pd.DataFrame(rows, columns=["share", "way", "batch", "speedup", "speedup.low", "speedup.high", "allowed"])
     ax = plots.efficiency(table)
     lines = {line.get_label(): marks(line) for line in ax.lines if not line.get_label().startswith("_")}
-    assert lines["cut, batch 4"] == [(0.0, 1.0), (0.5, 3.0)]
-    assert lines["gates, batch 1"] == [(0.0, 1.0), (0.5, 1.5)]
-    assert lines["cut: allowed by operations"] == [(0.0, 1.0), (0.5, 1.5)]
+    assert lines["removed, batch 4"] == [(0.0, 1.0), (0.5, 3.0)]
+    assert lines["masked, batch 1"] == [(0.0, 1.0), (0.5, 1.5)]
+    assert lines["removed: allowed by operations"] == [(0.0, 1.0), (0.5, 1.5)]
 
 
 def test_the_course_of_a_training_is_a_line_per_epoch_and_when_it_settles():

@@ -35,10 +35,10 @@ function choices(draw) {
 
 function shownFor(row) {
   const sentence = data.attention[looking.sentence];
-  const found = weightsOf(row);
+  const weights = weightsOf(row);
   const texts = [make("p", { class: "sentence", text: sentence.text }), sentence.target === null ? null : make("p", { class: "sentence target", text: sentence.target })];
-  if (!found) return [...texts.filter(Boolean), make("p", { class: "note", text: "This head is not in the table of attention." })];
-  const drawn = looking.arcs ? arcs(row, found) : matrix(row, found);
+  if (!weights) return [...texts.filter(Boolean), make("p", { class: "note", text: "This head is not in the table of attention." })];
+  const drawn = looking.arcs ? arcs(row, weights) : matrix(row, weights);
   return [...texts.filter(Boolean), drawn, beside(row)];
 }
 
@@ -98,9 +98,9 @@ function beside(row) {
   return make("div", { class: "beside" }, make("h4", { text: `The heads of layer ${head.layer} on this sentence` }), make("div", { class: "thumbs" }, pictures));
 }
 
-function thumbnail(found) {
-  if (!found) return make("span", { text: NONE });
-  const { queries, keys, at } = found;
+function thumbnail(weights) {
+  if (!weights) return make("span", { text: NONE });
+  const { queries, keys, at } = weights;
   const svg = make("svg", { viewBox: `0 0 ${keys.length} ${queries.length}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   queries.forEach((_, i) => keys.forEach((__, j) => {
     const weight = at(i, j);

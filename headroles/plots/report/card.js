@@ -1,7 +1,7 @@
 // The card of a head: what was measured of it, what it attends to, what happened to it, and the way to its neighbours.
 const card = document.getElementById("card");
 const narrow = matchMedia("screen and (max-width: 860px)");
-let opened = null; // the row of the head whose card is open
+let opened = null; // the row of the head on the open card
 let opener = null; // what had the focus before
 
 function openCard(row, from = null) {
@@ -64,8 +64,8 @@ function rolePart(row) {
     const kept = stable === null ? "" : `; kept in ${Math.round(100 * stable)} % of resamples`;
     return make("li", {}, badge("span", role.name, role.family, { class: "badge" }), ` ${number(role.values[row], 2)}${kept}`);
   });
-  const told = data.roles.filter((role) => role.values[row] !== null).length;
-  const none = make("p", { text: `None of the ${told} roles that were looked for.` });
+  const tested = data.roles.filter((role) => role.values[row] !== null).length;
+  const none = make("p", { text: `None of the ${tested} roles that were looked for.` });
   return make("section", {}, make("h3", { text: "Roles" }), held.length ? make("ul", { class: "plainlist" }, held) : none);
 }
 
@@ -93,9 +93,9 @@ function pruningPart(row) {
   const lines = data.prunings.map((one) => make("li", {}, make("strong", { text: one.name }), `: ${fateOf(one, row)}${one.fate[row] === null ? "" : ` (of ${one.of})`}.`, gateLine(one, row)));
   const histories = data.gates.filter((one) => one.open[row]).map((one) => {
     const open = one.open[row];
-    const said = `${one.name}: P(open) ${open[0]} % at first, ${open.at(-1)} % after ${one.steps.at(-1)} steps`;
+    const label = `${one.name}: P(open) ${open[0]} % at first, ${open.at(-1)} % after ${one.steps.at(-1)} steps`;
     const points = open.map((share, i) => `${((100 * i) / Math.max(open.length - 1, 1)).toFixed(1)},${(30 - 0.28 * share).toFixed(1)}`).join(" ");
-    const svg = make("svg", { viewBox: "0 0 100 32", preserveAspectRatio: "none", class: "spark", role: "img", "aria-label": said }, make("line", { class: "rule", x1: 0, x2: 100, y1: 30, y2: 30 }), make("line", { class: "rule", x1: 0, x2: 100, y1: 2, y2: 2 }), make("polyline", { points }));
+    const svg = make("svg", { viewBox: "0 0 100 32", preserveAspectRatio: "none", class: "spark", role: "img", "aria-label": label }, make("line", { class: "rule", x1: 0, x2: 100, y1: 30, y2: 30 }), make("line", { class: "rule", x1: 0, x2: 100, y1: 2, y2: 2 }), make("polyline", { points }));
     return make("li", {}, svg, make("span", { class: "small", text: one.name }));
   });
   return make("section", {}, make("h3", { text: "In pruning" }), lines.length ? make("ul", { class: "plainlist" }, lines) : null,
@@ -103,11 +103,11 @@ function pruningPart(row) {
 }
 
 function gateLine(pruning, row) {
-  const said = (part, name, decimals) => pruning.sizes.filter((size) => size[part]?.[row] !== null && size[part] !== undefined).map((size) => `${number(size[part][row], decimals)} ${name(size)}`);
+  const values = (part, name, decimals) => pruning.sizes.filter((size) => size[part]?.[row] !== null && size[part] !== undefined).map((size) => `${number(size[part][row], decimals)} ${name(size)}`);
   if (pruning.fate[row] === null) return null;
-  const open = said("open", (size) => `(${size.size})`, 2);
-  const turns = said("turn", (size) => `(${size.size} left)`, 0);
-  const texts = [open.length ? `P(gate open) in the end, heads left in brackets: ${open.join(", ")}.` : "", turns.length ? `Went as number ${turns.join(", ")}.` : ""].filter(Boolean);
+  const open = values("open", (size) => `(${size.size})`, 2);
+  const turns = values("turn", (size) => `(${size.size} left)`, 0);
+  const texts = [open.length ? `P(gate open) in the end, heads left in brackets: ${open.join(", ")}.` : "", turns.length ? `Pruned as number ${turns.join(", ")}.` : ""].filter(Boolean);
   return texts.length ? make("span", { class: "small block", text: texts.join(" ") }) : null;
 }
 

@@ -8,17 +8,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis import role_rules
-from headroles.plots import matrix
+from headroles.plots import matrix, scales
 from headroles.plots.report.labels import words
 from headroles.plots.report.sources import Column, Table, columns
-from headroles.plots.scales import harm
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.kv_groups import groups
 
 Head = tuple[str, int, int]
+Entry = dict[str, object]  # of the page's JSON
 DIGITS = 7  # significant digits of a number; rounding again for display gives the same as rounding once
 MAIN = (  # the first columns, and those of the table of all heads; the others are on the maps and cards
     *("confidence", "position[best]", "alignment[monotone]", "ablation[loss]", "ablation[bleu]", "ablation[accuracy]"),
@@ -27,7 +28,7 @@ MAIN = (  # the first columns, and those of the table of all heads; the others a
 LARGEST = 8  # number of columns of that table if none of these exist
 
 
-def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[dict[str, Any]], list[tuple[str, Table]]]:
+def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[Entry], list[tuple[str, Table]]]:
     """Collect every measurement of every head, and the columns that an earlier table had."""
     measurements, duplicates = columns(table for table in tables if table.stem in ("heads", "ablation"))
     shown = [_column(column, index) for column in measurements if column.parts[""].notna().any()]
@@ -43,7 +44,9 @@ def shared(tables: Iterable[Table], index: Sequence[Head]) -> list[str | None]:
     assigned = next((column for column in candidates if column is not None), None)
     if assigned is None:
         return [None] * len(index)
-    group: dict[Any, Any] = {head: (*head[:2], number) for head, number in zip(assigned.index, assigned, strict=True)}
+    group: dict[Head, tuple[str | int, ...]] = {
+        head: (*head[:2], number) for head, number in zip(assigned.index, assigned, strict=True)
+    }
     others = {head: [peer[2] for peer in group if peer != head and group[peer] == group[head]] for head in group}
     return [
         f"shares its keys and values with head{'s' * (len(others[head]) > 1)} {listed(others[head])}"
@@ -53,26 +56,26 @@ def shared(tables: Iterable[Table], index: Sequence[Head]) -> list[str | None]:
     ]
 
 
-def roles(tables: Iterable[Table], index: Sequence[Head]) -> dict[str, Any]:
+def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
     """Collect the roles, their heads, and the colours of their families."""
-    assigned: list[dict[str, Any]] = []
+    from matplotlib.colors import to_hex
+
+    assigned: dict[str, Entry] = {}
     for table in (table for table in tables if table.stem == "roles"):
         frame = along(table.frame, index)
         for name in role_rules.names(frame):
-            if name not in (role["name"] for role in assigned) and frame[f"{name}.value"].notna().any():
+            if name not in assigned and frame[f"{name}.value"].notna().any():
                 values, stability = (numbers(frame[f"{name}.{part}"]) for part in ("value", "stability"))
                 held = [int(value) for value in frame[name].fillna(value=False).astype(bool)]
-                assigned.append(
-                    {"name": name, "short": matrix.short(name), "family": name.partition("[")[0], "from": place(table)}
-                    | {"held": held, "values": values, "stability": stability}
-                )
-    families = list(dict.fromkeys(role["family"] for role in assigned))
-    hues = matrix.colours([role["name"] for role in assigned]) if assigned else {}
+                assigned[name] = {
+                    **{"name": name, "short": matrix.short(name), "family": name.partition("[")[0]},
+                    **{"from": place(table), "held": held, "values": values, "stability": stability},
+                }
     legend = [
-        {"family": name, "colour": _hex(hues[name]), "about": matrix.FAMILIES.get(name, "").replace("\n", " ")}
-        for name in families
+        {"family": name, "colour": to_hex(hue), "about": matrix.FAMILIES.get(name, "").replace("\n", " ")}
+        for name, hue in scales.colours(name.partition("[")[0] for name in assigned).items()
     ]
-    return {"roles": assigned, "families": legend, "stable": matrix.STABLE}
+    return {"roles": [*assigned.values()], "families": legend, "stable": matrix.STABLE}
 
 
 def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:
@@ -134,7 +137,7 @@ def place(table: Table) -> str:
     return f"{table.folder}/{table.name}"
 
 
-def numbers(values: Any) -> list[float | None]:
+def numbers(values: Iterable[float]) -> list[float | None]:
     """Round numbers for JSON: to seven digits, None if not finite."""
     return [number(float(value)) for value in values]
 
@@ -144,7 +147,7 @@ def number(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
-def decimals(values: Any) -> int:
+def decimals(values: npt.ArrayLike) -> int:
     """Return how many decimals show three digits of the largest value; 0 for whole numbers."""
     known = np.abs(np.asarray(values, dtype=float))
     known = known[np.isfinite(known)]
@@ -153,7 +156,7 @@ def decimals(values: Any) -> int:
     return int(np.clip(2 - math.floor(math.log10(known.max())), 0, 5))
 
 
-def _column(column: Column, index: Sequence[Head]) -> dict[str, Any]:
+def _column(column: Column, index: Sequence[Head]) -> Entry:
     values = along(column.parts[""], index).astype(float)
     label = words(column.name)
     finite = values[np.isfinite(values)]
@@ -165,16 +168,16 @@ def _column(column: Column, index: Sequence[Head]) -> dict[str, Any]:
         "from": place(column.table),
         "decimals": decimals(values),
         "range": [number(finite.min()), number(finite.max())] if len(finite) else [None, None],
-        "harm": harm(column.name),
+        "harm": scales.harm(column.name),
         "values": numbers(values),
-        **_ranks(values, harm(column.name) or 1),
+        **_ranks(values, scales.harm(column.name) or 1),
     }
     shown = ("low", "high", "p", "holm", "bh", "words", "baseline")
     beside = {part: numbers(along(column.parts[part], index)) for part in shown if part in column.parts}
     return entry | beside
 
 
-def _ranks(values: pd.Series[Any], sign: int) -> dict[str, Any]:
+def _ranks(values: pd.Series[float], sign: int) -> Entry:
     """Rank of each head within its kind (first and last of ties), and the number of ranked heads; 1 is the best."""
     kinds = values.index.get_level_values(0)
     counted = values.groupby(kinds).count()
@@ -198,7 +201,3 @@ def listed(items: Sequence[int]) -> str:
     """Join numbers: 1, 2 and 3."""
     first, last = ", ".join(map(str, items[:-1])), str(items[-1])
     return f"{first} and {last}" if first else last
-
-
-def _hex(colour: Sequence[float]) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)

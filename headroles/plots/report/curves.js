@@ -1,7 +1,7 @@
 // Charts of lines with whiskers, drawn as SVG from the tables, each with its numbers beside it.
 const MARKS = ["circle", "square", "triangle", "diamond"];
 const DASHES = ["", "5 3", "1.5 2.5", "8 3 1.5 3"];
-const [WIDE, TALL, LEFT, RIGHT, TOP, BOTTOM] = [560, 330, 54, 14, 14, 44];
+const [WIDE, TALL, LEFT, RIGHT, TOP, BOTTOM] = [560, 330, 58, 14, 14, 52];
 
 function ticks(low, high, about = 5) {
   const rough = (high - low) / about || 1;
@@ -32,9 +32,9 @@ function chart(name, { lines, x, y, across = null, reverse = false, marks = null
   for (const { at, text } of ticks(y0, y1)) {
     svg.append(make("line", { class: "rule", x1: LEFT, x2: WIDE - RIGHT, y1: py(at), y2: py(at) }), make("text", { class: "tick", x: LEFT - 7, y: py(at) + 4, "text-anchor": "end", text }));
   }
-  for (const { at, text } of marks ?? ticks(x0, x1)) svg.append(make("text", { class: "tick", x: px(at), y: TALL - BOTTOM + 18, "text-anchor": "middle", text }));
+  for (const { at, text } of marks ?? ticks(x0, x1)) svg.append(make("text", { class: "tick", x: px(at), y: TALL - BOTTOM + 20, "text-anchor": "middle", text }));
   svg.append(make("text", { class: "axis", x: (LEFT + WIDE - RIGHT) / 2, y: TALL - 6, "text-anchor": "middle", text: x.label }));
-  svg.append(make("text", { class: "axis", transform: `translate(13 ${(TOP + TALL - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle", text: y.label }));
+  svg.append(make("text", { class: "axis", transform: `translate(16 ${(TOP + TALL - BOTTOM) / 2}) rotate(-90)`, "text-anchor": "middle", text: y.label }));
   if (across !== null) svg.append(make("line", { class: "across", x1: LEFT, x2: WIDE - RIGHT, y1: py(across), y2: py(across) }));
   const groups = lines.map((line, place) => {
     const look = { class: place < 8 ? "line" : "line solid", "data-hue": place % 8 };

@@ -21,7 +21,7 @@ function grid(kind, label, fill) {
 
 function cell(head, fill) {
   const button = make("button", { type: "button", role: "gridcell", tabindex: "-1", class: "cell", "data-row": head.row });
-  button.style.gridColumn = head.head + 2; // heads that were cut out leave a gap
+  button.style.gridColumn = head.head + 2; // removed heads leave a gap
   fill(button, head);
   cells[head.row].push(button);
   return button;
@@ -132,8 +132,8 @@ function drawRoles() {
         const sure = !unsure(role, head.row);
         button.append(badge("span", sure ? role.short : `${role.short}?`, role.family, { class: sure ? "band" : "band unsure" }));
       }
-      const said = held.map((role) => roleInWords(role, head.row)).join("; ") || "no role";
-      button.setAttribute("aria-label", `${called(head)}: ${said}`);
+      const roles = held.map((role) => roleInWords(role, head.row)).join("; ") || "no role";
+      button.setAttribute("aria-label", `${called(head)}: ${roles}`);
     });
     map.classList.add("roles");
     return make("figure", {}, title, map);

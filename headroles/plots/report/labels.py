@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headroles.plots.scales import harm
+from headroles.plots.scales import NAMES, harm, metric_name
 from headroles.tables.frame import metric_of
 
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
-NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "loss (nats per token)"}
 UNITS = {
     "rest": "all other heads of its layer are ablated",
     "layer": "its whole layer is ablated",
@@ -63,14 +62,9 @@ def words(column: str) -> Words:
     return makers[name](detail, end) if name in makers and detail else Words(FINDS, column, "")
 
 
-def metric_name(metric: str) -> str:
-    """Return the name of a metric, with its unit."""
-    return NAMES.get(metric, metric)
-
-
 def axis_label(signature: str) -> str:
     """Return the name of the metric in a signature."""
-    return metric_name(metric_of(signature)) or "value"
+    return metric_name(metric_of(signature) or "value")
 
 
 def _position(detail: str, _: str) -> Words:
@@ -111,5 +105,5 @@ def _ablation(detail: str) -> Words:
     needed = "Larger" if harm(f"ablation[{metric}]") > 0 else "More negative"
     matters = "its layer loses more without the others" if "rest" in unit else "matters more"
     others = "".join(f" ({word})" for word in unit if word not in UNITS)
-    label = f"effect on {metric_name(metric).partition(' (')[0]}{', kept alone' if 'rest' in unit else ''}{others}"
+    label = f"effect on {NAMES.get(metric, metric)}{', kept alone' if 'rest' in unit else ''}{others}"
     return Words(MATTERS, label, f"Change of {metric_name(metric)} when {change}{others}. {needed}: {matters}.")

@@ -9,10 +9,10 @@ import logging
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from headroles.plots.axes import TITLES
 from headroles.plots.report import contents, results
+from headroles.plots.report.contents import Entry
 from headroles.plots.report.labels import FINDS, LOOKS, MATTERS
 from headroles.plots.report.sources import Studies, Table, gathered, heads_of
 from headroles.tables.files import check_ours, mark_of, replacing
@@ -61,7 +61,7 @@ def report(studies: Studies, output: str | Path, *, title: str | None = None, ov
     return Path(output)
 
 
-def _data(tables: list[Table]) -> tuple[dict[str, Any], list[tuple[str, Table]]]:
+def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
     """Data of the page's script, and the columns that an earlier table had."""
     index = heads_of(tables)
     columns, duplicates = contents.measured(tables, index)
@@ -84,7 +84,7 @@ def _data(tables: list[Table]) -> tuple[dict[str, Any], list[tuple[str, Table]]]
 
 def _rendered(
     tables: list[Table],
-    data: dict[str, Any],
+    data: Entry,
     *,
     again: list[tuple[str, Table]],
     others: list[str],
@@ -117,9 +117,10 @@ def _rendered(
     )
 
 
-def _has(data: dict[str, Any], name: str) -> bool:
-    if name in ("scores", "effects"):
-        return any((column["harm"] != 0) == (name == "effects") for column in data["columns"])
+def _has(data: Entry, name: str) -> bool:
+    columns = data["columns"]
+    if name in ("scores", "effects") and isinstance(columns, list):
+        return any((column["harm"] != 0) == (name == "effects") for column in columns)
     return bool(data[name])
 
 
@@ -132,7 +133,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _json(data: dict[str, Any]) -> str:
+def _json(data: Entry) -> str:
     """JSON that cannot end a script element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":

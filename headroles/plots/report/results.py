@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from headroles.plots.axes import needs
-from headroles.plots.report.contents import Head, decimals, number, numbers, place
+from headroles.plots.report.contents import Entry, Head, decimals, number, numbers, place
 from headroles.plots.report.labels import axis_label
 from headroles.plots.report.sources import Table
 from headroles.tables.frame import KINDS, LEVELS
@@ -23,9 +23,9 @@ IN_UNITS = ("difference", "median", "within")  # in the unit of the outcome
 TESTS = ("p", "holm", "bh")
 
 
-def sizes(tables: Iterable[Table]) -> list[dict[str, Any]]:
+def sizes(tables: Iterable[Table]) -> list[Entry]:
     """Collect the quality of models pruned to several sizes, a row per size, the whole model first."""
-    entries = []
+    entries: list[Entry] = []
     for table in (table for table in tables if table.stem == "sizes"):
         frame = table.frame
         needs(frame, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
@@ -44,9 +44,9 @@ def sizes(tables: Iterable[Table]) -> list[dict[str, Any]]:
     return entries
 
 
-def curves(tables: Iterable[Table]) -> list[dict[str, Any]]:
+def curves(tables: Iterable[Table]) -> list[Entry]:
     """Collect the curves of cumulative ablation, a line per ranking."""
-    entries = []
+    entries: list[Entry] = []
     for table in (table for table in tables if table.stem == "curves"):
         needs(table.frame, {"order", "share", "closed", "value", "low", "high"}, "hr.ablation_curve")
         lines = [
@@ -59,9 +59,9 @@ def curves(tables: Iterable[Table]) -> list[dict[str, Any]]:
     return entries
 
 
-def gates(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:
+def gates(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     """Collect the probability of each gate to be open during training, in hundredths, at 40 steps at most."""
-    entries = []
+    entries: list[Entry] = []
     for table in (table for table in tables if table.stem == "gates"):
         needs(table.frame, {*LEVELS, "step", "open"}, "hr.prune with learned gates")
         wide = table.frame.pivot_table(index="step", columns=LEVELS, values="open", observed=True)
@@ -70,10 +70,10 @@ def gates(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]
         heads = [kept[head].tolist() if head in kept else None for head in index]
         steps = [int(step) for step in kept.index]
         entries.append({"name": table.name.removeprefix("gates-"), "from": place(table), "steps": steps, "open": heads})
-    return sorted(entries, key=lambda history: _by_size(history["name"]))
+    return sorted(entries, key=lambda history: _by_size(str(history["name"])))
 
 
-def relate(tables: Iterable[Table]) -> dict[str, Any] | None:
+def relate(tables: Iterable[Table]) -> Entry | None:
     """Collect the relations of roles and outcomes, a row per pair; None for missing numbers."""
     table = next((table for table in tables if table.stem == "relate"), None)
     if table is None:
@@ -92,18 +92,17 @@ def relate(tables: Iterable[Table]) -> dict[str, Any] | None:
     ]
     rows.sort(key=lambda row: row.get("difference") is None)  # rows without numbers last
     parts = {"counts": COUNTS, "columns": ESTIMATES, "tests": TESTS}
-    return {"from": place(table), "rows": rows} | {
-        part: [name for name in names if name in frame] for part, names in parts.items()
-    }
+    entry: Entry = {part: [name for name in names if name in frame] for part, names in parts.items()}
+    return {"from": place(table), "rows": rows, **entry}
 
 
-def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:
+def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     """Collect the example sentences: tokens of each kind, and weights of each head in thousandths."""
     table = next((table for table in tables if table.stem == "attention"), None)
     if table is None:
         return []
     needs(table.frame, {*LEVELS, "sentence", "text", "target", "queries", "keys", "weights"}, "hr.attention_examples")
-    entries = []
+    entries: list[Entry] = []
     for _, sentence in table.frame.groupby("sentence", sort=True):
         rows = {(row["kind"], row["layer"], row["head"]): row for row in sentence.to_dict("records")}
         first = {row["kind"]: row for row in reversed(list(rows.values()))}
@@ -115,9 +114,9 @@ def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, 
     return entries
 
 
-def signatures(tables: Iterable[Table]) -> list[dict[str, Any]]:
+def signatures(tables: Iterable[Table]) -> list[Entry]:
     """Collect the provenance of each table: its columns grouped by signature."""
-    entries = []
+    entries: list[Entry] = []
     for table in tables:
         groups: dict[str, list[str]] = {}
         for column, text in table.signatures.items():
@@ -139,11 +138,11 @@ def facts(tables: Iterable[Table]) -> dict[str, list[str]]:
     return {name: list(values) for name, values in fields.items()}
 
 
-def _point(row: dict[Any, Any]) -> list[float | None]:
+def _point(row: Mapping[Hashable, float]) -> list[float | None]:
     return numbers(row[name] for name in ("share", "value", *ENDS))
 
 
-def _interval(row: dict[Any, Any], name: str, ends: Sequence[str] | None = None) -> list[float | None] | None:
+def _interval(row: Mapping[Hashable, float], name: str, ends: Sequence[str] | None = None) -> list[float | None] | None:
     """A value with its bounds; None if the column or the number is missing."""
     names = [name, *(ends or [f"{name}.{end}" for end in ENDS])]
     if name not in row or pd.isna(row[name]):
@@ -157,6 +156,6 @@ def _by_size(name: str) -> tuple[str, int]:
     return (stem, -int(last)) if last.isdigit() else (name, 0)
 
 
-def _thousandths(weights: Any) -> list[int]:
+def _thousandths(weights: npt.ArrayLike) -> list[int]:
     rounded: list[int] = np.rint(1000 * np.asarray(weights, dtype=float)).astype(int).tolist()
     return rounded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
     name: str
     table: Table
-    parts: dict[str, pd.Series[Any]]  # "": the values themselves, "low", "p" ...
+    parts: dict[str, pd.Series[float]]  # "": the values themselves, "low", "p" ...
 
 
 def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
@@ -129,9 +129,8 @@ def _heads(table: Table) -> set[tuple[str, int, int]]:
     """Heads of a table; empty if it has no row for each."""
     frame = table.frame
     if list(frame.index.names) == LEVELS:
-        rows: Any = frame.index
-    elif table.stem in ("gates", "attention"):
-        rows = frame[LEVELS].drop_duplicates().itertuples(index=False, name=None)
-    else:
-        rows = ()
+        frame = frame.index.to_frame()
+    elif table.stem not in ("gates", "attention"):
+        return set()
+    rows = frame[LEVELS].drop_duplicates().itertuples(index=False, name=None)
     return {(str(kind), int(layer), int(head)) for kind, layer, head in rows}

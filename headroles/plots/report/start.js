@@ -37,8 +37,8 @@ addEventListener("afterprint", () => folded.forEach((one) => { one.open = false;
 
 function openNamed() {
   const [, kind, layer, head] = /^#(.+)-(\d+)-(\d+)$/.exec(location.hash) ?? [];
-  const found = heads.find((one) => one.kind === kind && one.layer === Number(layer) && one.head === Number(head));
-  if (found) openCard(found.row);
+  const named = heads.find((candidate) => candidate.kind === kind && candidate.layer === Number(layer) && candidate.head === Number(head));
+  if (named) openCard(named.row);
 }
 addEventListener("hashchange", openNamed);
 openNamed();

@@ -30,8 +30,8 @@ function sortable(caption, columns, rows, { hidden = false, finish = (cells) => 
 function compare(a, b, down) {
   const missing = (value) => value === null || value === undefined;
   if (missing(a) || missing(b)) return missing(a) - missing(b); // what is missing stays last
-  const found = typeof a === "number" ? a - b : order.compare(a, b);
-  return down ? -found : found;
+  const sign = typeof a === "number" ? a - b : order.compare(a, b);
+  return down ? -sign : sign;
 }
 
 function measure(column) {
@@ -75,7 +75,7 @@ function headColumns() {
     columns.push({
       title: `survives ${pruning.name}`, number: true, key: times,
       about: `At how many of the ${pruning.sizes.length} sizes the head is there.`,
-      cell: (head) => times(head) === null ? estimate(null, null, null, 0, "could not go") : make("td", { class: "n", text: `${times(head)} of ${pruning.sizes.length}` }),
+      cell: (head) => times(head) === null ? estimate(null, null, null, 0, "not prunable") : make("td", { class: "n", text: `${times(head)} of ${pruning.sizes.length}` }),
     });
   }
   return columns;
@@ -98,9 +98,9 @@ function drawHeads() {
   const draw = () => {
     const [kind, role, text] = [form.kind.value, form.role.value, form.text.value.trim().toLowerCase()];
     const holds = wanted[role] ?? ((roles) => roles.some((one) => one.name === role || one.family === role));
-    const found = heads.filter((head) => (!kind || head.kind === kind) && holds(rolesOf(head.row)) && textOf(head).includes(text));
-    made.show(found);
-    put("count", `${found.length} of ${heads.length} heads`);
+    const rows = heads.filter((head) => (!kind || head.kind === kind) && holds(rolesOf(head.row)) && textOf(head).includes(text));
+    made.show(rows);
+    put("count", `${rows.length} of ${heads.length} heads`);
   };
   form.addEventListener("input", draw);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -112,31 +112,31 @@ const RELATED = {
   difference: ["difference of means", "mean with minus mean without"], median: ["difference of medians", "median with minus median without"],
   auc: ["AUC", "chance that a head with the role has the larger outcome"], rank_biserial: ["rank-biserial", "rank-biserial correlation"],
   point_biserial: ["point-biserial", "point-biserial correlation"], spearman: ["Spearman", "rank correlation of the outcome with how far a head is above the threshold"],
-  within: ["within layers", "mean difference from the heads without the role in the same layer of the same kind"], p: ["p", "how often the difference within layers is as large when the role is dealt out anew in each layer"], holm: ["Holm", "p after Holm's correction"], bh: ["BH", "p after Benjamini and Hochberg"],
+  within: ["within layers", "mean difference from the heads without the role in the same layer of the same kind"], p: ["p", "how often the difference within layers is as large when the role is permuted within each layer"], holm: ["Holm", "p after Holm's correction"], bh: ["BH", "p after Benjamini and Hochberg"],
 };
 
 function drawRelations() {
-  const found = data.relate;
-  if (!found) return;
+  const relate = data.relate;
+  if (!relate) return;
   const [title, about] = [(name) => RELATED[name]?.[0] ?? name, (name) => RELATED[name]?.[1]];
   const text = (name) => ({ title: name, key: (row) => row[name] || null, cell: (row) => make("td", { text: row[name] }) });
   const columns = [
     { title: "role", key: (row) => row.role, cell: (row) => make("th", { scope: "row", text: row.role }) },
     text("outcome"),
-    ...found.counts.map((name) => ({ title: title(name), about: about(name), number: true, key: (row) => row[name], cell: (row) => make("td", { class: "n", text: row[name] ?? NONE }) })),
-    ...found.columns.map((name) => ({
+    ...relate.counts.map((name) => ({ title: title(name), about: about(name), number: true, key: (row) => row[name], cell: (row) => make("td", { class: "n", text: row[name] ?? NONE }) })),
+    ...relate.columns.map((name) => ({
       title: title(name), about: about(name), number: true, key: (row) => row[name]?.[0],
       cell: (row) => estimate(...(row[name] ?? [null, null, null]), row.decimals[name], row.note),
     })),
-    ...found.tests.map((name) => ({ title: title(name), about: about(name), number: true, key: (row) => row[name], cell: (row) => row[name] === null ? estimate(null, null, null, 0, row.note) : make("td", { class: "n", text: chance(row[name]) }) })),
+    ...relate.tests.map((name) => ({ title: title(name), about: about(name), number: true, key: (row) => row[name], cell: (row) => row[name] === null ? estimate(null, null, null, 0, row.note) : make("td", { class: "n", text: chance(row[name]) }) })),
   ];
-  const known = (row) => found.columns.every((name) => row[name] !== null); // what such a note is of is not a number
-  if (found.rows.some((row) => row.note && known(row))) columns.push({ title: "note", key: (row) => (known(row) && row.note) || null, cell: (row) => make("td", { text: known(row) ? row.note : "" }) });
+  const known = (row) => relate.columns.every((name) => row[name] !== null); // its note is about another thing
+  if (relate.rows.some((row) => row.note && known(row))) columns.push({ title: "note", key: (row) => (known(row) && row.note) || null, cell: (row) => make("td", { text: known(row) ? row.note : "" }) });
   const caption = "Roles and outcomes: heads with a role beside heads without it";
-  put("relations", scrolling("Roles and outcomes", sortable(caption, columns, found.rows, { hidden: true, finish: joined }).table));
+  put("relations", scrolling("Roles and outcomes", sortable(caption, columns, relate.rows, { hidden: true, finish: joined }).table));
 }
 
-// Cells side by side that lack a number become one, which says why.
+// Cells side by side that lack a number become one, with the reason.
 function joined(cells, row) {
   const kept = [];
   for (const cell of cells) {

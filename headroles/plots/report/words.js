@@ -1,4 +1,4 @@
-// What is said of numbers and heads, and how elements are made: text only ever goes in as text.
+// Numbers and heads in words, and elements: text is only ever inserted as text.
 const data = JSON.parse(document.getElementById("data").textContent);
 const heads = data.heads.map(([kind, layer, head], row) => ({ kind, layer, head, row }));
 const kinds = Object.keys(data.kinds);
@@ -77,7 +77,7 @@ function roleInWords(role, row) {
 }
 
 function fateOf(pruning, row) {
-  return pruning.fate[row] ?? "could not go";
+  return pruning.fate[row] ?? "not prunable";
 }
 
 function headButton(head, text = called(head)) {

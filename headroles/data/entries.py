@@ -1,0 +1,159 @@
+"""Entries of files, read lazily: trees, lines, parallel lines and rows of tables as sentences (no torch)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Literal
+
+from headroles.data.conllu import columns, trees
+from headroles.data.corpus import Sentence
+from headroles.data.hf_datasets import LABELS, TEXTS
+from headroles.data.lines import lines
+
+Form = Literal["conllu", "text", "parallel", "labelled"]
+Column = str | int
+Texts = Column | tuple[Column, Column]
+FIRST = 1000  # rows from which the columns of a table are recognised
+
+log = logging.getLogger(__name__)
+
+
+def entries(
+    source: Path, target: Path | None, form: Form | None, text: Texts | None = None, label: Column | None = None
+) -> Iterator[Sentence | None]:
+    """Read sentences lazily, with arguments as of `headroles.read`; None stands for a blank text or side."""
+    if target is not None:
+        return _pairs(source, target, parsed=form == "conllu")
+    if form is None and (text is not None or label is not None):
+        form = "labelled"
+    by_suffix = suffix(source) if form is None else ""
+    if form == "conllu" or by_suffix == ".conllu":
+        return trees(lines(source), str(source))
+    if form in ("parallel", "labelled") or by_suffix == ".tsv":
+        return _table(source, form, text, label)
+    return (Sentence(line.strip()) for line in lines(source) if line.strip())
+
+
+def complete(entries: Iterator[Sentence | None], where: str, limit: int | None) -> Iterator[Sentence]:
+    """Leave out missing entries; log how many there are.
+
+    Args:
+        entries: Sentences, None for those with a blank text.
+        where: Name of the source, for messages.
+        limit: Number of sentences after which the rest is left unread.
+
+    Yields:
+        The next sentence.
+
+    Raises:
+        ValueError: If there is no sentence.
+    """
+    size = kept = 0
+    for entry in entries:
+        size += 1
+        if entry is not None:
+            kept += 1
+            yield entry
+        if kept == limit:
+            break
+    if not kept:
+        raise ValueError(f"{where}: all {size} entries have a blank text; expected at least one sentence")
+    if kept < size:
+        log.warning("%s: left out %d of %d entries, which have a blank text", where, size - kept, size)
+
+
+def rows(path: Path) -> Iterator[list[str]]:
+    """Read the rows of a tab-separated file without quoting: a quotation mark is an ordinary character."""
+    width = 0
+    for number, line in enumerate(lines(path), 1):
+        if line.strip():
+            row = line.split("\t")
+            width = width or len(row)
+            if len(row) != width:
+                raise ValueError(
+                    f"{path}, line {number}: found {columns(row)}; expected {width}, as many as in the first line"
+                )
+            yield row
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise ValueError for a limit below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be None or at least 1 sentence; got {limit}")
+
+
+def suffix(path: Path) -> str:
+    """Return the suffix of a file's name without `.gz`: `.conllu`, `.tsv` ..."""
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+def stem(*paths: Path) -> str:
+    """Return the name of a corpus from the names of its files."""
+    return "+".join(re.sub(r"(\.conllu|\.tsv|\.txt)?(\.gz)?$", "", path.name) for path in paths)
+
+
+def _pairs(source: Path, target: Path, *, parsed: bool) -> Iterator[Sentence | None]:
+    """Sentence pairs of two files, None for those with a blank side."""
+    pairs = enumerate(zip_longest(_side(source, parsed=parsed), _side(target)), 1)
+    for number, (first, second) in pairs:
+        if first is None or second is None:
+            sizes = [number - 1, number + sum(1 for _ in pairs)][:: 1 if first is None else -1]
+            raise ValueError(
+                f"{source} has {sizes[0]} sentences, {target} has {sizes[1]}; "
+                "parallel files need the same number, the n-th of one translating the n-th of the other"
+            )
+        yield replace(first, target=second) if first.text and second.text else None
+
+
+def _side(path: Path, *, parsed: bool = False) -> Iterator[Sentence]:
+    if parsed or suffix(path) == ".conllu":
+        return trees(lines(path), str(path))
+    return (Sentence(line.strip()) for line in lines(path))
+
+
+def _table(path: Path, form: Form | None, text: Texts | None, label: Column | None) -> Iterator[Sentence | None]:
+    """Sentences of a table, None for rows with a blank text."""
+    rest = rows(path)
+    names = next(rest)
+    if form == "labelled" or (form is None and (len(names) != 2 or set(names) & set(LABELS))):
+        return _labelled(path, [names, *islice(rest, FIRST)], rest, text, label)
+    if len(names) != 2:
+        raise ValueError(f"{path} has {columns(names)}; parallel text is two tab-separated columns, or two files")
+    pairs = ((text.strip(), target.strip()) for text, target in chain([names], rest))
+    return (Sentence(text, target=Sentence(target)) if text and target else None for text, target in pairs)
+
+
+def _labelled(
+    path: Path, first: list[list[str]], rest: Iterator[list[str]], text: Texts | None, label: Column | None
+) -> Iterator[Sentence | None]:
+    """Sentences of a labelled table, its columns recognised by the first rows."""
+    names: list[str] = first[0]
+    texts: tuple[Column | None, ...] = text if isinstance(text, tuple) else (text,)
+    known = {*LABELS, *chain(*TEXTS)}
+    headed = any(isinstance(column, str) for column in (*texts, label)) or not known.isdisjoint(names)
+    if label is None:
+        label = next((name for name in LABELS if name in names), None)
+    if label is None and not headed and len(names) == 4 and {row[1] for row in first} <= {"0", "1"}:
+        label = 1  # CoLA: source, label, the author's mark, sentence; no header
+    at = _column(path, names, label, "label")
+    if text is None and headed:
+        texts = next((known for known in TEXTS if set(known) <= set(names)), (None,))
+    elif text is None:
+        texts = (max(set(range(len(names))) - {at}, default=None),)
+    places = [_column(path, names, column, "text") for column in texts]
+    cells = (([row[column].strip() for column in places], row[at].strip()) for row in chain(first[headed:], rest))
+    return (Sentence(line[0], label=mark, second=(*line, None)[1]) if all(line) else None for line, mark in cells)
+
+
+def _column(path: Path, names: list[str], column: Column | None, role: str) -> int:
+    if isinstance(column, str) and column in names:
+        return names.index(column)
+    if isinstance(column, int) and 0 <= column < len(names):
+        return column
+    fault = f"no known {role} column" if column is None else f"no column {column!r}"
+    raise ValueError(f"{path} has {fault}; it has {columns(names)}; give {role}= one of them, or an index from 0")
