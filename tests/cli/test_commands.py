@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import typer
 from helpers import planted, zoo
-from helpers.commands import ENVIRONMENT, Run, ended, run, started
+from helpers.commands import ENVIRONMENT, Run, ended, forked, run, started
 from matplotlib.image import imread
 
 import headroles as hr
@@ -343,13 +343,16 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signals, Run, dict[str, Any]]:
     """A run of `score` on another corpus that was cut off while it scored, and the tables there were before."""
     before = _contents(study)
-    with started("score", model, long, "--study", study, "--overwrite") as process:
-        said = process.stderr.readline()  # type: ignore[union-attr]
-        time.sleep(0.3)
-        process.send_signal(request.param)
-        end = ended(process)
+    process = forked("score", model, long, "--study", study, "--overwrite")
+    while "\n" not in process.said():
+        assert process.poll() is None
+        time.sleep(0.005)
+    time.sleep(0.3)
+    process.send_signal(request.param)
+    end = ended(process)
+    said, _, err = end.err.partition("\n")
     assert said.startswith(f"headroles: {study}: replacing and removing tables of another corpus: heads, ")
-    return request.param, end, before
+    return request.param, end._replace(err=err), before
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import copy
 import io
 import json
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import torch
 import transformers
 from helpers import planted, zoo
 from helpers.close import bound
-from helpers.commands import ENVIRONMENT, ended, run, saved, started
+from helpers.commands import ENVIRONMENT, ended, forked, run, saved, started
 from helpers.messages import line, whole
 from transformers import PreTrainedModel
 
@@ -357,7 +356,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 @pytest.mark.slow
 def test_a_hub_name_while_offline():
-    end = ended(started("attention", "nobody/nothing", "the .", "enc-self:0:0"))
+    end = ended(forked("attention", "nobody/nothing", "the .", "enc-self:0:0"))
     assert (end.code, end.out) == (2, "")
     assert re.fullmatch(
         rf"headroles: could not load 'nobody/nothing': [^\n]*huggingface.co[^\n]* {re.escape(ABSENT)}\n", end.err
@@ -648,12 +647,7 @@ def test_a_table_that_is_none(study):
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
 def test_a_full_disk_leaves_the_tables_there_were(study):
     before = _contents(study)
-    limit = 1000
-    process = started(
-        "roles", study, "--threshold", "sink=0.1",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
-    end = ended(process)
+    end = ended(forked("roles", study, "--threshold", "sink=0.1", limit=1000))
     path = re.escape(str(study / "roles.parquet"))
     assert (end.code, end.out) == (2, "")
     assert re.fullmatch(

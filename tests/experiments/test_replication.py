@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 import torch
-from helpers.commands import ended, run, started
+from helpers.commands import ended, forked, run
 from helpers.messages import line, whole
 
 import headroles as hr
@@ -282,7 +282,7 @@ def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
 @pytest.mark.slow
 def test_the_command_goes_on_after_it_was_killed_and_draws(folder, tmp_path):
     study, weights = tmp_path / "study", tmp_path / "study-weights"
-    process = started("replicate", folder, "--study", study, *OPTIONS)
+    process = forked("replicate", folder, "--study", study, *OPTIONS)
     while not (weights / "model/history.parquet").exists():
         assert process.poll() is None
         time.sleep(0.005)
@@ -290,7 +290,7 @@ def test_the_command_goes_on_after_it_was_killed_and_draws(folder, tmp_path):
     assert process.wait() == -signal.SIGKILL
     process.communicate()
     before = contents(weights / "model")
-    done = ended(started("replicate", folder, "--study", study, *OPTIONS))
+    done = ended(forked("replicate", folder, "--study", study, *OPTIONS))
     assert (done.code, done.err.count("Error")) == (0, 0)
     after = contents(weights / "model")
     assert {name for name in after if after[name] != before.get(name)} <= {"recipe.txt"}  # noted once more

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 import torch
 from helpers import zoo
-from helpers.commands import ended, run
+from helpers.commands import run
 from helpers.messages import whole
-from helpers.processes import launched
+from helpers.processes import together
 from helpers.prunings import learnt, wide
 from helpers.trainings import films, tokenizer, untrained
 
@@ -645,6 +645,7 @@ def test_a_full_disk_leaves_the_model_there_was(smaller):
 
 
 LEARNING = """
+import sys
 from pathlib import Path
 from helpers.trainings import films, tokenizer
 from helpers.prunings import learnt
@@ -662,9 +663,7 @@ steps = hr.load_table(place / "work/history.parquet")["step"].tolist()
 
 @pytest.mark.slow
 def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
-    script = tmp_path / "learning.py"
-    script.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{LEARNING}")
-    done = ended(launched(script, tmp_path))
+    done = together(LEARNING, tmp_path)
     assert done.code == 0, done.err
     told = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
     assert told[0] == told[1]

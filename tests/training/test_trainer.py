@@ -6,12 +6,9 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,10 +18,11 @@ import torch
 import transformers
 from helpers import zoo
 from helpers.close import bound, close
-from helpers.commands import ENVIRONMENT, run
+from helpers.commands import run
 from helpers.letters import corpus as letters
 from helpers.letters import tokens_of, writing
 from helpers.messages import line, whole
+from helpers.processes import Fork
 from helpers.trainings import (
     DRY,
     contents,
@@ -175,8 +173,7 @@ def finished(folder):
 
 def killed(name, folder):
     """Train in a process of its own, killed once it has a checkpoint."""
-    command = [sys.executable, "-c", KILLED, name, str(folder)]
-    process = subprocess.Popen(command, env=ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[1])})
+    process = Fork(KILLED, name, folder)
     while not finished(folder):
         assert process.poll() is None
         time.sleep(0.005)
@@ -282,10 +279,8 @@ for limit in (100, 10000):
 
 def test_training_on_a_full_disk_says_so_in_a_sentence(tmp_path):
     """The recipe cannot be written, or a checkpoint; once there is room the same call goes on."""
-    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
-    environment = ENVIRONMENT | {"PYTHONPATH": f"{Path(__file__).parents[1]}:{Path(__file__).parents[2]}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    for said, file in zip(done.stdout.splitlines(), ("100/recipe.txt", "10000/checkpoint-2"), strict=True):
+    out, err = Fork(LIMITED, tmp_path).communicate()
+    for said, file in zip(out.splitlines(), ("100/recipe.txt", "10000/checkpoint-2"), strict=True):
         assert re.fullmatch(rf"could not write {re.escape(str(tmp_path / file))}: .*File too large.*", said), said
         assert len(small((tmp_path / file).parent, epochs=1, batch=4)) == 1
 
