@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,13 +12,15 @@ from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.training import toy_translator
 
-RECIPE = toy_translator.RECIPES["tiny"]
+RECIPE = replace(toy_translator.RECIPES["tiny"], steps=500, pairs=6000)
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache") / "translator"
-    return folder, *toy_translator.translator(folder, size="tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(toy_translator.RECIPES, "tiny", RECIPE)
+        return folder, *toy_translator.translator(folder, size="tiny")
 
 
 def held_out() -> Corpus:
