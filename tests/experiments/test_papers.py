@@ -21,8 +21,10 @@ import pytest
 from helpers import zoo
 from helpers.commands import run
 from helpers.letters import corpus, tokens_of
+from helpers.processes import COMMAND, ENVIRONMENT, Fork
 
 import headroles as hr
+from headroles.experiments.papers import materials
 from headroles.experiments.papers.artefact import beside, of_wmt, printed
 from headroles.experiments.papers.controls import Control, controls, settled
 from headroles.experiments.papers.intervals import (
@@ -750,10 +752,8 @@ DRAWN = [
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toys")
-    command = [sys.executable, "-m", "headroles", "reproduce", "--tiny", "--study", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    done = Fork(COMMAND, "reproduce", "--tiny", "--study", folder, env=ENVIRONMENT | {"MPLBACKEND": "agg"})
+    assert done.wait(3000) == 0, done.said()
     return folder
 
 
@@ -839,7 +839,10 @@ def test_what_a_toy_lacks_is_said(toys):
     assert not (toys / "classifier" / "papers" / "michel2019" / "table2.json").exists()
 
 
-def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(tmp_path: Path) -> None:
+def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(materials, "COUNT", 2)  # untrained models
     hr.save(zoo.tiny("marian"), tokens_of("marian"), tmp_path / "model")
     (tmp_path / "data").mkdir()
     for part in ("train", "dev", "test"):

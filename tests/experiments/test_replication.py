@@ -216,6 +216,7 @@ def test_every_stage_leaves_its_tables_and_nothing_else(replicated, data):
     assert data.train.hash in counted  # words are rare by what the model was trained on
 
 
+@pytest.mark.slow
 def test_weights_are_beside_the_study_without_what_unfinished_training_needs(replicated):
     study, _ = replicated
     weights = study.with_name("study-weights")
@@ -224,6 +225,7 @@ def test_weights_are_beside_the_study_without_what_unfinished_training_needs(rep
     assert f"weights:{loading.revision(model)}" in frame.provenance(hr.Study(study).load("heads"), "confidence")
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_done_again(replicated, data):
     study, _ = replicated
     before, said = contents(study.parent), []
@@ -240,6 +242,7 @@ def copied(replicated, place):
     return place
 
 
+@pytest.mark.slow
 def test_a_table_that_is_gone_is_made_again_and_what_follows_from_it(replicated, data, tmp_path):
     study, weights = copied(replicated, tmp_path / "study"), replicated[0].with_name("study-weights")
     (study / "ablation-loss-single-zero.parquet").unlink()
@@ -253,6 +256,7 @@ def test_a_table_that_is_gone_is_made_again_and_what_follows_from_it(replicated,
     assert changed == related | {"ablation-loss-single-zero", "stages"}
 
 
+@pytest.mark.slow
 def test_without_weights_what_is_finished_stays_and_the_rest_is_refused(replicated, data, tmp_path):
     study = copied(replicated, tmp_path / "study")
     replicate(study, data, TINY, only=STAGES[:-1])
@@ -340,6 +344,7 @@ def test_stages_that_cannot_be_run(data, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_study_by_another_recipe_is_left_alone(replicated, data):
     study, _ = replicated
     before = contents(study)

@@ -45,9 +45,9 @@ def started(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
-def forked(*arguments: object, limit: int = 0) -> Fork:
-    """A command in a fork; `limit`: bytes that a file may have."""
-    return Fork(COMMAND, *arguments, limit=limit)
+def forked(*arguments: object) -> Fork:
+    """A command in a fork."""
+    return Fork(COMMAND, *arguments)
 
 
 def ended(process: subprocess.Popen[str] | Fork) -> Run:

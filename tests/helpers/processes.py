@@ -11,7 +11,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -42,9 +43,9 @@ class Run(NamedTuple):
 class Fork:
     """A process that runs code as `python -c` does, with the part of the interface of `subprocess.Popen` in use."""
 
-    def __init__(self, code: str, *arguments: object, env: Mapping[str, str] = ENVIRONMENT, limit: int = 0) -> None:
+    def __init__(self, code: str, *arguments: object, env: Mapping[str, str] = ENVIRONMENT) -> None:
         self._place = Path(mkdtemp(prefix="headroles-fork-"))
-        given = code, [str(argument) for argument in arguments], dict(env), self._place, limit
+        given = code, [str(argument) for argument in arguments], dict(env), self._place
         self._process: Any = _server().Process(target=_run, args=given)
         with mock.patch.dict(os.environ, WITHOUT_GPU | {"PYTHONPATH": os.pathsep.join(sys.path)}):  # for the server
             self._process.start()
@@ -87,7 +88,7 @@ def _server() -> Any:
     return context
 
 
-def _run(code: str, arguments: list[str], env: dict[str, str], place: Path, limit: int) -> None:
+def _run(code: str, arguments: list[str], env: dict[str, str], place: Path) -> None:
     """In the fork: run the code."""
     gc.freeze()
     os.environ.clear()
@@ -97,12 +98,21 @@ def _run(code: str, arguments: list[str], env: dict[str, str], place: Path, limi
         os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # until the end
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
-    if limit:  # as on a full disk, no file can grow longer
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
     finally:
         atexit._run_exitfuncs()
+
+
+@contextmanager
+def full_disk(limit: int) -> Iterator[None]:
+    """As on a full disk, no file of this process can grow longer than so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def together(code: str, *arguments: object) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from helpers import zoo
 from helpers.commands import run
 from helpers.messages import whole
-from helpers.processes import together
+from helpers.processes import full_disk, together
 from helpers.prunings import learnt, wide
 from helpers.trainings import films, tokenizer, untrained
 
@@ -632,14 +631,9 @@ def test_a_full_disk_leaves_the_model_there_was(smaller):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     model, tokens = hr.load(folder)
     hr.remove_heads(model, [("enc-self", 1, 2)])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     message = rf"\Acould not write {re.escape(str(folder))}: .*; what was there before is unchanged\Z"
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10000, limits[1]))  # no file may be longer
-        with pytest.raises(OSError, match=message):
-            hr.save(model, tokens, folder)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(10000), pytest.raises(OSError, match=message):
+        hr.save(model, tokens, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["smaller"]
 

@@ -22,7 +22,7 @@ FEW: dict[str, Any] = {
     "seeds": 1,
     "n_resamples": 100,
     "contested": (0.5,),
-    "timed": {"batches": (1, 4), "length": 8, "repeats": 2},
+    "timed": {"shares": (0.0, 0.5, 0.9), "batches": (1, 4), "length": 8, "repeats": 2},
 }
 
 
