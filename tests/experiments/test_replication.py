@@ -9,9 +9,8 @@ from functools import cache
 
 import pytest
 import torch
-from helpers.commands import ended, run
+from helpers.commands import ended, forked, run
 from helpers.messages import line, whole
-from helpers.processes import COMMAND, Fork
 
 import headroles as hr
 from headroles.data import synthetic
@@ -81,9 +80,7 @@ def data(folder):
 def replicated(data, tmp_path_factory):
     """A study whose every stage but the figures is finished, and what was said."""
     study, said = tmp_path_factory.mktemp("replicated") / "study", []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headroles.training.marian.LONGEST", 64)  # what has not learnt does not end
-        replicate(study, data, TINY, only=STAGES[:-1], report=said.append)
+    replicate(study, data, TINY, only=STAGES[:-1], report=said.append)
     return study, said
 
 
@@ -289,8 +286,7 @@ def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
 @pytest.mark.slow
 def test_the_command_goes_on_after_it_was_killed_and_draws(folder, tmp_path):
     study, weights = tmp_path / "study", tmp_path / "study-weights"
-    code = f"import headroles.training.marian as m\nm.LONGEST = 64\n{COMMAND}"
-    process = Fork(code, "replicate", folder, "--study", study, *OPTIONS)
+    process = forked("replicate", folder, "--study", study, *OPTIONS)
     while not (weights / "model/history.parquet").exists():
         assert process.poll() is None
         time.sleep(0.005)
@@ -298,7 +294,7 @@ def test_the_command_goes_on_after_it_was_killed_and_draws(folder, tmp_path):
     assert process.wait() == -signal.SIGKILL
     process.communicate()
     before = contents(weights / "model")
-    done = ended(Fork(code, "replicate", folder, "--study", study, *OPTIONS))
+    done = ended(forked("replicate", folder, "--study", study, *OPTIONS))
     assert (done.code, done.err.count("Error")) == (0, 0)
     after = contents(weights / "model")
     assert {name for name in after if after[name] != before.get(name)} <= {"recipe.txt"}  # noted once more

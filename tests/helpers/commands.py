@@ -52,7 +52,7 @@ def forked(*arguments: object) -> Fork:
 
 def ended(process: subprocess.Popen[str] | Fork) -> Run:
     """How that process ended."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     return Run(int(process.returncode or 0), out, err)
 
 

@@ -58,7 +58,7 @@ class Fork:
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = 600) -> int:
         self._process.join(timeout)
         code = self.poll()
         if code is None:
@@ -72,7 +72,7 @@ class Fork:
         path = self._place / name
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
-    def communicate(self, timeout: float = 120) -> tuple[str, str]:
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
         self.wait(timeout)
         return self.said("out"), self.said("err")
 

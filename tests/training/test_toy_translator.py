@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -12,15 +10,13 @@ from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.training import toy_translator
 
-RECIPE = replace(toy_translator.RECIPES["tiny"], steps=500, pairs=6000)
+RECIPE = toy_translator.RECIPES["tiny"]
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache") / "translator"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(toy_translator.RECIPES, "tiny", RECIPE)
-        return folder, *toy_translator.translator(folder, size="tiny")
+    return folder, *toy_translator.translator(folder, size="tiny")
 
 
 def held_out() -> Corpus:
