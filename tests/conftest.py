@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,13 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no shared folder at {SHARED}; set HEADROLES_SHARED")
     return SHARED
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> None:
+    """Set aside what is alive before a file: each training collects garbage, and would go through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

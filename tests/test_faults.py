@@ -15,7 +15,8 @@ import pytest
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="commands run in forks")
 def test_commands_that_are_killed_end_as_if_they_had_not_been(tmp_path):
     told = tmp_path / "told.json"
-    command = [sys.executable, Path(__file__).parent / "tools" / "faults.py", "--kills", "5", "--output", told]
+    command = [sys.executable, Path(__file__).parent / "tools" / "faults.py", "--kills", "5", "--sentences", "60"]
+    command += ["--output", told]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(told.read_text())["commands"]

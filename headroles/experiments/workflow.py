@@ -42,6 +42,7 @@ class Sampling(TypedDict):
 class Timing(TypedDict, total=False):
     """Options of `headroles.pruning.costs.efficiency`."""
 
+    shares: Sequence[float]
     batches: Sequence[int]
     length: int
     repeats: int

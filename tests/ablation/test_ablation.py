@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -38,10 +35,10 @@ from helpers.ablations import (
     translated,
 )
 from helpers.close import bound, close
-from helpers.commands import ENVIRONMENT
 from helpers.letters import STEP, corpus, tokens_of, writing
 from helpers.messages import whole
 from helpers.objectives import classifier, labelled
+from helpers.processes import Fork
 from helpers.traces import NAMES, _traces
 
 from headroles.ablation.effects import ablate
@@ -533,8 +530,7 @@ ablate(zoo.tiny("marian"), tokens_of("marian"), corpus(40), max_tokens=80, n_res
 
 @pytest.mark.slow
 def test_a_sweep_that_was_killed_goes_on(tmp_path):
-    paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], env=ENVIRONMENT | paths)
+    process = Fork(KILLED, tmp_path)
     while len(list(tmp_path.glob("*.npy"))) < 3:
         assert process.poll() is None
         time.sleep(0.005)

@@ -17,7 +17,7 @@ import pytest
 from helpers.ablations import files, terse
 from helpers.commands import ended, run
 from helpers.letters import corpus, tokens_of
-from helpers.processes import LAUNCH, WITHOUT_GPU, launched
+from helpers.processes import COMMAND, WITHOUT_GPU, Fork, together
 
 import headroles as hr
 from headroles import _distributed
@@ -30,8 +30,10 @@ from headroles.tables.study import Study
 
 SIZE = 300  # sentences, more than a first look
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
-# with `--cpu` accelerate starts a single process, and with `--multi_gpu` as many as asked for, also without any GPU
-LAUNCH += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+LAUNCH = [  # with `--cpu` accelerate starts a single process; with `--multi_gpu` as many as asked for, GPU or not
+    *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
+    *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -122,14 +124,17 @@ Path(sys.argv[1], str(processes.rank())).write_text(repr(told))
 """
 
 
+def shared(folder):
+    """That two processes shared the items, and each got all results in order."""
+    expected = [[(i, item, i % 2, [i / 3] * i) for i, item in enumerate(items)] for items in ("abcdefg", "a", "")]
+    assert [(folder / str(rank)).read_text() for rank in (0, 1)] == [repr(expected)] * 2
+
+
 @pytest.mark.slow
 def test_two_processes_share_the_items_and_each_gets_all_results_in_order(tmp_path):
-    script = tmp_path / "sharing.py"
-    script.write_text(SHARING)
-    done = ended(launched(script, tmp_path))
+    done = together(SHARING, tmp_path)
     assert done.code == 0, done.err
-    expected = [[(i, item, i % 2, [i / 3] * i) for i, item in enumerate(items)] for items in ("abcdefg", "a", "")]
-    assert [(tmp_path / str(rank)).read_text() for rank in (0, 1)] == [repr(expected)] * 2
+    shared(tmp_path)
 
 
 def alike(one, other):
@@ -194,7 +199,7 @@ def compared(done, commands, alone, heads_per_batch):
 def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     command = [ABLATE[0], *given, *ABLATE[1:]]
     alone, heads_per_batch = tmp_path / "alone", tmp_path / "together"
-    done = ended(launched("-m", "headroles", *command, "--study", heads_per_batch))
+    done = together(COMMAND, *command, "--study", heads_per_batch)
     compared(done, [command], alone, heads_per_batch)
     assert set(Study(heads_per_batch).names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
     assert len(batches_in(heads_per_batch)) > 2
@@ -204,7 +209,7 @@ def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
 def test_two_processes_share_the_heads_where_there_is_one_batch(given, tmp_path):
     command = ["ablate", *given, "--limit", "12", "--resamples", "50", "--max-tokens", "100000"]
     alone, heads_per_batch = tmp_path / "alone", tmp_path / "together"
-    done = ended(launched("-m", "headroles", *command, "--study", heads_per_batch))
+    done = together(COMMAND, *command, "--study", heads_per_batch)
     assert done.code == 0, done.err
     assert run(*command, "--study", alone).code == 0
     tables = [Study(folder).load("ablation-loss-single-zero") for folder in (alone, heads_per_batch)]
@@ -238,10 +243,9 @@ for strategy in ("importance", "-effect", "confidence", "random", "middle"):
 
 @pytest.mark.slow
 def test_two_processes_prune_what_one_prunes(given, tmp_path):
-    (tmp_path / "pruning.py").write_text(PRUNE)
-    done = ended(launched(tmp_path / "pruning.py", *given, tmp_path / "two"))
+    done = together(PRUNE, *given, tmp_path / "two")
     assert done.code == 0, done.err
-    subprocess.run([sys.executable, tmp_path / "pruning.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
+    assert Fork(PRUNE, *given, tmp_path / "one").wait() == 0
     files_ = sorted(tmp_path.glob("one-*.parquet"))
     assert len(files_) == 5
     for file, rank in product(files_, (0, 1)):
@@ -270,10 +274,9 @@ COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums o
 
 @pytest.mark.slow
 def test_two_processes_score_what_one_scores(given, tmp_path):
-    (tmp_path / "scoring.py").write_text(SCORE)
-    done = ended(launched(tmp_path / "scoring.py", *given, tmp_path / "two"))
+    done = together(SCORE, *given, tmp_path / "two")
     assert done.code == 0, done.err
-    subprocess.run([sys.executable, tmp_path / "scoring.py", *given, tmp_path / "one"], env=WITHOUT_GPU, check=True)
+    assert Fork(SCORE, *given, tmp_path / "one").wait() == 0
     for max_tokens, rank in product((200, 100_000), (0, 1)):
         expected = load_table(tmp_path / f"one-{max_tokens}-0.parquet")
         found = load_table(tmp_path / f"two-{max_tokens}-{rank}.parquet")
@@ -284,12 +287,11 @@ def test_two_processes_score_what_one_scores(given, tmp_path):
 
 @pytest.mark.slow
 def test_so_they_do_with_what_is_written_early_stops_and_curves(given, tmp_path):
-    script, alone, heads_per_batch = (tmp_path / name for name in ("several.py", "alone", "together"))
-    script.write_text(SEVERAL)
+    alone, heads_per_batch = (tmp_path / name for name in ("alone", "together"))
     commands = [[name, *map(str, given), *rest] for name, *rest in COMMANDS]
     for study in (alone, heads_per_batch):
         ordered(study)
-    done = ended(launched(script, json.dumps([[*each, "--study", str(heads_per_batch)] for each in commands])))
+    done = together(SEVERAL, json.dumps([[*each, "--study", str(heads_per_batch)] for each in commands]))
     compared(done, commands, alone, heads_per_batch)
     assert set(Study(heads_per_batch).names()) == TABLES | {"heads"}
     early = Study(heads_per_batch).load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
@@ -323,10 +325,14 @@ def worker(launcher, rank):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the process in /proc")
-def test_a_process_that_is_killed_ends_all_and_loses_no_finished_batch(given, tmp_path):
+def test_where_accelerate_launches_them_a_process_that_is_killed_ends_all_and_loses_no_finished_batch(given, tmp_path):
     flags = [part for name, value in MANY.items() for part in (f"--{name.removeprefix('n_').replace('_', '-')}", value)]
     command = ["ablate", *given, "--limit", LIMIT, *flags, "--study", tmp_path]
-    process = launched("-m", "headroles", *command)
+    (place := tmp_path / "shared").mkdir()
+    script = place / "both.py"
+    script.write_text(f"{SHARING}\ndel sys.argv[1]\n{COMMAND}\n")
+    launch = [sys.executable, *LAUNCH, script, place, *map(str, command)]
+    process = subprocess.Popen(launch, env=WITHOUT_GPU, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         while len(batches_in(tmp_path)) < 6:
             assert process.poll() is None, process.communicate()
@@ -335,6 +341,7 @@ def test_a_process_that_is_killed_ends_all_and_loses_no_finished_batch(given, tm
         assert ended(process).code != 0
     finally:
         process.terminate()
+    shared(place)
     finished = {name: each for name, each in files(tmp_path / ".sweeps").items() if name.endswith(".npy")}
     assert Study(tmp_path).names() == []
     assert run(*command).code == 0

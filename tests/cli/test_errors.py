@@ -6,7 +6,6 @@ import copy
 import io
 import json
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from helpers import planted, zoo
 from helpers.close import bound
 from helpers.commands import ENVIRONMENT, ended, run, saved, started
 from helpers.messages import line, whole
+from helpers.processes import full_disk
 from transformers import PreTrainedModel
 
 import headroles as hr
@@ -651,12 +651,8 @@ def test_a_table_that_is_none(study):
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
 def test_a_full_disk_leaves_the_tables_there_were(study):
     before = _contents(study)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
+    with full_disk(1000):
         end = run("roles", study, "--threshold", "sink=0.1")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     path = re.escape(str(study / "roles.parquet"))
     assert (end.code, end.out) == (2, "")
     assert re.fullmatch(

@@ -21,6 +21,7 @@ import pytest
 from helpers import zoo
 from helpers.commands import run
 from helpers.letters import corpus, tokens_of
+from helpers.processes import COMMAND, ENVIRONMENT, Fork
 
 import headroles as hr
 from headroles.experiments.papers.artefact import beside, of_wmt, printed
@@ -36,6 +37,7 @@ from headroles.experiments.papers.intervals import (
 from headroles.experiments.papers.needs import Missing
 from headroles.experiments.papers.running import PAPERS, Control, artefacts, controls, reproduce, settled
 from headroles.experiments.papers.tables import Bench, gains, metric_of, of_kind
+from headroles.experiments.papers.voita2019 import relevance
 from headroles.experiments.preparation import material
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table, save_table
@@ -750,10 +752,8 @@ DRAWN = [
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toys")
-    command = [sys.executable, "-m", "headroles", "reproduce", "--tiny", "--study", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+    done = Fork(COMMAND, "reproduce", "--tiny", "--study", folder, env=ENVIRONMENT | {"MPLBACKEND": "agg"})
+    assert done.wait(3000) == 0, done.said()
     return folder
 
 
@@ -839,7 +839,10 @@ def test_what_a_toy_lacks_is_said(toys):
     assert not (toys / "classifier" / "papers" / "michel2019" / "table2.json").exists()
 
 
-def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(tmp_path: Path) -> None:
+def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relevance, "COUNT", 2)  # untrained models
     hr.save(zoo.tiny("marian"), tokens_of("marian"), tmp_path / "model")
     (tmp_path / "data").mkdir()
     for part in ("train", "dev", "test"):

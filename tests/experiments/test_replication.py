@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 import torch
-from helpers.commands import ended, run, started
+from helpers.commands import ended, forked, run
 from helpers.messages import line, whole
 
 import headroles as hr
@@ -213,6 +213,7 @@ def test_every_stage_leaves_its_tables_and_nothing_else(replicated, data):
     assert data.train.hash in counted  # words are rare by what the model was trained on
 
 
+@pytest.mark.slow
 def test_weights_are_beside_the_study_without_what_unfinished_training_needs(replicated):
     study, _ = replicated
     weights = study.with_name("study-weights")
@@ -221,6 +222,7 @@ def test_weights_are_beside_the_study_without_what_unfinished_training_needs(rep
     assert f"weights:{loading.revision(model)}" in frame.provenance(hr.Study(study).load("heads"), "confidence")
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_done_again(replicated, data):
     study, _ = replicated
     before, said = contents(study.parent), []
@@ -237,6 +239,7 @@ def copied(replicated, place):
     return place
 
 
+@pytest.mark.slow
 def test_a_table_that_is_gone_is_made_again_and_what_follows_from_it(replicated, data, tmp_path):
     study, weights = copied(replicated, tmp_path / "study"), replicated[0].with_name("study-weights")
     (study / "ablation-loss-single-zero.parquet").unlink()
@@ -250,6 +253,7 @@ def test_a_table_that_is_gone_is_made_again_and_what_follows_from_it(replicated,
     assert changed == related | {"ablation-loss-single-zero", "stages"}
 
 
+@pytest.mark.slow
 def test_without_weights_what_is_finished_stays_and_the_rest_is_refused(replicated, data, tmp_path):
     study = copied(replicated, tmp_path / "study")
     replicate(study, data, TINY, only=STAGES[:-1])
@@ -282,7 +286,7 @@ def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
 @pytest.mark.slow
 def test_the_command_goes_on_after_it_was_killed_and_draws(folder, tmp_path):
     study, weights = tmp_path / "study", tmp_path / "study-weights"
-    process = started("replicate", folder, "--study", study, *OPTIONS)
+    process = forked("replicate", folder, "--study", study, *OPTIONS)
     while not (weights / "model/history.parquet").exists():
         assert process.poll() is None
         time.sleep(0.005)
@@ -290,7 +294,7 @@ def test_the_command_goes_on_after_it_was_killed_and_draws(folder, tmp_path):
     assert process.wait() == -signal.SIGKILL
     process.communicate()
     before = contents(weights / "model")
-    done = ended(started("replicate", folder, "--study", study, *OPTIONS))
+    done = ended(forked("replicate", folder, "--study", study, *OPTIONS))
     assert (done.code, done.err.count("Error")) == (0, 0)
     after = contents(weights / "model")
     assert {name for name in after if after[name] != before.get(name)} <= {"recipe.txt"}  # noted once more
@@ -336,6 +340,7 @@ def test_stages_that_cannot_be_run(data, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_study_by_another_recipe_is_left_alone(replicated, data):
     study, _ = replicated
     before = contents(study)

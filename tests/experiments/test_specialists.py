@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -235,7 +236,9 @@ def test_the_command_trains_an_arm_and_prints_its_heads(data, tmp_path):
 
 @pytest.mark.slow
 def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path):
-    place = trained[0] / "C-0"
+    place = shutil.copytree(trained[0] / "C-0", tmp_path / "model")
+    generation = place / "generation_config.json"  # what has not learnt does not end
+    generation.write_text(json.dumps(json.loads(generation.read_text()) | {"max_length": 12}))
     options = {"keep": (3, 2), "chosen": (2,), "gate_seeds": 2, "random_draws": 2, "pairs": 40, "n_resamples": 10}
     found = prune_arm(tmp_path, place, data, **options, batch=8, warmup=1)
     scores = load_table(tmp_path / "heads.parquet").loc[["enc-self"]]

@@ -8,25 +8,15 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 from helpers import planted
+from helpers.processes import COMMAND, ENVIRONMENT, Fork, Run
 from transformers import BertModel
 from transformers.utils import logging as transformers_logging
 
 from headroles.cli import main
-
-ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-
-
-class Run(NamedTuple):
-    """How a command ended, and what it said."""
-
-    code: int
-    out: str
-    err: str
 
 
 def run(*arguments: object) -> Run:
@@ -49,17 +39,21 @@ def run(*arguments: object) -> Run:
     return Run(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
 
-def started(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """A command in a process of its own."""
+def started(*arguments: object) -> subprocess.Popen[str]:
+    """A command in a process of its own, from the start of Python on."""
     command = [sys.executable, "-m", "headroles", *map(str, arguments)]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT}
-    return subprocess.Popen(command, **pipes | options)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
-def ended(process: subprocess.Popen[str]) -> Run:
+def forked(*arguments: object) -> Fork:
+    """A command in a fork."""
+    return Fork(COMMAND, *arguments)
+
+
+def ended(process: subprocess.Popen[str] | Fork) -> Run:
     """How that process ended."""
-    out, err = process.communicate(timeout=120)
-    return Run(process.returncode, out, err)
+    out, err = process.communicate(timeout=600)
+    return Run(int(process.returncode or 0), out, err)
 
 
 def saved(folder: Path) -> Path:

@@ -1,20 +1,132 @@
-"""Fixtures and helpers first written for processes, which several tests share."""
+"""Processes of their own that import nothing: forks of a server, one per test process, that has imported it all."""
 
 from __future__ import annotations
 
-import subprocess
+import atexit
+import gc
+import multiprocessing
+import os
+import resource
+import signal
+import socket
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+from unittest import mock
 
-from helpers.commands import ENVIRONMENT
-
-LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
-
-
+ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 WITHOUT_GPU = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
+COMMAND = "from headroles.cli.main import main\nmain()"
+IMPORTED = [
+    *("accelerate.utils", "matplotlib.pyplot", "pandas", "pyarrow.parquet", "sacrebleu", "scipy.stats", "seaborn"),
+    *("transformers.trainer_seq2seq", "transformers.models.auto.modeling_auto", "transformers.generation.utils"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "marian")),
+    *(f"headroles.{name}" for name in ("cli.main", "cli.ablate", "cli.prune", "cli.papers", "ablation.curves")),
+    *(f"headroles.{name}" for name in ("analysis", "plots", "pruning", "scores", "training", "tables", "data")),
+    __name__,
+]
 
 
-def launched(*arguments):
-    """Two processes that work together."""
-    command = [sys.executable, *LAUNCH, *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=WITHOUT_GPU, **pipes)
+class Run(NamedTuple):
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Fork:
+    """A process that runs code as `python -c` does, with the part of the interface of `subprocess.Popen` in use."""
+
+    def __init__(self, code: str, *arguments: object, env: Mapping[str, str] = ENVIRONMENT) -> None:
+        self._place = Path(mkdtemp(prefix="headroles-fork-"))
+        given = code, [str(argument) for argument in arguments], dict(env), self._place
+        self._process: Any = _server().Process(target=_run, args=given)
+        with mock.patch.dict(os.environ, WITHOUT_GPU | {"PYTHONPATH": os.pathsep.join(sys.path)}):  # for the server
+            self._process.start()
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        code: int | None = self._process.exitcode
+        return code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 600) -> int:
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            self.send_signal(signal.SIGKILL)
+            self._process.join()
+            raise TimeoutError(f"killed after {timeout} s; it said: {self.said()}")
+        return code
+
+    def said(self, name: str = "err") -> str:
+        """What it has written so far."""
+        path = self._place / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
+        self.wait(timeout)
+        return self.said("out"), self.said("err")
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+
+@cache
+def _server() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
+
+
+def _run(code: str, arguments: list[str], env: dict[str, str], place: Path) -> None:
+    """In the fork: run the code."""
+    gc.freeze()
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["-c", *arguments]
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # until the end
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+    try:
+        exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
+    finally:
+        atexit._run_exitfuncs()
+
+
+@contextmanager
+def full_disk(limit: int) -> Iterator[None]:
+    """As on a full disk, no file of this process can grow longer than so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def together(code: str, *arguments: object) -> Run:
+    """Two processes that work together, as a launcher starts them; if one fails, the other ends too."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = WITHOUT_GPU | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared |= {"ACCELERATE_USE_CPU": "false", "ACCELERATE_MIXED_PRECISION": "no"}
+    forks = [Fork(code, *arguments, env=shared | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")]
+    while None in (codes := [fork.poll() for fork in forks]):
+        if any(codes):
+            for fork in forks:
+                fork.send_signal(signal.SIGKILL)
+        time.sleep(0.01)
+    out, err = ("".join(fork.said(name) for fork in forks) for name in ("out", "err"))
+    return Run(next(filter(None, codes), 0), out, err)

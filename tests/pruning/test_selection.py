@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -14,9 +13,9 @@ import pandas as pd
 import pytest
 import torch
 from helpers import zoo
-from helpers.commands import ended, run
+from helpers.commands import run
 from helpers.messages import whole
-from helpers.processes import launched
+from helpers.processes import full_disk, together
 from helpers.prunings import learnt, wide
 from helpers.trainings import films, tokenizer, untrained
 
@@ -632,19 +631,15 @@ def test_a_full_disk_leaves_the_model_there_was(smaller):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     model, tokens = hr.load(folder)
     hr.remove_heads(model, [("enc-self", 1, 2)])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     message = rf"\Acould not write {re.escape(str(folder))}: .*; what was there before is unchanged\Z"
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10000, limits[1]))  # no file may be longer
-        with pytest.raises(OSError, match=message):
-            hr.save(model, tokens, folder)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(10000), pytest.raises(OSError, match=message):
+        hr.save(model, tokens, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["smaller"]
 
 
 LEARNING = """
+import sys
 from pathlib import Path
 from helpers.trainings import films, tokenizer
 from helpers.prunings import learnt
@@ -662,9 +657,7 @@ steps = hr.load_table(place / "work/history.parquet")["step"].tolist()
 
 @pytest.mark.slow
 def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
-    script = tmp_path / "learning.py"
-    script.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{LEARNING}")
-    done = ended(launched(script, tmp_path))
+    done = together(LEARNING, tmp_path)
     assert done.code == 0, done.err
     told = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
     assert told[0] == told[1]

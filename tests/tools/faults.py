@@ -61,12 +61,13 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments and of the damage")
     parser.add_argument("--fuzz", type=int, default=0, help="how many damaged files are read")
     parser.add_argument("--flips", type=int, default=0, help="how many single bits of kept files are flipped")
+    parser.add_argument("--sentences", type=int, default=150, help="sentences of a corpus")
     parser.add_argument("--only", help="commands, separated by commas; by default all")
     parser.add_argument("--output", type=Path, help="also write what is printed here, as JSON")
     asked = parser.parse_args()
     told = {"kills": asked.kills, "seed": asked.seed, "commands": []}
     with TemporaryDirectory() as folder:
-        given = made(Path(folder))
+        given = made(Path(folder), asked.sentences)
         names = asked.only.split(",") if asked.only else [name for name in COMMANDS if there(name)]
         shares = {name: len(range(number, asked.kills, len(names))) for number, name in enumerate(names)}
         for name in filter(shares.get, names):
@@ -219,7 +220,7 @@ def told(path):
     return list(table.index), list(table.columns), repr(table.to_numpy().tolist()), notes, draws
 
 
-def made(folder):
+def made(folder, size):
     """Tiny models and corpora as files."""
     for name in ("bert", "marian"):
         zoo.tiny(name).save_pretrained(folder / name)
@@ -229,9 +230,9 @@ def made(folder):
     for name, some in (("train", films(48)), ("dev", films(40, 1))):
         rows = "".join(f"{one.label}\t{one.text}\n" for one in some)
         (folder / f"{name}.tsv").write_text(f"label\tsentence\n{rows}")
-    for name, side in (("source", corpus(150)), ("target", [one.target for one in corpus(150)])):
+    for name, side in (("source", corpus(size)), ("target", [one.target for one in corpus(size)])):
         (folder / f"{name}.txt").write_text("".join(f"{one.text}\n" for one in side))
-    (folder / "text.txt").write_text("".join(f"{one.text}\n" for one in toy.synthetic_corpus(60)))
+    (folder / "text.txt").write_text("".join(f"{one.text}\n" for one in toy.synthetic_corpus(size * 2 // 5)))
     return folder
 
 

@@ -6,12 +6,10 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,10 +19,11 @@ import torch
 import transformers
 from helpers import zoo
 from helpers.close import bound, close
-from helpers.commands import ENVIRONMENT, run
+from helpers.commands import run
 from helpers.letters import corpus as letters
 from helpers.letters import tokens_of, writing
 from helpers.messages import line, whole
+from helpers.processes import Fork, full_disk
 from helpers.trainings import (
     DRY,
     contents,
@@ -175,8 +174,7 @@ def finished(folder):
 
 def killed(name, folder):
     """Train in a process of its own, killed once it has a checkpoint."""
-    command = [sys.executable, "-c", KILLED, name, str(folder)]
-    process = subprocess.Popen(command, env=ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[1])})
+    process = Fork(KILLED, name, folder)
     while not finished(folder):
         assert process.poll() is None
         time.sleep(0.005)
@@ -268,26 +266,14 @@ def test_the_log_of_training_resumed_within_an_epoch_is_that_of_the_whole(step, 
     pd.testing.assert_frame_equal(found, expected, rtol=1e-6, atol=0)
 
 
-LIMITED = """
-import resource, sys
-from training.test_trainer import films, small
-for limit in (100, 10000):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, 10000))  # as on a full disk, no file can grow longer
-    try:
-        small(f"{sys.argv[1]}/{limit}", epochs=1, batch=4)
-    except OSError as error:
-        print(error)
-"""
-
-
-def test_training_on_a_full_disk_says_so_in_a_sentence(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
+@pytest.mark.parametrize(("limit", "file"), [(100, "recipe.txt"), (10000, "checkpoint-2")])
+def test_training_on_a_full_disk_says_so_in_a_sentence(limit, file, tmp_path):
     """The recipe cannot be written, or a checkpoint; once there is room the same call goes on."""
-    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
-    environment = ENVIRONMENT | {"PYTHONPATH": f"{Path(__file__).parents[1]}:{Path(__file__).parents[2]}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    for said, file in zip(done.stdout.splitlines(), ("100/recipe.txt", "10000/checkpoint-2"), strict=True):
-        assert re.fullmatch(rf"could not write {re.escape(str(tmp_path / file))}: .*File too large.*", said), said
-        assert len(small((tmp_path / file).parent, epochs=1, batch=4)) == 1
+    said = rf"^could not write {re.escape(str(tmp_path / file))}: .*File too large.*$"
+    with full_disk(limit), pytest.raises(OSError, match=said):
+        small(tmp_path, epochs=1, batch=4)
+    assert len(small(tmp_path, epochs=1, batch=4)) == 1
 
 
 # --- what is finished -----------------------------------------------------------------------------------------------

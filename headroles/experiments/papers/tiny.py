@@ -24,7 +24,7 @@ _few = partial(
     seeds=1,
     n_resamples=100,
     contested=(0.5,),
-    timed=Timing(batches=(1, 4), length=8, repeats=2),
+    timed=Timing(shares=(0.0, 0.5, 0.9), batches=(1, 4), length=8, repeats=2),
 )
 
 
