@@ -12,7 +12,7 @@ import pandas as pd
 
 from headroles.analysis import intervals, role_rules
 from headroles.analysis.multiple_testing import corrected
-from headroles.analysis.resampling import ENDS, Array, Bools, Whole, relation, spearman, strata
+from headroles.analysis.resampling import ENDS, Array, Bools, Whole, binary, relation, spearman, strata
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 
@@ -33,6 +33,7 @@ CONSTANT = "the outcome is the same for all heads"
 ONE_GROUP = "no layer has heads with the role and heads without: role and layer are confounded"
 ALONE = "a single head on one side: no interval"
 FEW_PERMUTATIONS = "too few permutations within layers: no interval of within"
+ALIKE = "the outcome is the same for all heads with the role, or for all without: no interval of differences"
 NO_SPREAD = "too few heads, or nothing varies but by the role: no interval of the difference"
 
 
@@ -73,10 +74,12 @@ def relate(
         layer does not pass for an effect of the layer. `holm` and `bh` correct it for all rows. `note` gives the
         reason for a missing number.
 
-        Each number has `.low` and `.high`, a 95 % interval: the values that a permutation test does not reject.
-        `within` excludes 0 exactly where `p` < 0.05; `difference` and `auc` exclude 0 and 0.5 exactly where permutation
-        over all heads gives p < 0.05. Intervals hold from two heads on if a role moves outcomes but does not spread
-        them (`auc`: Newcombe 2006; outcomes of 0 and 1: score intervals; `spearman`: Bonett and Wright 2000).
+        Each number has `.low` and `.high`, a 95 % interval: as many standard errors as permutation rejects. The errors,
+        and p, allow for roles that spread outcomes (studentised permutation: Chung and Romano 2013; `auc`: Pauly et al.
+        2016; outcomes of 0 and 1: score intervals; `spearman`: Bonett and Wright 2000). `within` excludes 0 exactly
+        where `p` < 0.05; `difference` and `auc` exclude 0 and 0.5 exactly where permutation over all heads gives
+        p < 0.05. Intervals of two or three heads are wide; there is none if all heads with the role, or all without,
+        have the same outcome. Of skewed outcomes that are also spread by the role they are too short.
 
     Raises ValueError for tables of different heads, an infinite outcome, and if there is no role or no outcome.
     """
@@ -214,14 +217,16 @@ def _relation(
         return row if note == CONSTANT or len(y) < 3 else row | _ranks(margin, y, n_resamples)
     row |= relation(held, margin, y, layers, n_resamples, n_permutations, seed)
     alone, one_group = 1 in (row["with"], row["without"]), bool(np.isnan(row["within"]))
+    alike = not alone and not binary(y) and 0 in (np.ptp(y[held]), np.ptp(y[~held]))
+    expected = not alone and not alike
+    few = intervals.needed(n_permutations) > 0 and np.isnan(row["within.low"])
+    unbounded = intervals.needed(n_resamples) > 0 and np.isnan(row["difference.low"])
     lacking = {
         ALONE: alone,
         ONE_GROUP: one_group,
-        FEW_PERMUTATIONS: not alone
-        and not one_group
-        and intervals.needed(n_permutations) > 0
-        and np.isnan(row["within.low"]),
-        NO_SPREAD: not alone and intervals.needed(n_resamples) > 0 and np.isnan(row["difference.low"]),
+        ALIKE: alike,
+        FEW_PERMUTATIONS: expected and not one_group and few,
+        NO_SPREAD: expected and unbounded,
     }
     return row | {"note": "; ".join(text for text, lacks in lacking.items() if lacks)}
 

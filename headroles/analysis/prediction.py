@@ -52,9 +52,9 @@ def predict_outcome(
     Returns:
         One row per outcome and score, the largest |spearman| first. `spearman` is the rank correlation over all heads
         that could be pruned. If an outcome is 0 or 1, `auc` is the chance that a head with 1 has the larger score. Both
-        have a 95 % interval (Bonett and Wright 2000; Newcombe 2006, 0.5 excluded exactly where permutation rejects it);
-        NaN for few heads. `within` is the correlation of ranks within layers of a kind, pooled, and `p` its permutation
-        p; `holm` and `bh` correct it for all rows. `note` gives the reason for a missing number.
+        have a 95 % interval (Bonett and Wright 2000; of `auc` as of `hr.relate`); NaN for few heads. `within` is the
+        correlation of ranks within layers of a kind, pooled, and `p` its permutation p; `holm` and `bh` correct it for
+        all rows. `note` gives the reason for a missing number.
 
     Raises:
         ValueError: For tables of different heads, an infinite number, and if there is no score or no outcome.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from headroles.analysis import intervals
-from headroles.analysis.intervals import NONE, Ends, chances, p_value, rank_correlation, shift
+from headroles.analysis.intervals import NONE, Ends, p_value, rank_correlation
 
 Array = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
@@ -48,10 +49,10 @@ def relation(
     if binary(y) and n_resamples:  # then the area is (1 + difference) / 2
         area_ends = (1 + difference_ends[0]) / 2, (1 + difference_ends[1]) / 2
     rank = float(spearman(margin[None], y[None])[0])
-    within, within_ends, p = _within(held, y, layers, n_permutations, seed)
+    within, within_ends, p = _difference(held, y, layers, permuted_roles(held, layers, n_permutations, seed))
     statistics = {
         "difference": (difference, difference_ends),
-        "median": (float(np.median(y[held]) - np.median(y[~held])), _median(held, y, permutations)),
+        "median": _median(held, y, permutations),
         "auc": (area, area_ends),
         "rank_biserial": (2 * area - 1, (2 * area_ends[0] - 1, 2 * area_ends[1] - 1)),
         "point_biserial": (
@@ -103,64 +104,111 @@ def auc(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
     Returns:
         The area under the ROC curve and the ends of its 95 % interval, NaN without permutations.
     """
-    count, rest, ranks = int(held.sum()), int((~held).sum()), stats.rankdata(y)
-    area, areas = ((role @ ranks - count * (count + 1) / 2) / (count * rest) for role in (held, permutations))
-    enough = len(permutations) > 0 and 1 not in (count, rest)
-    return float(area), intervals.auc(float(area), count, rest, areas) if enough else NONE
+    count, rest = int(held.sum()), int((~held).sum())
+    areas, errors = roc_areas(np.vstack([held, permutations]), y)
+    known = 1 not in (count, rest) and (areas[0] in (0, 1) or _bounded(held, y, np.ones((len(y), 1), bool)))
+    return float(areas[0]), intervals.auc(areas, errors, count, rest) if known else NONE
 
 
-def _within(held: Bools, y: Array, layers: Whole, n_permutations: int, seed: int) -> tuple[float, Ends, float]:
-    """Mean difference within layers, its interval and p; NaN and p = 1 if no layer has both groups."""
-    if not _weights(held, layers).any():
+def roc_areas(roles: Bools, y: Array) -> tuple[Array, Array]:
+    """Compute areas under ROC curves and their standard errors (Brunner and Munzel 2000).
+
+    The errors allow for outcomes that are spread otherwise with the role than without.
+
+    Args:
+        roles: Sets of equally many heads: [draws, heads].
+        y: The value of each head: [heads].
+
+    Returns:
+        Areas and errors: two of [draws]; NaN errors for a single head on one side.
+    """
+    order = np.argsort(y)
+    ascending, members = y[order], roles[:, order]
+    first, last = (np.searchsorted(ascending, ascending, side) for side in ("left", "right"))
+    among = np.pad(members.cumsum(1), ((0, 0), (1, 0)))  # members among the first heads: [draws, 1 + heads]
+    members_below = (among[:, first] + among[:, last]) / 2  # ties half
+    others_below = (first + last) / 2 - members_below
+    count, rest = int(roles[0].sum()), int((~roles[0]).sum())
+    areas = np.where(members, others_below, 0.0).sum(1) / (count * rest)
+    middle = areas[:, None]
+    squares = np.where(members, others_below / rest - middle, members_below / count - 1 + middle) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [
+            (squares * side).sum(1) / (size * np.float64(size - 1))
+            for side, size in ((members, count), (~members, rest))
+        ]
+    return areas, np.sqrt(sum(parts))
+
+
+def _difference(held: Bools, y: Array, layers: Whole, permutations: Bools) -> tuple[float, Ends, float]:
+    """A mean difference within layers, its interval and p; NaN and p = 1 if no layer has heads of both groups."""
+    mixed = [layer for layer in np.unique(layers) if 0 < held[layers == layer].mean() < 1]
+    if not mixed:
         return np.nan, NONE, 1.0
-    within, ends, permuted = _difference(held, y, layers, permuted_roles(held, layers, n_permutations, seed))
-    return within, ends, p_value(permuted, within)
+    members = layers[:, None] == np.array(mixed)
+    differences, errors = contrasts(np.vstack([held, permutations]), y, members)
+    observed = float(differences[0])
+    if binary(y):  # the mean says how they are spread
+        counts = np.stack([members[held].sum(0), members.sum(0), y @ members / members.sum(0)], axis=1)
+        ends = intervals.chances(observed, counts, differences[1:]) if len(permutations) else NONE
+        return observed, ends, p_value(differences[1:], observed)
+    ends, p = intervals.studentised(differences, errors)
+    return observed, ends if _bounded(held, y, members) else NONE, p
 
 
-def _difference(held: Bools, y: Array, layers: Whole, permutations: Bools) -> tuple[float, Ends, Array]:
-    """A difference of means within layers, its interval, and its values under permutation."""
-    weights = _weights(held, layers)
-    parts = np.stack([weights * (values - _means(values, layers)) for values in (y, held.astype(float))], axis=1)
-    observed, permuted, overlap = float((held @ parts)[0]), *(permutations @ parts).T
-    if not len(permutations):
-        return observed, NONE, permuted
-    if not binary(y):
-        return observed, shift(observed, permuted, overlap), permuted
-    members = [layers == layer for layer in np.unique(layers[weights > 0])]
-    counts = np.array([(held[member].sum(), member.sum(), y[member].mean()) for member in members])
-    return observed, chances(observed, counts, permuted), permuted
+def contrasts(roles: Bools, y: Array, members: Bools) -> tuple[Array, Array]:
+    """Compute mean differences within layers and their standard errors.
+
+    Each head with the role is compared with the heads without it in its layer. The errors allow for outcomes that are
+    spread otherwise with the role than without: for one layer they are Welch's (1938).
+
+    Args:
+        roles: Sets of heads, equally many in each layer: [draws, heads].
+        y: The outcome: [heads].
+        members: The heads of each layer that has heads with the role and without: [heads, layers].
+
+    Returns:
+        Mean differences and errors: two of [draws]; NaN errors for a single head with the role.
+    """
+    sizes, counts = members.sum(0), members[roles[0]].sum(0)
+    rest, count = sizes - counts, counts.sum()
+    parts = np.where(members, y[:, None] - y @ members / sizes, 0.0)  # distances from the layer's mean
+    sums, squares = roles @ parts, roles @ parts**2  # [draws, layers]
+    without = -sums / rest
+    differences = (sums - counts * without).sum(1) / count
+    spread_with = (squares - 2 * sums * without + counts * without**2).sum(1) - count * differences**2
+    spread_without = (parts**2).sum(0) - squares - rest * without**2
+    pooled = spread_without.sum(1, keepdims=True) / max(1.0, (rest - 1).sum())
+    variances = np.where(rest > 1, spread_without / np.maximum(rest - 1, 1), pooled) / rest
+    shared = (variances * counts * (counts - 1)).sum(1)  # heads of a layer are compared with the same others
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return differences, np.sqrt(np.maximum(spread_with + shared, 0.0) / (count * (count - 1)))
 
 
-def _weights(held: Bools, layers: Whole) -> Array:
-    """Weight of each head's distance from its layer's mean in the mean difference; 0 in layers of one group."""
-    share = _means(held.astype(float), layers)
-    mixed = (share > 0) & (share < 1)
-    return np.where(mixed, 1 / np.where(mixed, 1 - share, 1) / max(1, int((held & mixed).sum())), 0.0)
+def _bounded(held: Bools, y: Array, members: Bools) -> bool:
+    """Whether outcomes vary in both groups of these layers, and enough permutations differ for p to be below 0.05."""
+    compared, counts, sizes = members.any(1), members[held].sum(0), members.sum(0)
+    same = 2 if (2 * counts == sizes).all() else 1  # exchanged groups differ as much
+    ways = math.prod(map(math.comb, sizes.tolist(), counts.tolist()))
+    varied = all(np.ptp(y[group & compared]) > 0 for group in (held, ~held))
+    return varied and ways * intervals.LEVEL > same
 
 
-def _means(values: Array, layers: Whole) -> Array:
-    """The mean of each head's layer."""
-    return np.asarray((np.bincount(layers, values) / np.maximum(np.bincount(layers), 1))[layers])
-
-
-def _median(held: Bools, y: Array, permutations: Bools) -> Ends:
-    """Interval of a difference of medians, from permutations of the outcomes less the difference."""
-    observed = float(np.median(y[held]) - np.median(y[~held]))
-    needed = intervals.needed(len(permutations))
-    if not needed or binary(y):
-        return NONE
-    residuals = y - observed * held
-    with_role, without = (
-        residuals[np.nonzero(role)[1]].reshape(len(permutations), -1) for role in (permutations, ~permutations)
-    )
-    half = float(np.sort(np.abs(np.median(with_role, 1) - np.median(without, 1)))[-needed])
-    return (observed - half, observed + half) if half else NONE
+def _median(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
+    """A difference of medians and its interval, which takes their errors as proportional to those of the means."""
+    roles = np.vstack([held, permutations])
+    ordered = [y[np.nonzero(sets)[1]].reshape(len(roles), -1) for sets in (roles, ~roles)]
+    medians = np.median(ordered[0], 1) - np.median(ordered[1], 1)
+    whole = np.ones((len(y), 1), bool)
+    errors = contrasts(roles, y, whole)[1]
+    known = _bounded(held, y, whole) and not binary(y)
+    return float(medians[0]), intervals.studentised(medians, errors)[0] if known else NONE
 
 
 def _correlations(held: Bools, y: Array, difference: Ends) -> Ends:
     """Ends of the correlation with having the role, from those of the difference of means."""
     variance = float(held.mean() * (1 - held.mean()))
-    residual = float(((y - _means(y, held.astype(int))) ** 2).mean())
+    residual = float(np.where(held, y - y[held].mean(), y - y[~held].mean()).var())
     ends = np.array(difference)
     if binary(y):
         low, high = np.clip(ends * np.sqrt(variance) / y.std(), -1, 1)

@@ -70,15 +70,15 @@ def test_p_is_that_of_all_ways_to_deal_the_role_out_within_layers():
     held = np.array([1, 0, 0, 0, 0, 1, 0, 1])
     row = hr.relate(told(where, rarity=held), effects(where, loss=y), n_resamples=0, n_permutations=40_000).iloc[0]
 
-    def within(first: tuple[int, ...], second: tuple[int, ...]) -> float:
-        parts = []
-        for own, base in ((first, 0), (second, 4)):
-            rest = y[[base + i for i in range(4) if i not in own]].mean()
-            parts += [y[base + i] - rest for i in own]
-        return float(np.mean(parts))
+    def ratio(first: tuple[int, ...], second: tuple[int, ...]) -> float:
+        one, two = y[list(first)], y[[4 + i for i in second]]
+        rest, others = y[[i for i in range(4) if i not in first]], y[[4 + i for i in range(4) if i not in second]]
+        distances = np.concatenate([one - rest.mean(), two - others.mean()])
+        shared = others.var(ddof=1) / 2  # of the two heads compared with the same others
+        return float(distances.mean() / np.sqrt(distances.var(ddof=1) / 3 + 2 * shared / 6))
 
-    every = [within(a, b) for a in combinations(range(4), 1) for b in combinations(range(4), 2)]
-    exact = np.mean(np.abs(every) >= abs(within((0,), (1, 3))) - 1e-9)
+    every = [ratio(a, b) for a in combinations(range(4), 1) for b in combinations(range(4), 2)]
+    exact = np.mean(np.abs(every) >= abs(ratio((0,), (1, 3))) - 1e-9)
     assert row["p"] == pytest.approx(exact, abs=0.01)
 
 

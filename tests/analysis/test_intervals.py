@@ -21,13 +21,13 @@ from headroles.ablation.significance import effects as found_effects
 from headroles.analysis import intervals
 from headroles.analysis.association import HIGHER, LOWER, matters
 from headroles.analysis.prediction import predict_outcome
-from headroles.analysis.resampling import permuted_roles, relation
+from headroles.analysis.resampling import contrasts, permuted_roles, relation, roc_areas
 from headroles.plots.effects import correlations
 from headroles.pruning.comparison import _summary
 from headroles.scores.accumulator import counting
 from headroles.tables import frame
 
-NOTHING_ELSE = "too few heads, or nothing varies but by the role: no interval of the difference"
+ALIKE = "the outcome is the same for all heads with the role, or for all without: no interval of differences"
 LITTLE = "too few permutations within layers: no interval of within"
 
 
@@ -86,28 +86,62 @@ def test_within_leaves_out_0_exactly_where_its_p_is_small(seed, many, how, effec
     if not math.isnan(row["within.low"]):
         assert row["within.low"] <= row["within"] <= row["within.high"]
         assert (row["within.low"] <= 0 <= row["within.high"]) == (row["p"] >= 0.05)
-    dealings = permuted_roles(held, np.zeros(32, int), 199, 0)
-    ranks = stats.rankdata(y)
-    areas = np.array([ranks[each].sum() for each in dealings]) - many * 33 / 2
-    p = intervals.p_value(areas, ranks[held].sum() - many * 33 / 2)
+    if math.isnan(row["auc.low"]):
+        assert how == "ties"
+        return
+    areas, errors = roc_areas(np.vstack([held, permuted_roles(held, np.zeros(32, int), 199, 0)]), y)
+    tested = areas - 0.5
+    if how != "binary" and 0 < areas[0] < 1:
+        inside = np.clip(areas, 1e-9, 1 - 1e-9)
+        tested = np.log(inside / (1 - inside)) / np.maximum(errors / (inside * (1 - inside)), 1e-6)
+    p = intervals.p_value(tested[1:], tested[0])
     assert (row["auc.low"] <= 0.5 <= row["auc.high"]) == (p >= 0.05)
 
 
-def test_an_interval_is_all_shifts_that_dealing_out_does_not_reject():
-    random = np.random.default_rng(0)
-    held, y, heads_per_batch = np.arange(12) < 3, random.normal(size=12), np.zeros(12, int)
-    every = np.array([np.isin(np.arange(12), own) for own in combinations(range(12), 3)])
+def test_errors_are_those_of_scipy():
+    random, layers = np.random.default_rng(0), np.repeat(np.arange(4), 8)
+    y, held = random.normal(size=32).round(1), np.arange(32) % 8 < 3
+    whole, each = np.ones((32, 1), bool), layers[:, None] == np.arange(4)
+    (difference,), (error,) = contrasts(held[None], y, whole)
+    assert difference / error == pytest.approx(stats.ttest_ind(y[held], y[~held], equal_var=False).statistic)
+    (area,), (error,) = roc_areas(held[None], y)
+    assert (area - 0.5) / error == pytest.approx(stats.brunnermunzel(y[~held], y[held]).statistic)
+    first = np.arange(32) % 8 == 0  # one head of each layer
+    distances = y[first] - y[~first].reshape(4, 7).mean(1)
+    (difference,), (error,) = contrasts(first[None], y, each)
+    assert (difference, difference / error) == pytest.approx(
+        (distances.mean(), stats.ttest_1samp(distances, 0).statistic)
+    )
 
-    def rejected(by):
-        less = y - by * held
-        differences = np.array([less[own].mean() - less[~own].mean() for own in every])
-        return (np.abs(differences) >= abs(differences[0]) - 1e-12).mean() < 0.05
 
-    row = relation(held, np.zeros(12), y, heads_per_batch, 0, 39_999, 0)
-    spread = row["within.high"] - row["within.low"]
-    for end, way in (("low", -1), ("high", 1)):
-        assert rejected(row[f"within.{end}"] + way * 0.03 * spread)
-        assert not rejected(row[f"within.{end}"] - way * 0.03 * spread)
+def test_errors_within_layers_are_unbiased_whatever_the_spread():
+    random, layers = np.random.default_rng(0), np.repeat(np.arange(3), 6)
+    held, members = np.isin(np.arange(18), [0, 6, 7, 12, 13, 14]), layers[:, None] == np.arange(3)
+    outcomes = random.normal(size=(4000, 18)) * np.where(held, 3, 1)
+    found = np.array([[part[0] for part in contrasts(held[None], y, members)] for y in outcomes])
+    assert (found[:, 1] ** 2).mean() == pytest.approx(found[:, 0].var(), rel=0.06)
+
+
+def test_an_interval_is_as_many_errors_wide_as_dealing_out_rejects():
+    y, layers = np.random.default_rng(0).normal(size=12), np.zeros(12, int)
+    every = [np.isin(np.arange(12), own) for own in combinations(range(12), 3)]
+    ratios = np.sort([abs(stats.ttest_ind(y[own], y[~own], equal_var=False).statistic) for own in every])
+    row = relation(every[0], np.zeros(12), y, layers, 0, 39_999, 0)
+    error = row["within"] / stats.ttest_ind(y[:3], y[3:], equal_var=False).statistic
+    assert row["within.high"] + row["within.low"] == pytest.approx(2 * row["within"])
+    assert ratios[-12] <= (row["within.high"] - row["within"]) / error <= ratios[-10]  # 11 of 220 are 5 %
+
+
+@pytest.mark.parametrize("many", [3, 6])
+def test_intervals_cover_also_where_the_role_spreads_outcomes(many):
+    layers, covered = np.repeat(np.arange(6), 12), []
+    true = {"difference": 0.0, "median": 0.0, "within": 0.0, "auc": 0.5, "rank_biserial": 0.0}
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        held = np.isin(np.arange(72), random.permutation(72)[:many])
+        row = one_relation(held, random.normal(size=72) * (1 + held), layers)
+        covered.append([row[f"{name}.low"] <= value <= row[f"{name}.high"] for name, value in true.items()])
+    assert (np.mean(covered, axis=0) >= 0.89).all()
 
 
 @pytest.mark.parametrize("many", [2, 3, 6])
@@ -148,8 +182,8 @@ def test_what_dealing_out_cannot_bound_is_said():
     assert np.isfinite(row[["auc.low", "difference.low"]].astype(float)).all()
     held = np.arange(16) % 2
     row = hr.relate(told(where, rarity=held), effects(where, loss=3 * held - 0.5), n_permutations=199).iloc[0]
-    assert row["note"] == f"{LITTLE}; {NOTHING_ELSE}"
-    assert np.isnan(row["difference.low"])
+    assert row["note"] == ALIKE
+    assert np.isnan(row[["difference.low", "within.low", "median.low"]].astype(float)).all()
 
 
 def test_infinite_numbers_are_refused():
