@@ -173,7 +173,8 @@ def contrasts(roles: Bools, y: Array, members: Bools) -> tuple[Array, Array]:
     sizes, counts = members.sum(0), members[roles[0]].sum(0)
     rest, count = sizes - counts, counts.sum()
     parts = np.where(members, y[:, None] - y @ members / sizes, 0.0)  # distances from the layer's mean
-    sums, squares = roles @ parts, roles @ parts**2  # [draws, layers]
+    sums: Array = roles @ parts  # [draws, layers]
+    squares: Array = roles @ parts**2
     without = -sums / rest
     differences = (sums - counts * without).sum(1) / count
     spread_with = (squares - 2 * sums * without + counts * without**2).sum(1) - count * differences**2
