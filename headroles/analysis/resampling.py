@@ -173,8 +173,8 @@ def contrasts(roles: Bools, y: Array, members: Bools) -> tuple[Array, Array]:
     sizes, counts = members.sum(0), members[roles[0]].sum(0)
     rest, count = sizes - counts, counts.sum()
     parts = np.where(members, y[:, None] - y @ members / sizes, 0.0)  # distances from the layer's mean
-    sums: Array = roles @ parts  # [draws, layers]
-    squares: Array = roles @ parts**2
+    held = roles.astype(np.float64)
+    sums, squares = held @ parts, held @ parts**2  # [draws, layers]
     without = -sums / rest
     differences = (sums - counts * without).sum(1) / count
     spread_with = (squares - 2 * sums * without + counts * without**2).sum(1) - count * differences**2
