@@ -17,7 +17,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.significance import best, effects, is_mean
 from headroles.ablation.sweep import Options, sweep
-from headroles.ablation.units import Replacement, Unit, check_choices, masked_heads, on_disk
+from headroles.ablation.units import Replacement, Unit, check_choices, masked_heads, on_disk, sampling, table_name
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
@@ -153,7 +153,8 @@ def ablate_sets(
 
 def _kept(ablation: AblationSweep, study: Study, run: Callable[[], ExampleStats], n_resamples: int) -> pd.DataFrame:
     """Return the table of an ablation from a study, which computes and keeps what it does not have."""
-    metric, replacement, name = ablation.metric.name, on_disk(ablation.replacement), ablation.name
+    metric, replacement = ablation.metric.name, on_disk(ablation.replacement)
+    name = table_name(metric, ablation.unit, ablation.replacement, early=ablation.early, precision=ablation.precision)
     predicted = {"predicted": True} if ablation.predicts else {}
     key = cache_key(
         ablation.model,
@@ -227,16 +228,6 @@ class AblationSweep:
         """Whether a gradient predicts effects, which are then ablated on a part of the examples."""
         return self.is_sampled and is_mean(self.metric) and self.metric.has_stand_in(self.model)
 
-    @property
-    def name(self) -> str:
-        """Name of its tables in a study, after `examples-` or `ablation-`."""
-        words = [self.metric.name, on_disk(self.unit), on_disk(self.replacement), *self._sampling]
-        return "-".join(words)
-
-    @property
-    def _sampling(self) -> list[str]:
-        return ["early"] * self.early + [f"precision={self.precision:g}"] * (self.precision > 1)
-
     def run(self, **options: Unpack[Options]) -> ExampleStats:
         """Measure the example statistics of the intact model and of all variants; options are those of `sweep`."""
         variants = list(dict.fromkeys(self.variants))
@@ -257,7 +248,11 @@ class AblationSweep:
         """Compute the table of `ablate` from example statistics."""
         unit, replacement = on_disk(self.unit), on_disk(self.replacement)
         usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero" or self.sets is not None))
-        words = [self.metric.name, *(word for word, is_usual in usual if not is_usual), *self._sampling]
+        words = [
+            self.metric.name,
+            *(word for word, is_usual in usual if not is_usual),
+            *sampling(early=self.early, precision=self.precision),
+        ]
         name = f"ablation[{' '.join(words)}]"
         effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
         measured = list(stats.closed)

@@ -21,6 +21,24 @@ def on_disk(choice: Unit | Replacement) -> str:
     return _ON_DISK.get(choice, choice)
 
 
+def sampling(*, early: bool = False, precision: float = 1.0) -> list[str]:
+    """Return the words for ablating heads on a part of the examples in table and column names."""
+    return ["early"] * early + [f"precision={precision:g}"] * (precision > 1)
+
+
+def table_name(
+    metric: str,
+    unit: Unit = "head",
+    replacement: Replacement = "zero",
+    *,
+    early: bool = False,
+    precision: float = 1.0,
+) -> str:
+    """Return the name of an ablation's tables in a study, after `ablation-` or `examples-`."""
+    words = [metric, on_disk(unit), on_disk(replacement), *sampling(early=early, precision=precision)]
+    return "-".join(words)
+
+
 def check_choices(unit: Unit = "head", replacement: Replacement = "zero") -> None:
     """Raise ValueError for an unknown unit or replacement."""
     if unit not in UNITS:

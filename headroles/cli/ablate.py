@@ -55,6 +55,14 @@ def ablate(
     early: Annotated[
         bool, typer.Option("--early", help="Stop measuring a head once it is clear whether its p is below 0.01.")
     ] = False,
+    precision: Annotated[
+        float,
+        typer.Option(
+            help="Width of intervals over that of the whole corpus: 1 ablates every head on every example, 1.1 on as "
+            "many as are needed to correct what the gradient predicts.",
+            min=1,
+        ),
+    ] = 1.0,
     limit: options.Limit = None,
     n_resamples: options.Resamples = 1000,
     max_tokens: options.MaxTokens = 4096,
@@ -67,7 +75,7 @@ def ablate(
     """Ablate every head of a model and measure the effects, with intervals and corrected tests."""
     from headroles.ablation.evaluation import worth
     from headroles.ablation.example_stats import ExampleStats
-    from headroles.ablation.units import on_disk
+    from headroles.ablation.units import on_disk, table_name
 
     folder = study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)
@@ -80,16 +88,17 @@ def ablate(
         unit=unit,
         replacement=replacement,
         early=early,
+        precision=precision,
         n_resamples=n_resamples,
         max_tokens=max_tokens,
         heads_per_batch=heads_per_batch,
         study=folder,
     )
-    stats = folder.load(f"examples-{metric}-{on_disk(unit)}-{on_disk(replacement)}{'-early' if early else ''}")
+    stats = folder.load(f"examples-{table_name(metric, unit, replacement, early=early, precision=precision)}")
     intact = worth(ExampleStats.of(stats, hr.ablation.metrics.metric(metric)), n_resamples=n_resamples)
     show_effects(table, intact, metric)
     for name in (f"best-{metric}-{on_disk(replacement)}", f"best-{metric}-{on_disk(replacement)}-halves"):
-        if unit == "all_but_one" and not early and folder.has(name):
+        if unit == "all_but_one" and not early and precision == 1 and folder.has(name):
             show_best(folder.load(name), "chosen on one half, measured on the other" if "halves" in name else "")
     draw_figures(folder)
 

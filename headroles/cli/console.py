@@ -14,6 +14,7 @@ from rich.table import Table
 
 import headroles as hr
 from headroles import _distributed
+from headroles.tables.frame import fields, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,8 +71,10 @@ def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> 
     for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
         say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
     if f"{name}.examples" in table:
-        run = table[f"{name}.examples"]
-        say(f"run on {run.mean() / run.max():.0%} of the examples that the longest took")
+        whole = int(dict(fields(provenance(table, name)))["examples"])
+        say(f"heads were ablated on {table[f'{name}.examples'].mean() / whole:.0%} of the {whole} examples")
+    if f"{name}.explained" in table:
+        say(f"the gradient explains {table[f'{name}.explained'].median():.0%} of an effect's variance (median head)")
 
 
 def show_best(table: pd.DataFrame, how: str) -> None:
