@@ -62,7 +62,8 @@ class Study:
         Raises:
             ValueError: If the stored file is damaged.
         """
-        if self.has(name):
+        stored = self.has(name)  # another process may write it from here on
+        if stored:
             try:
                 table = self.load(name)
             except ValueError as error:
@@ -71,7 +72,7 @@ class Study:
                 log.info("%s: reused from %s", name, self.path(name))
                 return table
         outdated = self.claim(name, recipe)
-        if self.has(name) and not outdated:
+        if stored and not outdated:
             log.warning("%s was made with other options: computed again", self.path(name))
         table = compute()
         table.attrs["recipe"] = recipe

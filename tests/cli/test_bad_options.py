@@ -112,7 +112,7 @@ def test_what_cannot_be_measured_is_said_before_training(command, place, monkeyp
     torch.manual_seed(0)
     classifier = transformers.BertForSequenceClassification(planted.model().config)
     hr.save(classifier, planted.tokenizer(), place / "classifier")
-    monkeypatch.setattr("headroles.training.trainer._trainer", lambda *_: pytest.fail("trained before"))
+    monkeypatch.setattr("headroles.training.trainer.fit", lambda *_: pytest.fail("trained before"))
     few = ["--held-out", "labels.tsv", "--study", "new"]
     end = run(command, "classifier", "labels.tsv", *few, "--metric", "bleu")
     assert end == line("metric 'bleu' needs a translation model; BertForSequenceClassification writes none")

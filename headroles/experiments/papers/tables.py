@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.float64]
 SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
 VALUES = ["value", "low", "high"]
 LITTLE = 0.03  # of the score of the whole model, or nats of a loss: a small change (our choice)
-TWICE = 2  # trainings whose steps differ by a larger factor are not comparable (our choice)
+TWICE = 2  # trainings with steps that differ by a larger factor are not comparable (our choice)
 CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headroles.models.masking import Head
 
 RARE = 0.50  # more than: the role "rare"
-LONGEST = 14  # words of a sentence whose attention is drawn
+LONGEST = 14  # words of a sentence in figures of attention
 
 
 def _attention(run: Workflow) -> list[Path]:
