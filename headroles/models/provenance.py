@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,7 +16,10 @@ from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
 from headroles.tables.frame import sign, sign_version
 
+BLOCK = 512  # numbers of 8 bytes
+
 _digests: ContextVar[dict[PreTrainedModel, str] | None] = ContextVar("digests", default=None)
+_latest: WeakKeyDictionary[PreTrainedModel, tuple[str, str]] = WeakKeyDictionary()  # checksum and digest
 
 
 def provenance_of(
@@ -70,21 +74,47 @@ def fixed_weights() -> Iterator[None]:
 
 
 def revision(model: PreTrainedModel) -> str:
-    """Return the first 12 hexadecimal digits of the SHA-256 of all weights, with their names and shapes."""
-    digests = _digests.get()
-    if digests is None:
-        return _digest(model)
+    """Return the first 12 hexadecimal digits of the SHA-256 of all weights, with their names and shapes.
+
+    Outside `fixed_weights`, every call reads all weights: a checksum, which is much cheaper than a SHA-256, decides
+    whether the last digest still holds.
+    """
+    digests = {} if (digests := _digests.get()) is None else digests
     if model not in digests:
-        digests[model] = _digest(model)
+        named = weights(model)
+        checksum = _checksum(named)
+        if _latest.get(model, ("", ""))[0] != checksum:
+            _latest[model] = checksum, _digest(named)
+        digests[model] = _latest[model][1]
     return digests[model]
 
 
-def _digest(model: PreTrainedModel) -> str:
+def _digest(named: dict[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
-    for key, value in weights(model).items():
+    for key, value in named.items():
         digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(value.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().data)
+        digest.update(_bytes(value).cpu().numpy().data)
     return digest.hexdigest()[:12]
+
+
+def _checksum(named: dict[str, torch.Tensor]) -> str:
+    """Hash names, shapes and sums: the bits are rows of `BLOCK` numbers, and each column and each row is added up."""
+    digest = hashlib.sha256()
+    for key, value in named.items():
+        bits = _bytes(value)
+        if bits.storage_offset() % 8:  # is read as numbers of 8 bytes
+            bits = bits.clone()
+        split = len(bits) - len(bits) % (8 * BLOCK)
+        rows = bits[:split].view(torch.int64).view(-1, BLOCK)
+        digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+        # one bit, or two numbers that change places, change some of these
+        for part in (rows.sum(0), rows.sum(1), bits[split:]):
+            digest.update(part.cpu().numpy().data)
+    return digest.hexdigest()
+
+
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().contiguous().flatten().view(torch.uint8)
 
 
 def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:

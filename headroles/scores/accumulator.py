@@ -192,8 +192,10 @@ def _columns(table: pd.DataFrame, score: Measure) -> list[str]:
 
 def _missing(table: pd.DataFrame, score: Measure, uncounted: dict[Kind, str]) -> Iterator[tuple[Kind, list[str], str]]:
     kinds = np.asarray(table.index.get_level_values("kind"))
+    columns = _columns(table, score)
+    values = table[columns].to_numpy()
     for kind in (kind for kind in KINDS if kind in score.kinds and (kinds == kind).any()):
-        empty = [name for name in _columns(table, score) if table.loc[kinds == kind, name].isna().all()]
+        empty = [columns[i] for i in np.flatnonzero(np.isnan(values[kinds == kind]).all(0))]
         reasons = {name: score.nothing(name, kind) for name in empty}
         if score.needs_counts and kind in uncounted:
             reasons = dict.fromkeys(empty, uncounted[kind])

@@ -7,7 +7,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import ClassVar
 
 import torch
@@ -197,13 +197,20 @@ def list_scores() -> dict[str, type[Measure]]:
     Returns:
         Classes by name, in alphabetical order.
     """
+    package = _import_scores()
+    classes = [cls for base in Measure.__subclasses__() for cls in base.__subclasses__()]
+    classes.sort(key=lambda cls: cls.__module__.startswith(f"{package}."))  # the last of a name wins
+    return dict(sorted({cls.name(): cls for cls in classes}.items()))
+
+
+@cache
+def _import_scores() -> str:
+    """Import all modules of this package, and return its name."""
     import headroles.scores as package
 
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
-    classes = [cls for base in Measure.__subclasses__() for cls in base.__subclasses__()]
-    classes.sort(key=lambda cls: cls.__module__.startswith(f"{package.__name__}."))  # the last of a name wins
-    return dict(sorted({cls.name(): cls for cls in classes}.items()))
+    return package.__name__
 
 
 def named(scores: str | Measure | Iterable[str | Measure]) -> list[Measure]:

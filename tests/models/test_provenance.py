@@ -73,3 +73,44 @@ def test_a_block_ends_by_an_exception(model, hashed):
 def test_a_study_of_scores_hashes_once(model, hashed, tmp_path):
     hr.score(model, tokens_of("bert"), corpus(3), ["confidence"], n_resamples=0, study=tmp_path)
     assert hashed == [model]
+
+
+def rows_exchanged(weight):
+    weight[[0, 1]] = weight[[1, 0]]
+
+
+def columns_exchanged(weight):
+    weight[:, [0, 1]] = weight[:, [1, 0]]
+
+
+def distant_pair_exchanged(weight):
+    flat = weight.flatten()
+    flat[[3, -5]] = flat[[-5, 3]]
+
+
+def one_bit(weight):
+    weight.view(torch.int32)[-1, -1] ^= 1
+
+
+@pytest.mark.parametrize("change", [rows_exchanged, columns_exchanged, distant_pair_exchanged, one_bit])
+@pytest.mark.parametrize("shape", [(3, 7), (700, 64), (64, 1024)])
+def test_a_digest_is_computed_again_where_weights_changed_place_or_bit(change, shape):
+    """By a slow reference: the SHA-256 of a copy, which no checksum of the model's was asked about."""
+    model = deepcopy(zoo.tiny("bert"))
+    model.register_parameter(
+        "extra", torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    )
+    before = revision(model)
+    assert revision(model) == before == revision(deepcopy(model))
+    with torch.no_grad():
+        change(model.extra.data)
+    assert revision(model) != before
+    assert revision(model) == revision(deepcopy(model))
+
+
+def test_weights_that_begin_anywhere_in_memory_are_hashed(model):
+    values = torch.randn(4097, generator=torch.Generator().manual_seed(0)).half()
+    model.register_buffer("tied", values[1:])
+    before = revision(model)
+    values[5] += 1
+    assert revision(model) != before
