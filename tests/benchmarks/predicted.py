@@ -20,6 +20,10 @@ of `predicted.csv` per corpus and way of stopping:
 `predicted-width.csv` has the width of intervals, over that of the whole corpus, against the number of ablated examples:
 median and tenth and ninetieth percentile over heads, with and without predictions; `predicted.png` draws it.
 
+`predicted-growth.csv` extrapolates from captions and the loss, on paper: the work per example, in forwards of the whole
+model, of ablating all heads of larger models on larger corpora, if a head explains as much there and has effects as
+large as here. Peers need a forward per head, our exact sweep half a forward, the predictions three forwards in all.
+
 `predictors.csv`, for captions and the loss: the share of the variance of effects over examples that other predictors
 explain, and the share of the examples that intervals 1.1 times as wide would need; and how drawing the examples with
 probabilities by the size of their gradients would change the variance of what is left (at random: 1).
@@ -72,6 +76,7 @@ def main() -> None:
             replaced(given.output / "predicted-width.csv", widths(whole), {"corpus": name, "metric": measured})
             if (name, measured) == ("captions", "loss"):
                 pd.DataFrame(predictors(whole, given)).to_csv(given.output / "predictors.csv", index=False)
+                pd.DataFrame(growth(whole)).to_csv(given.output / "predicted-growth.csv", index=False)
             for how in [*given.precision, "early"]:
                 numbers = simulated(whole, how, given.repeats)
                 replaced(path, [numbers], {"corpus": name, "metric": measured, "how": str(how)})
@@ -119,6 +124,32 @@ def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str,
     for name, weights in {"size of gradients": size, "its root": np.sqrt(size), "length": steps}.items():
         variance = (squares / (len(size) * weights / weights.sum())[:, None]).mean(0)
         rows.append({"predictors": f"gradient, drawn by {name}", "variance": round(float(np.median(variance)), 3)})
+    return rows
+
+
+def growth(whole: ExampleStats, precision: float = 1.1) -> list[dict[str, object]]:
+    """Work on paper for models with more heads and corpora with more examples."""
+    known_size, all_of_it = len(whole.numbers), estimates(whole)
+    unexplained = np.array([1 - estimate.explained for estimate in all_of_it])
+    z = np.array([abs(estimate.effect / estimate.error) if estimate.error else 0 for estimate in all_of_it])
+    border = statistics.norm.isf(LEVEL / 2)
+    rows = []
+    for size in (known_size, 10 * known_size, 100 * known_size):
+        away = z * np.sqrt(size / known_size) - border  # of the whole corpus; n examples know it to a normal error
+        certain = np.where(away > 0, statistics.norm.isf(RISK), statistics.norm.isf(MISS))
+        first = min(1.0, FIRST_PREDICTED / size)
+        shares = {
+            "precision": unexplained / (precision**2 - 1 + unexplained),
+            "early": unexplained / (unexplained + (away / certain) ** 2),
+        }
+        for name, heads in {"this Marian": 144, "32 layers x 32": 1024, "80 layers x 64 (70B)": 5120}.items():
+            row = {"model": name, "heads": heads, "examples": size, "peers": heads + 1, "sweep": 1 + heads / 2}
+            for how, share in shares.items():
+                mean = float(np.clip(share, first, 1).mean())
+                work = 3 + mean * heads / 2
+                row |= {f"share, {how}": round(mean, 3), how: round(work, 1)}
+                row[f"peers / {how}"] = round(row["peers"] / work, 1)
+            rows.append(row)
     return rows
 
 

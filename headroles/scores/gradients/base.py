@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -23,7 +22,8 @@ from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import mask_heads
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Measure
-from headroles.scores.lrp import Rules, lrp_rules
+from headroles.scores.gradients import projection
+from headroles.scores.lrp import Rules, composites, lrp_rules
 from headroles.scores.lrp.composites import check_reached, start
 from headroles.scores.lrp.conservation_report import NOTHING
 from headroles.scores.lrp.context import inside
@@ -144,7 +144,7 @@ def slopes(
         torch.enable_grad(),
         lrp_rules(model, rules, epsilon=epsilon),
         mask_heads(model, gates),
-        _states(model) as states,
+        projection.observed(model, sparse=F.linear not in composites.table(rules, epsilon)) as vocabulary,
     ):
         output = model(**batch.inputs, **without_cache(model))
         with inside(model):
@@ -158,9 +158,10 @@ def slopes(
         gradients = _grad(explained.values, gates, begin)[:, None]
         return HeadGradients(None, gradients, values.sum(-1, keepdim=True), counted.any(-1, keepdim=True))
     values, counted = (F.pad(tensor, (0, 1)).gather(1, places) for tensor in (values, counted))
-    root, back = explained.values, begin
+    root, back, states = explained.values, begin, vocabulary.inputs
     if by_token and len(states) == 1 and states[0].shape[:2] == begin.shape:
         root, back = states[0], _grad(explained.values, states[0], begin)
+    vocabulary.sparse = False
     hot = F.one_hot(places, begin.shape[1] + 1)[..., :-1].transpose(0, 1).to(back)  # [step, batch, token]
     hot = hot[..., None] if back.ndim == 3 else hot
     parts = [_grad(root, gates, back * part, batched=True) for part in hot.split(chunk)]
@@ -189,22 +190,6 @@ def check_steps(steps: object) -> None:
             f"unknown steps: got steps={steps!r}; expected 'all', 'sum', or a number of steps to draw from each "
             f"sentence"
         )
-
-
-@contextmanager
-def _states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """The input of the vocabulary projection, [batch, token, width], if the model has one."""
-    states: list[Tensor] = []
-
-    def keep(_: object, args: tuple[object, ...]) -> None:
-        if args and isinstance(args[0], Tensor) and args[0].requires_grad:
-            states.append(args[0])
-
-    with ExitStack() as stack:
-        projection = model.get_output_embeddings()
-        if projection is not None:
-            stack.callback(projection.register_forward_pre_hook(keep).remove)
-        yield states
 
 
 def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | None:

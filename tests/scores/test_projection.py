@@ -1,0 +1,54 @@
+"""The backward pass through the vocabulary projection reads the logits asked for, and gives what autograd gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import zoo
+from helpers.letters import corpus, tokens_of
+from torch import nn
+
+from headroles.models import batching
+from headroles.scores.gradients import projection
+from headroles.scores.gradients.base import slopes
+from headroles.scores.objectives import objective
+
+
+def through(weight, x, back, *, sparse=True):
+    """The gradient of a projection's input for a cotangent of its logits."""
+    module = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    module.weight.data = weight
+    x = x.clone().requires_grad_()
+    module.register_forward_hook(projection.Projection(sparse=sparse))
+    return torch.autograd.grad(module(x), x, back)[0]
+
+
+def test_rows_of_logits_without_a_gradient_are_not_read():
+    drawn = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(50, 8, generator=drawn), torch.randn(2, 3, 8, generator=drawn)
+    back = torch.zeros(2, 3, 50)
+    for token, column in enumerate([4, 0, 7, 4, 49]):  # the last token has none
+        back.flatten(0, 1)[token, column] = token - 1.5
+    expected = back @ weight
+    weight[[column for column in range(50) if column not in (4, 0, 7, 49)]] = torch.nan
+    assert torch.equal(through(weight, x, back), expected)
+    assert through(weight, x, back, sparse=False).isnan().any()
+
+
+def test_many_logits_of_a_token_are_a_product_with_all_weights():
+    weight, x, back = torch.randn(50, 8), torch.randn(2, 3, 8), torch.randn(2, 3, 50)
+    assert torch.equal(through(weight, x, back), back @ weight)
+
+
+@pytest.mark.parametrize("rules", ["gradient", "cp", "attn", "voita"])
+@pytest.mark.parametrize("steps", ["sum", "all", 2])
+@pytest.mark.parametrize("name", ["marian", "bert", "llama-grouped"])
+def test_gradients_are_those_of_autograd_bit_for_bit(name, steps, rules, monkeypatch):
+    model = zoo.tiny(name)
+    batches = list(batching.batches(batching.encode(corpus(4), tokens_of(name), model), model))
+    explain = objective("top", model).explain(model, lambda: batches)
+    ours = slopes(model, explain, batches[0], rules=rules, steps=steps).gradients
+    assert ours.any()
+    observe = projection.Projection.__call__
+    monkeypatch.setattr(projection.Projection, "__call__", lambda self, *call: (observe(self, *call), None)[1])
+    assert torch.equal(ours, slopes(model, explain, batches[0], rules=rules, steps=steps).gradients)
