@@ -22,6 +22,7 @@ LONGEST = (  # files that take longest begin first, so that no process is left a
     *("test_papers.py", "test_processes.py", "test_selection.py", "test_replication.py", "test_commands.py"),
     *("test_trainer.py", "test_notebooks.py", "test_forward_cache_and_curves.py", "test_specialists.py"),
     *("test_ablation.py", "test_toy_translator.py", "test_readme.py", "test_errors.py", "test_report.py"),
+    "test_docs.py",
 )
 
 

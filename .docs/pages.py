@@ -1,0 +1,336 @@
+"""Pages that are made from the code and the tables: the reference, commands, verdicts, gallery, measured numbers."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import inspect
+import json
+import os
+import re
+import shutil
+import tomllib
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+FIGURES = ROOT / "figures"
+MADE = HERE / "generated"
+GROUPS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "reference/groups.toml").read_text(encoding="utf-8"))
+PACKAGES = ("tables", "data", "analysis", "models", "scores", "ablation", "training", "pruning", "testing")  # below two
+STUDIES = {  # folder -> what the verdicts of it are of
+    "multi30k-en-de": "small Marian",
+    "minilm-sst2": "MiniLM on SST-2",
+    "paper-size": "Marian of the papers' layers",
+}
+COPIES = {  # text of the repository -> its page
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "figures/README.md": "studies.md",
+    "figures/specialists/README.md": "specialists.md",
+    "figures/specialists/PREREGISTERED-2026-11-22.md": "preregistration.md",
+}
+MISSING = "*Not made yet: `python tests/benchmarks/predicted.py SHARED --output figures/quality` makes `{}`.*\n"
+_current: set[Path] = set()  # files of this version
+PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", "budhraja2020": "Budhraja et al. 2020"}
+
+
+def write_all() -> None:
+    """Write all generated pages, and copy the notebooks; a file that would not change is left alone."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        copy = HERE / "tutorials" / path.name
+        if not copy.is_file() or copy.read_bytes() != path.read_bytes():
+            shutil.copyfile(path, copy)
+    _reference()
+    _commands()
+    _columns()
+    _verdicts()
+    _gallery()
+    _parts()
+    for source in COPIES:
+        _copied(source)
+    for path in [path for path in MADE.rglob("*") if path.is_file() and path not in _current]:
+        path.unlink()  # of an earlier version
+
+
+def numbers() -> dict[str, str]:
+    """Return the measured numbers that sentences name, read from the committed tables."""
+    mutation, coverage = _json("quality/mutation")["total"], _json("quality/coverage")["total"]
+    return {
+        "mutants": f"{mutation['mutants']:,}",
+        "killed": f"{mutation['killed']:,}",
+        "survived": str(mutation["survived"]),
+        "covered": f"{coverage['percent']:.1f}",
+    }
+
+
+def check_documented(public: ModuleType) -> None:
+    """Raise an error if a public name has no docstring or no place in a group of the reference."""
+    placed = {name for group in GROUPS.values() for name in group["names"]}
+    modules = {name for name in public.__all__ if inspect.ismodule(getattr(public, name))}
+    missing = sorted({*public.__all__} - placed - modules)
+    unknown = sorted(placed - {*public.__all__})
+    bare = sorted(name for name in public.__all__ if not inspect.getdoc(getattr(public, name)))
+    if missing or unknown or bare:
+        raise ValueError(
+            f"the reference and headroles/__init__.pyi differ: not in reference/groups.toml {missing}; unknown there "
+            f"{unknown}; without a docstring {bare}"
+        )
+
+
+def escape(_app: object, _what: str, _name: str, _public: object, _options: object, lines: list[str]) -> None:
+    """Escape what reStructuredText would read as markup outside backquotes: `|R|`, `name_` and stars."""
+    for number, line in enumerate(lines):
+        parts = line.split("`")
+        parts[::2] = [re.sub(r"(?<!\\)([|*]|(?<=\w)_(?=\W|$))", r"\\\1", part) for part in parts[::2]]
+        if not line.lstrip().startswith(("..", ">>>")):
+            lines[number] = "`".join(parts)
+
+
+def _reference() -> None:
+    """Write a page for each group of public functions, and one for what else the packages export."""
+    for group, content in GROUPS.items():
+        entries = "".join(f"   headroles.{name}\n" for name in content["names"])
+        _put(f"api/{group}.rst", _listed(group.capitalize(), content["about"], entries))
+    for package in ("plots", "experiments"):
+        _put(f"api/{package}.rst", _package(package, "="))
+    _put(
+        "api/packages.rst",
+        f"{_title('More of the packages', '=')}\n" + "\n".join(_package(name, "-") for name in PACKAGES),
+    )
+
+
+def _package(name: str, line: str) -> str:
+    about = (
+        ast.get_docstring(ast.parse((ROOT / f"headroles/{name}/__init__.py").read_text("utf-8"))) or ""
+    ).splitlines()[0]
+    entries = "".join(f"   headroles.{name}.{other}\n" for other in _others(name))
+    return _listed(f"headroles.{name}", about, entries, line)
+
+
+def _listed(title: str, about: str, entries: str, line: str = "=") -> str:
+    _current.update(MADE / f"api/names/{name}.rst" for name in entries.split())
+    listed = f".. autosummary::\n   :toctree: names\n   :nosignatures:\n\n{entries}" if entries else ""
+    return f"{_title(title, line)}\n{about}\n\n{listed}"
+
+
+def _others(package: str) -> list[str]:
+    """Names that a package's stub exports and the library itself does not, modules left out."""
+    top = re.findall(r" as (\w+)$", (ROOT / "headroles/__init__.pyi").read_text(encoding="utf-8"), re.MULTILINE)
+    stub = (ROOT / f"headroles/{package}/__init__.pyi").read_text(encoding="utf-8")
+    return [
+        name
+        for name in re.findall(r"^from \.\S+ import .* as (\w+)$", stub, re.MULTILINE)
+        if name not in top and not name.isupper()
+    ]
+
+
+def _title(text: str, line: str) -> str:
+    return f"{text}\n{line * len(text)}\n"
+
+
+def _commands() -> None:
+    """Write a page for each command from its `--help`, and their index by panels."""
+    import typer
+    from typer.cli import get_docs_for_click
+
+    from headroles.cli.main import app
+
+    commands = typer.main.get_command(app).commands
+    panels: dict[str, list[str]] = {}
+    for registered in app.registered_commands:
+        name = registered.name or registered.callback.__name__.replace("_", "-")
+        if registered.hidden:
+            continue
+        panel = registered.rich_help_panel
+        panels.setdefault(panel if isinstance(panel, str) else "Commands", []).append(name)
+        context = typer.Context(commands[name], info_name=f"headroles {name}")
+        text = get_docs_for_click(obj=commands[name], ctx=context, name=f"headroles {name}", title=name)
+        _put(f"cli/{name}.md", text.replace("```console\n$ ", "```bash\n"))
+    index = [
+        "# Commands\n",
+        "Every command is one call of a function, and prints what it wrote. These pages are its `--help`.\n",
+    ]
+    for panel, names in panels.items():
+        index += [f"## {panel}\n"] if len(panels) > 1 else []
+        index += [f"- [`headroles {name}`]({name}.md): {commands[name].get_short_help_str(200)}" for name in names]
+        index += ["\n```{toctree}\n:hidden:\n", *names, "```\n"]
+    _put("cli/index.md", "\n".join(index))
+
+
+def _columns() -> None:
+    """Write which columns each kind of table has, read from the committed tables."""
+    import pyarrow.parquet as pq
+
+    made: dict[str, str] = tomllib.loads((HERE / "reference/tables.toml").read_text(encoding="utf-8"))
+    found: dict[str, dict[str, set[str]]] = {}
+    for path in sorted(FIGURES.rglob("*.parquet")):
+        stem = next((stem for stem in made if path.stem == stem or path.stem.startswith(f"{stem}-")), None)
+        if stem is not None and "papers" not in path.parts:
+            content = found.setdefault(stem, {"columns": set(), "files": set()})
+            content["columns"] |= {_family(name) for name in pq.read_schema(path).names if not name.startswith("__")}
+            content["files"].add(str(path.relative_to(FIGURES)))
+    lines = []
+    for stem, about in made.items():
+        names = ", ".join(f"`{name}`" for name in sorted(found[stem]["columns"]))
+        lines += [
+            f"## `{stem}`\n",
+            f"{about}\n",
+            f"{names}.\n",
+            f"Example: `figures/{min(found[stem]['files'], key=len)}`.\n",
+        ]
+    _put("parts/columns.md", "\n".join(lines))
+
+
+def _family(column: str) -> str:
+    """Name a column without the details of one study: `syntax[obj dep>head].low` is of `syntax[...].low`."""
+    return re.sub(r"\[[^\]]*\]", "[...]", column)
+
+
+def _verdicts() -> None:
+    """Write the claims of each paper, with the rule, the verdict on every study and the figure."""
+    for paper, title in PAPERS.items():
+        names = {path.stem for study in STUDIES for path in (FIGURES / study / "papers" / paper).glob("*.json")}
+        text = [f"# {title}\n", "Written by `headroles reproduce`; [what the verdicts mean](../../papers.md).\n"]
+        for name in sorted(
+            names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+        ):
+            text += _verdict(paper, name)
+        _put(f"papers/{paper}.md", "\n".join(text))
+
+
+def _verdict(paper: str, name: str) -> list[str]:
+    places = {study: FIGURES / study / "papers" / paper / f"{name}.json" for study in STUDIES}
+    read = {study: json.loads(path.read_text(encoding="utf-8")) for study, path in places.items() if path.is_file()}
+    first = next(iter(read.values()))
+    text = [f"## {re.sub(r'(?<=[a-z])(?=[0-9])|_', ' ', name).capitalize()}\n", f"{first['claim']}\n"]
+    text += ["| model | verdict | numbers |", "|---|---|---|"]
+    for study, verdict in read.items():
+        text.append(f"| {STUDIES[study]} | **{verdict['answer']}** | {verdict['why']} |".replace("<", "&lt;"))
+    text += [
+        f"\n*Rule.* {first['rule']}\n",
+        f"*The paper's numbers.* {first['numbers']}\n" if first.get("numbers") else "",
+    ]
+    pictures = [
+        (study, places[study].with_suffix(".png")) for study in read if places[study].with_suffix(".png").is_file()
+    ]
+    for study, picture in pictures[:1]:
+        text.append(f"![{first['what']} {STUDIES[study]}.](../../../{picture.relative_to(ROOT)})\n")
+    commands = " · ".join(f"`{verdict['command']}`" for verdict in read.values())
+    return [*text, f"{commands}; one figure: `headroles reproduce {paper} {name} --from STUDY`\n"]
+
+
+def _gallery() -> None:
+    """Write the gallery: each figure, the line that draws it from its table, the command that made the table."""
+    made = dict(
+        re.findall(
+            r"^\| `([^`]+)`[^|]*\|(?:[^|]*\|)? (.*?) \|$", (FIGURES / "README.md").read_text("utf-8"), re.MULTILINE
+        )
+    )
+    text = ["# Gallery\n", (HERE / "gallery-intro.md").read_text(encoding="utf-8")]
+    for entry in tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))["figure"]:
+        study = str(Path(entry["picture"]).parent)
+        text += [f"## {entry['title']}\n", f"![{entry['title']}](../../figures/{entry['picture']})\n"]
+        text += [f"```python\n{entry['code'].strip()}\n```\n"]
+        text += [f"The table: {made[study]}\n"] if study in made else []
+    _put("gallery.md", "\n".join(text))
+
+
+def _parts() -> None:
+    """Write tables that pages include: of tables in figures/, and of what is not there yet a sentence."""
+    picture = (
+        "![Width of intervals against the share of examples that are ablated](../../figures/quality/predicted.png)\n"
+    )
+    _put(
+        "parts/predicted.md", picture if (FIGURES / "quality/predicted.png").is_file() else MISSING.format("predicted")
+    )
+    for name in ("predicted", "predictors", "decided"):
+        rows = _rows(f"quality/{name}")
+        _put(f"parts/{name}-table.md", _grid(rows) if rows else MISSING.format(name))
+    early = _json("benchmarks/early")
+    _put("parts/early.md", _grid(early if isinstance(early, list) else [early], down=not isinstance(early, list)))
+    _put("parts/peers.md", _peers())
+    covered = {}
+    for row in _rows("quality/coverage"):
+        covered.setdefault(row["of"], []).append(row)
+    _put("parts/coverage.md", _grid([_covered(name, rows) for name, rows in covered.items()]))
+    controls: dict[str, dict[str, str]] = {}
+    for row in _rows("quality/negative-controls"):
+        kept = controls.setdefault(row["study"], {"tables of": row["study"], "untrained": "", "shuffled": ""})
+        yes, of = (int(part) for part in (kept[row["control"]] or "0 of 0").split(" of "))
+        kept[row["control"]] = f"{yes + int(row['yes'])} of {of + int(row['of'])}"
+    _put("parts/controls.md", "Tries in which a rule holds for a control:\n\n" + _grid(list(controls.values())))
+
+
+def _covered(name: str, rows: list[dict[str, str]]) -> dict[str, object]:
+    shares, plain = ([float(row[column]) for row in rows if row[column]] for column in ("covered", "percentiles"))
+    return {
+        "intervals of": name,
+        "settings": len(rows),
+        "runs each": rows[0]["runs"],
+        "covered, least": min(shares),
+        "covered, median": f"{median(shares):.3f}",
+        "percentiles alone, least": min(plain) if plain else "",
+    }
+
+
+def _grid(rows: list[dict[str, Any]], *, down: bool = False) -> str:
+    """Return rows as a Markdown table, or one row with its names in the first column."""
+    if down:
+        rows = [{"": name, "value": value} for name, value in rows[0].items()]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(cell) for cell in row.values()] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _peers() -> str:
+    """Return what the other tools need for the same jobs, as tables."""
+    lines = []
+    for job, models in _json("benchmarks/peers")["jobs"].items():
+        for model, tools in models.items():
+            lines += [
+                f"\n**{job.capitalize()}, {model}**\n",
+                "| | time / ours | memory / ours | seconds | how |",
+                "|---|---|---|---|---|",
+            ]
+            for tool, row in tools.items():
+                if row.get("time / ours") is not None:
+                    cells = (tool, row["time / ours"], row["memory / ours"], row["seconds"], row["note"])
+                    lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _copied(source: str) -> None:
+    """Copy a text of the repository as a page, with its links."""
+
+    def link(found: re.Match[str]) -> str:
+        path, _, anchor = found[1].partition("#")
+        if "://" in path or not path:
+            return found[0]
+        target = (ROOT / source).parent.joinpath(path).resolve().relative_to(ROOT)
+        place = MADE / COPIES[str(target)] if str(target) in COPIES else ROOT / target
+        return f"]({os.path.relpath(place, MADE)}{'#' * bool(anchor)}{anchor})"
+
+    _put(COPIES[source], re.sub(r"\]\(([^)\s]+)\)", link, (ROOT / source).read_text(encoding="utf-8")))
+
+
+def _json(name: str) -> Any:
+    return json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    if not (FIGURES / f"{name}.csv").is_file():
+        return []
+    with (FIGURES / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _put(name: str, text: str) -> None:
+    """Write a page, unless it is there: what has not changed is not built again."""
+    path = MADE / name
+    _current.add(path)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,169 @@
+"""The documentation is built strictly by one command, and works in a real browser."""
+
+from __future__ import annotations
+
+import functools
+import html
+import http.server
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import matplotlib.pyplot as plt
+import pytest
+
+import headroles as hr
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / ".docs/_build/html"  # .ci/run builds there too, and finds it done
+PAGES = (
+    *("index.html", "getting-started.html", "concepts/scores.html", "generated/gallery.html", "results/ablation.html"),
+    *("generated/api/names/headroles.score.html", "generated/cli/score.html", "tutorials/2_roles.html"),
+    *("generated/papers/voita2019.html", "reference/architectures.html", "benchmarks.html", "quality.html"),
+)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+pytestmark = pytest.mark.slow
+
+
+def _needs(found: object, lacking: str) -> None:
+    if not found:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(lacking)
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    _needs(importlib.util.find_spec("sphinx"), "the documentation needs the extra [docs]")
+    command = [sys.executable, "-m", "sphinx", "-qW", ROOT / ".docs", SITE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return SITE
+
+
+def test_every_local_link_and_picture_is_there(site):
+    texts = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html") if "_static" not in path.parts}
+    anchors = {path: {*re.findall(r' (?:id|name)="([^"]+)"', text)} for path, text in texts.items()}
+    assert len(texts) > 150
+    missing = set()
+    for path, text in texts.items():
+        for link in {*re.findall(r' (?:href|src)="([^"]+)"', text)}:
+            parts = urlsplit(html.unescape(link))
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            known = not parts.fragment or target not in anchors or unquote(parts.fragment) in anchors[target]
+            if not parts.scheme and not (target.exists() and known):
+                missing.add(f"{path.relative_to(site)}: {link}")
+    assert sorted(missing) == []
+
+
+def test_nothing_is_asked_of_the_network(site):
+    """No fonts, styles or scripts of other places."""
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert (
+            re.findall(r"<(?:script|img)[^>]* src=\"https?:[^\"]*|<link rel=\"stylesheet\"[^>]*https?:", text) == []
+        ), path
+
+
+def test_every_public_function_and_command_has_a_page(site):
+    from headroles.cli.main import app
+
+    for name in hr.__all__:
+        if not isinstance(getattr(hr, name), ModuleType):
+            page = (site / f"generated/api/names/headroles.{name}.html").read_text(encoding="utf-8")
+            assert f'id="headroles.{name}"' in page
+    for command in app.registered_commands:
+        name = command.callback.__name__.replace("_", "-")
+        assert command.hidden or (site / f"generated/cli/{name}.html").is_file()
+
+
+def test_a_public_name_without_a_page_or_a_docstring_ends_the_build(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / ".docs")
+    pages = importlib.import_module("pages")
+    pages.check_documented(hr)
+    public = ModuleType("public")
+    vars(public).update({name: getattr(hr, name) for name in hr.__all__}, more=hr.score, __all__=[*hr.__all__, "more"])
+    with pytest.raises(ValueError, match=re.escape("not in reference/groups.toml ['more']")):
+        pages.check_documented(public)
+    vars(public).update(score=lambda: None, __all__=hr.__all__)
+    with pytest.raises(ValueError, match=re.escape("without a docstring ['score']")):
+        pages.check_documented(public)
+
+
+def test_every_line_of_the_gallery_draws_its_figure(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    entries = tomllib.loads((ROOT / ".docs/gallery.toml").read_text(encoding="utf-8"))["figure"]
+    assert len(entries) > 20
+    for entry in entries:
+        assert (ROOT / "figures" / entry["picture"]).is_file()
+        exec(compile(entry["code"], entry["title"], "exec"), {"hr": hr})
+        assert plt.get_fignums(), entry["title"]
+        plt.close("all")
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def served(site):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=site))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium")
+    _needs(path, "no browser to test the documentation in; apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser, served):
+    """A page of the site on a desktop; what it logs, throws and asks in vain is looked at in the end."""
+    said: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=served)
+    page = context.new_page()
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: said.append(f"thrown: {error}"))
+    page.on("requestfailed", lambda request: said.append(f"failed: {request.url}"))
+    page.on("request", lambda request: request.url.startswith(served) or said.append(f"asked for {request.url}"))
+    yield page
+    context.close()
+    assert said == []
+
+
+def test_pages_show_their_pictures_and_fit_a_phone(page):
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        for name in PAGES:
+            page.goto(name)
+            assert page.locator("h1").count() >= 1, name
+            broken = page.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)")
+            assert broken == [], name
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+
+
+def test_the_search_finds_confidence(page):
+    page.goto("search.html?q=confidence")
+    page.locator("#search-results li a").first.wait_for(timeout=20_000)
+    found = page.locator("#search-results li").all_inner_texts()
+    assert len(found) > 3
+    assert any("Scores" in text for text in found)
