@@ -41,10 +41,12 @@ class Role:
     strictly: bool = False
 
     def variants(self, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the role's variants among `columns`: (variant, column)."""
+        """Yield the role's variants among `columns`: (variant, column); by norms, `positional-norm[-1]`."""
         for column in columns:
-            if (match := re.fullmatch(self.column, column)) is not None:
-                yield (f"{self.name}[{match[1]}]" if match.groups() else self.name), column
+            plain = column if frame.NORM in self.column else column.replace(frame.NORM, "", 1)
+            if (match := re.fullmatch(self.column, plain)) is not None:
+                name = f"{self.name}[{match[1]}]" if match.groups() else self.name
+                yield (name if plain == column else frame.by_norm(name)), column
 
     def holds(self, values: Values, baseline: Values | float, *, rounding: float = ROUNDING) -> npt.NDArray[np.bool_]:
         """Return whether values reach the threshold over the baseline; NaN does not."""
