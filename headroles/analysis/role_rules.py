@@ -63,9 +63,10 @@ ROLES = (
     Role("alignment", r"alignment\[(monotone)\]", 0.50),  # our choice
     Role("induction", r"induction", 0.50, strictly=True),  # Olsson et al. 2022 have no threshold: over half, as a sink
     Role("duplicate", r"duplicate", 0.50, strictly=True),  # Wang et al. 2022; the same
+    Role("retrieval", r"retrieval", 0.10, strictly=True),  # Wu et al. 2024: a score above 0.1
 )
 # roles of specialised heads; a sink does nothing
-SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate")
+SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate", "retrieval")
 
 
 def roles(

@@ -26,8 +26,9 @@ FAMILIES = {  # family of roles -> where its heads attend; their colours are fix
     "alignment": "onward through the source",
     "induction": "after the same token before",
     "duplicate": "at the same token before",
+    "retrieval": "at the needle's next token",
 }
-_SHORT = {"alignment": "align", "induction": "induct", "duplicate": "dupl"}
+_SHORT = {"alignment": "align", "induction": "induct", "duplicate": "dupl", "retrieval": "retr"}
 _ENDS = {"nsubj": ("s", "v"), "obj": ("o", "v"), "amod": ("a", "n"), "advmod": ("adv", "v")}  # (dependent, its head)
 
 
