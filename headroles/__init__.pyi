@@ -22,6 +22,9 @@ from .analysis.role_rules import Role as Role
 from .analysis.role_rules import roles as roles
 from .data.corpus import Corpus as Corpus
 from .data.corpus import Sentence as Sentence
+from .data.probes import indirect_objects as indirect_objects
+from .data.probes import needles as needles
+from .data.probes import ordered_words as ordered_words
 from .data.readers import read as read
 from .data.stanza_parser import parse as parse
 from .data.streaming import StreamingCorpus as StreamingCorpus

@@ -41,10 +41,12 @@ class Role:
     strictly: bool = False
 
     def variants(self, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the role's variants among `columns`: (variant, column)."""
+        """Yield the role's variants among `columns`: (variant, column); by norms, `positional-norm[-1]`."""
         for column in columns:
-            if (match := re.fullmatch(self.column, column)) is not None:
-                yield (f"{self.name}[{match[1]}]" if match.groups() else self.name), column
+            plain = column if frame.NORM in self.column else column.replace(frame.NORM, "", 1)
+            if (match := re.fullmatch(self.column, plain)) is not None:
+                name = f"{self.name}[{match[1]}]" if match.groups() else self.name
+                yield (name if plain == column else frame.by_norm(name)), column
 
     def holds(self, values: Values, baseline: Values | float, *, rounding: float = ROUNDING) -> npt.NDArray[np.bool_]:
         """Return whether values reach the threshold over the baseline; NaN does not."""
@@ -61,9 +63,10 @@ ROLES = (
     Role("alignment", r"alignment\[(monotone)\]", 0.50),  # our choice
     Role("induction", r"induction", 0.50, strictly=True),  # Olsson et al. 2022 have no threshold: over half, as a sink
     Role("duplicate", r"duplicate", 0.50, strictly=True),  # Wang et al. 2022; the same
+    Role("retrieval", r"retrieval", 0.10, strictly=True),  # Wu et al. 2024: a score above 0.1
 )
 # roles of specialised heads; a sink does nothing
-SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate")
+SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate", "retrieval")
 
 
 def roles(

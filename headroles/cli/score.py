@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,6 +31,10 @@ def score(
     target: options.Target = None,
     study: options.Study = Path("study"),
     scores: Annotated[str | None, typer.Option(help="Scores, separated by commas; by default all that apply.")] = None,
+    weights: Annotated[
+        Literal["attention", "norm"],
+        typer.Option(help="What attention scores read: attention weights, or norms of the vectors that heads move."),
+    ] = "attention",
     rules: Annotated[str, typer.Option(help="Rule sets of the score relevance, separated by commas.")] = "cp",
     limit: options.Limit = None,
     stream: Annotated[
@@ -60,6 +64,7 @@ def score(
         tokenizer,
         sentences,
         None if scores is None else scores_of(scores, rules),
+        weights=weights,
         n_resamples=n_resamples,
         seed=seed,
         max_tokens=max_tokens,

@@ -5,6 +5,9 @@ from . import streaming as streaming
 from . import synthetic as synthetic
 from .corpus import Corpus as Corpus
 from .corpus import Sentence as Sentence
+from .probes import indirect_objects as indirect_objects
+from .probes import needles as needles
+from .probes import ordered_words as ordered_words
 from .readers import offsets as offsets
 from .readers import read as read
 from .readers import write as write

@@ -10,7 +10,7 @@ import pandas as pd
 from headroles.analysis.role_rules import held, names
 from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, legend, new_axes, of_kind
 from headroles.plots.scales import RGB, colours, readable, scale
-from headroles.tables.frame import LEVELS, Kind
+from headroles.tables.frame import LEVELS, NORM, Kind
 from headroles.tables.kv_groups import ends
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ FAMILIES = {  # family of roles -> where its heads attend; their colours are fix
     "alignment": "onward through the source",
     "induction": "after the same token before",
     "duplicate": "at the same token before",
+    "retrieval": "at the needle's next token",
 }
-_SHORT = {"alignment": "align", "induction": "induct", "duplicate": "dupl"}
+_SHORT = {"alignment": "align", "induction": "induct", "duplicate": "dupl", "retrieval": "retr"}
 _ENDS = {"nsubj": ("s", "v"), "obj": ("o", "v"), "amod": ("a", "n"), "advmod": ("adv", "v")}  # (dependent, its head)
 
 
@@ -237,7 +238,9 @@ def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
 
 
 def short(role: str) -> str:
-    """Return the text of a role in a cell: −1, s→v, rare, sink, align, induct, dupl."""
+    """Return the text of a role in a cell: −1, s→v, rare, sink, align, induct, dupl; by norms ‖−1‖."""
+    if NORM in role:
+        return f"‖{short(role.replace(NORM, '', 1))}‖"
     family, _, detail = role.rstrip("]").partition("[")
     if family != "syntactic":
         return detail.replace("-", "−") if family == "positional" else _SHORT.get(family, family)

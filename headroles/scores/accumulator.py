@@ -112,10 +112,12 @@ class Accumulator:
                 if sums is None or not rows:  # all heads of a layer may have been removed
                     continue
                 sums = self.denominators[kind][score.label] | sums
-                for column, values in score.compute(sums).items():
+                for name, values in score.compute(sums).items():
+                    column = score.column(name)
                     empty = np.full((len(index), 1 + self.n_resamples), np.nan)
                     columns.setdefault(column, empty)[rows] = values.T.cpu().numpy()
-                for column, values in score.counted(sums).items():
+                for name, values in score.counted(sums).items():
+                    column = score.column(name)
                     totals = values.T.cpu().numpy()  # [heads or 1, 1 + resamples]
                     both = np.stack([totals[:, 0], clusters(totals)], axis=-1)
                     sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows] = both

@@ -20,6 +20,7 @@ from headroles.models.matching import vocabulary
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
+from headroles.scores.value_norms import ValueNorms
 from headroles.tables.frame import KINDS, Kind
 
 NEVER = 2**32  # is added to the ranks of tokens that do not occur
@@ -31,6 +32,7 @@ class AttentionPass:
 
     def __init__(self, scores: Sequence[Score], model: PreTrainedModel, counted: Frequencies) -> None:
         self.scores, self.model, self.counted = scores, model, counted
+        self.norms = ValueNorms(model)
 
     def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
         """Add the sums of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
@@ -39,7 +41,7 @@ class AttentionPass:
             captured = heads.capture_attention_in_parts(self.model, observe, cells=heads.CELLS)
         else:
             captured = heads.capture_attention(self.model, observe)
-        with torch.inference_mode(), captured:
+        with torch.inference_mode(), self.norms.reading(), captured:
             body(self.model)(**batch.inputs, **without_cache(body(self.model)))
 
     def _in_parts(self, batch: Batch) -> bool:
@@ -65,10 +67,14 @@ class AttentionPass:
         queries = batch.queries(site.kind).span(first, first + attention.shape[-2])
         counts, ranks = self.counted["source" if keys is batch.source else "target"]
         attention = attention.float().to(keys.ids.device)
-        observation = Observation(site.kind, attention, queries, keys, counts, ranks, first)
+        norms = partial(self.norms.of, site)
+        observation = Observation(site.kind, attention, queries, keys, counts, ranks, first, norms)
         self._check_finite(observation, site, batch)
+        if any(score.weights == "norm" for score in self.scores):
+            self._check_finite(observation.by_norm, site, batch)
         for score in (score for score in self.scores if site.kind in score.kinds):
-            accumulator.add(score, site.key, score.update(observation), weights)
+            observed = observation if score.weights == "attention" else observation.by_norm
+            accumulator.add(score, site.key, score.update(observed), weights)
             if first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
                 accumulator.add_denominators(score, site.kind, score.denominators(observation), weights)
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from headroles.models.batching import TokenView
-from headroles.tables.frame import KINDS, Kind
+from headroles.tables.frame import KINDS, Kind, by_norm
 
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Sums = Mapping[str, Tensor]
+Weights = Literal["attention", "norm"]
+NOWHERE = -2  # the key of a query to which a head moves nothing: no key, and next to none
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Observation:
         counts: how often each token occurs in the reference corpus of the key side, [vocabulary].
         ranks: frequency rank of each token, [vocabulary]; 0 is the most frequent token.
         first: position of the first query; 0 unless the observation is a later block of queries.
+        value_norms: computes ||f(x)|| of each key, [batch, heads, key] (`headroles.scores.value_norms`).
+        of: what `weights` are.
     """
 
     kind: Kind
@@ -41,6 +45,8 @@ class Observation:
     counts: Tensor
     ranks: Tensor
     first: int = 0
+    value_norms: Callable[[], Tensor] | None = None
+    of: Weights = "attention"
 
     @property
     def places(self) -> Tensor:
@@ -61,13 +67,35 @@ class Observation:
     def top(self) -> tuple[Tensor, Tensor]:
         """Largest weight on a content key and the first key that has it: each [batch, heads, query]."""
         values, places = self.on_real.max(-1)
-        return values, places
+        return values, places if self.of == "attention" else places.masked_fill(values == 0, NOWHERE)
 
     @cached_property
     def received(self) -> Tensor:
         """Total weight that each key receives from all content queries: [batch, heads, key]."""
         rows = self.queries.content[:, None, None].to(self.weights.dtype)  # [batch, 1, 1, query]
         return (rows @ self.weights).squeeze(-2)
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """Norms ||alpha_ij f(x_j)|| of the vectors that a head moves from key j to query i: [batch, heads, query, key].
+
+        f(x) = (x W_V + b_V) W_O; the bias of the output projection is no head's (Kobayashi et al. 2020, section 3).
+
+        Raises:
+            ValueError: if the values of the model cannot be read.
+        """
+        if self.value_norms is None:
+            raise ValueError("no values: got an observation of attention weights alone; expected value_norms")
+        return self.weights.abs() * self.value_norms().to(self.weights)[:, :, None]
+
+    @cached_property
+    def by_norm(self) -> Observation:
+        """The same observation with `norms` as weights, each query's divided by their sum over all keys.
+
+        Special tokens are in the sum. A query to which the head moves nothing has zeros, and its largest is on no key.
+        """
+        whole = self.norms.sum(-1, keepdim=True)
+        return replace(self, weights=self.norms / whole.masked_fill(whole == 0, 1), of="norm", value_norms=None)
 
     def on_keys(self, chosen: Tensor) -> Tensor:
         """Sum the weights from all content queries to some keys.
@@ -114,6 +142,10 @@ class Measure(ABC):
         """Prefix of the score's columns; subclasses add options that distinguish several instances."""
         return self.name()
 
+    def column(self, name: str) -> str:
+        """Return the name of a column in the table."""
+        return name
+
     def sampled(self, column: str) -> bool:
         """Return whether a column is an estimate with a bootstrap interval; counts (`.words`) are not."""
         return not column.endswith(".words")
@@ -156,15 +188,43 @@ class Measure(ABC):
         """
 
 
+@dataclass(frozen=True)
 class Score(Measure):
     """Base class of attention scores. A subclass is a frozen dataclass in a file of its own; its fields are options.
+
+    Every score exists twice, by attention and by what is really moved (`Observation.by_norm`). The columns of the
+    second have `-norm` after the name of the score: `confidence-norm`, `position-norm[-1]`.
 
     `update` and `denominators` return sums per sentence. Set `in_parts` to True if these also add over blocks of
     queries. Long texts are then read in blocks: each `Observation` has some of the queries and all keys, and its
     `places` are the positions of these queries.
+
+    Args:
+        weights: "attention" weights, or "norm", the norms of the weighted vectors that the head moves.
     """
 
+    weights: Weights = field(default="attention", kw_only=True, repr=False)
     in_parts: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("attention", "norm"):
+            raise ValueError(f"unknown weights: got {self.weights!r}; expected 'attention' or 'norm'")
+
+    def __str__(self) -> str:
+        """Return the call that makes the score; provenance and cache keys have it."""
+        text = repr(self)
+        if self.weights == "attention":
+            return text
+        return f"{text[:-1]}{'' if text.endswith('()') else ', '}weights={self.weights!r})"
+
+    @property
+    def label(self) -> str:
+        """Prefix of the score's columns."""
+        return self.column(self.name())
+
+    def column(self, name: str) -> str:
+        """Return the name of a column in the table, with `-norm` after the score's name if it is by norms."""
+        return name if self.weights == "attention" else by_norm(name)
 
     @abstractmethod
     def update(self, observation: Observation) -> dict[str, Tensor]:
@@ -213,17 +273,18 @@ def _import_scores() -> str:
     return package.__name__
 
 
-def named(scores: str | Measure | Iterable[str | Measure]) -> list[Measure]:
+def named(scores: str | Measure | Iterable[str | Measure], weights: Weights = "attention") -> list[Measure]:
     """Return score instances for names and instances.
 
     Args:
         scores: one name or instance, or several of either.
+        weights: "norm" for attention scores by norms; "attention" leaves instances as they are.
 
     Returns:
         The instances in the order given; a name stands for its class with default options.
 
     Raises:
-        ValueError: if a name is unknown, a label is repeated, or no score is given.
+        ValueError: if a name is unknown, a label is repeated, no score is given, or weights are given for none.
     """
     chosen: list[Measure] = []
     for item in [scores] if isinstance(scores, str | Measure) else scores:
@@ -232,19 +293,15 @@ def named(scores: str | Measure | Iterable[str | Measure]) -> list[Measure]:
         if not isinstance(item, str | Measure):
             raise ValueError(f"unknown score: got {item!r}; expected a name or an instance such as Position()")
         new = list_scores()[item]() if isinstance(item, str) else item
+        new = replace(new, weights=weights) if isinstance(new, Score) and weights != "attention" else new
         if any(new.label == score.label for score in chosen):
             raise ValueError(f"duplicate score {new.label!r}; expected each score once")
         chosen.append(new)
     if not chosen:
         raise ValueError(f"no score given; known: {', '.join(list_scores())}")
+    if weights != "attention" and not any(isinstance(score, Score) for score in chosen):
+        raise ValueError(
+            f"no score has weights: got weights={weights!r} with {', '.join(score.label for score in chosen)}; "
+            f"expected an attention score such as 'confidence'"
+        )
     return chosen
-
-
-def shifted(content: Tensor, offset: int) -> Tensor:
-    """Return whether the token `offset` positions later is a content token: bool [batch, token]."""
-    moved = torch.zeros_like(content)
-    if abs(offset) < content.shape[-1]:
-        moved[:, max(-offset, 0) : content.shape[-1] - max(offset, 0)] = content[
-            :, max(offset, 0) : content.shape[-1] + min(offset, 0)
-        ]
-    return moved

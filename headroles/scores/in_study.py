@@ -15,7 +15,7 @@ from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models import loading
 from headroles.models.heads import attention_sites
 from headroles.models.provenance import cache_key, tokens
-from headroles.scores.base import Measure, named
+from headroles.scores.base import Measure, Weights, named
 from headroles.scores.gradients.relevance import Relevance
 from headroles.scores.lrp import conservation
 from headroles.tables import frame
@@ -35,25 +35,29 @@ def kept_scores(
     max_tokens: int,
     n_resamples: int,
     seed: int,
+    weights: Weights,
     reference: Corpus | None,
 ) -> pd.DataFrame:
     """Return the score table of a study; `score` computes it if it is of another model, corpus or options."""
-    chosen = None if scores is None else named(scores)
+    chosen = None if scores is None else named(scores, weights)
     repeated = _repeated(model, tokenizer) if chosen is None else None
     key = cache_key(
         model,
         tokenizer=tokens(tokenizer),
         text=corpus.hash,
-        scores="default" if chosen is None else ",".join(map(repr, chosen)),
+        scores="default" if chosen is None else ",".join(map(str, chosen)),
         resamples=n_resamples,
         seed=seed,
         reference="self" if reference is None else reference.hash,
     )
+    if chosen is None and weights != "attention":
+        key += f"|by:{weights}"
     if repeated is not None:
         key += f"|repeated:{repeated.hash}"
 
     def compute() -> pd.DataFrame:
-        compute_on = partial(score, model, tokenizer, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
+        sizes = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
+        compute_on = partial(score, model, tokenizer, weights=weights, **sizes)
         table = compute_on(corpus, chosen, reference=reference)
         if repeated is None:
             return table

@@ -41,7 +41,7 @@ Explain = Callable[[Output, Batch], Explained]  # (model output, batch) -> targe
 class Objective(ABC):
     """Base class of objectives. A step is a token if `by_token`, otherwise there is one step per example."""
 
-    name: ClassVar[Name]
+    name: ClassVar[str]
     by_token: ClassVar[bool] = True
 
     @abstractmethod

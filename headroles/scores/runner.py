@@ -20,11 +20,12 @@ from headroles.models.provenance import fixed_weights, provenance_of
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator, check_missing, counting
 from headroles.scores.attention import AttentionPass, frequencies, uncounted
-from headroles.scores.base import SELF, Measure, Score, named
+from headroles.scores.base import SELF, Measure, Score, Weights, named
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.in_study import kept_scores
 from headroles.scores.objectives import Name, Objective
+from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
@@ -39,6 +40,7 @@ def score(
     corpus: Corpus | StreamingCorpus,
     scores: Measure | Iterable[str | Measure] | None = None,
     *,
+    weights: Weights = "attention",
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,
@@ -63,6 +65,10 @@ def score(
         corpus: the sentences. A stream is read part by part; gradient scores, and rarity without `reference`, need a
             whole corpus.
         scores: names or instances; default: all scores in `DEFAULT` that the model and the corpus allow.
+        weights: "attention", or "norm" for attention scores by the norms ||alpha f(x)|| of what heads really move
+            (Kobayashi et al. 2020, "Attention is not only a weight"; `Observation.by_norm`). Their columns have `-norm`
+            after the name of the score, such as `confidence-norm` and `position-norm[-1]`. An instance may have
+            `weights` of its own: both are then measured in one pass.
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
@@ -87,8 +93,10 @@ def score(
     """  # noqa: DOC502
     options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
     if study is None:
-        return _score(model, tokenizer, corpus, scores, **options, reference=reference)
-    return kept_scores(study_at(study), _score, model, tokenizer, corpus, scores, **options, reference=reference)
+        return _score(model, tokenizer, corpus, scores, **options, weights=weights, reference=reference)
+    return kept_scores(
+        study_at(study), _score, model, tokenizer, corpus, scores, **options, weights=weights, reference=reference
+    )
 
 
 def _score(
@@ -100,13 +108,16 @@ def _score(
     max_tokens: int,
     n_resamples: int,
     seed: int,
+    weights: Weights,
     reference: Corpus | None = None,
 ) -> pd.DataFrame:
     sites = attention_sites(model)
     if not any(site.heads for site in sites):
         raise ValueError(f"{type(model).__name__} has no heads left to measure")
     pages = Pages(corpus, tokenizer, model)
-    chosen = _available(scores, sites, pages, counted=reference is not None)
+    chosen = _available(scores, sites, pages, weights, counted=reference is not None)
+    if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):
+        raise ValueError(fault)
     attention_scores = [score for score in chosen if isinstance(score, Score)]
     gradient_scores = [score for score in chosen if isinstance(score, GradientScore)]
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
@@ -126,9 +137,9 @@ def _score(
         if attention_scores:
             passes.insert(0, AttentionPass(attention_scores, model, counted))
         for batch in track(batches, "scoring heads", total=total):
-            weights = counting(batch.numbers, n_resamples, seed).to(model.device)
+            counts = counting(batch.numbers, n_resamples, seed).to(model.device)
             for scoring_pass in passes:
-                scoring_pass.read(batch, weights, accumulator)
+                scoring_pass.read(batch, counts, accumulator)
     accumulator.reduce(model.device)
     provenance = f"{_provenance(model, pages, reference)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
@@ -179,16 +190,21 @@ def attribute(
 
 
 def _available(
-    scores: Measure | Iterable[str | Measure] | None, sites: list[Site], pages: Pages, *, counted: bool
+    scores: Measure | Iterable[str | Measure] | None,
+    sites: list[Site],
+    pages: Pages,
+    weights: Weights,
+    *,
+    counted: bool,
 ) -> list[Measure]:
     """The given scores, or by default those that the model and the corpus allow."""
     if scores is not None:
-        chosen = named(scores)
+        chosen = named(scores, weights)
         for score in chosen:
             if fault := _fault(score, sites, pages, counted=counted):
                 raise ValueError(fault)
         return chosen
-    return [score for score in named(DEFAULT) if not _fault(score, sites, pages, counted=counted)]
+    return [score for score in named(DEFAULT, weights) if not _fault(score, sites, pages, counted=counted)]
 
 
 def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) -> str | None:

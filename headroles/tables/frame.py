@@ -15,6 +15,7 @@ import pandas as pd
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
+NORM = "-norm"  # follows the name of a score or role by norms: confidence-norm, position-norm[-1]
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
 
@@ -85,6 +86,11 @@ def table(
     if draws:
         frame.attrs["resamples"] = Resamples(index, draws)
     return frame
+
+
+def by_norm(column: str) -> str:
+    """Return the name of a column by norms: `position-norm[-1]` of `position[-1]`."""
+    return re.sub(r"^[^\[.]+", rf"\g<0>{NORM}", column)
 
 
 def sign(**fields: object) -> str:

@@ -54,6 +54,10 @@ def shares(**bounds):
         ("induction", 0.5 + 1e-6, "induction", True),
         ("duplicate", 0.5, "duplicate", False),
         ("duplicate", 0.5 + 1e-6, "duplicate", True),
+        ("retrieval", 0.1, "retrieval", False),
+        ("retrieval", 0.1 + 1e-6, "retrieval", True),
+        ("retrieval-norm", 0.1 + 1e-6, "retrieval-norm", True),
+        ("position-norm[-1]", 0.9 - 1e-6, "positional-norm[-1]", False),
         ("alignment[monotone]", 0.5, "alignment[monotone]", True),
         ("alignment[monotone]", 0.5 - 1e-6, "alignment[monotone]", False),
     ],
@@ -239,7 +243,9 @@ def test_a_role_table_is_saved_and_loaded(tmp_path):
 
 def test_errors():
     made = table({"rarity": [0.5], "confidence": [0.5], "entropy": [0.5]})
-    message = "unknown role 'rarity'; known: alignment, duplicate, induction, positional, rare, sink, syntactic"
+    message = (
+        "unknown role 'rarity'; known: alignment, duplicate, induction, positional, rare, retrieval, sink, syntactic"
+    )
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})
     columns = ", ".join(role.column for role in ROLES)

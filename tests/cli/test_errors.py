@@ -238,8 +238,8 @@ def test_scores_that_are_not_there_or_not_for_this_model(folder, tmp_path):
     path = tmp_path / "given.txt"
     path.write_text(ONE.text)
     known = (
-        "known: alignment, attribution, confidence, distance, duplicate, entropy, importance, "
-        "induction, position, rarity, relevance, sink, syntax"
+        "known: alignment, attribution, confidence, direct, distance, duplicate, entropy, importance, "
+        "induction, position, previous, rarity, relevance, retrieval, sink, syntax"
     )
     faults = {
         "magic": f"unknown score 'magic'; {known}",
@@ -259,7 +259,9 @@ def test_scores_that_are_not_there_or_not_for_this_model(folder, tmp_path):
 
 def test_roles_and_thresholds_that_are_not_there(study):
     before = _contents(study)
-    unknown = "unknown role 'magic'; known: alignment, duplicate, induction, positional, rare, sink, syntactic"
+    unknown = (
+        "unknown role 'magic'; known: alignment, duplicate, induction, positional, rare, retrieval, sink, syntactic"
+    )
     with pytest.raises(ValueError, match=whole(unknown)):
         hr.roles(load_table(study / "heads.parquet"), thresholds={"magic": 0.5})
     assert run("roles", study, "--threshold", "magic=0.5") == line(unknown)

@@ -44,6 +44,9 @@ _PLAIN = (
      "Weight on what followed the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
     (FINDS, "duplicate", "the same token",
      "Weight on the same token before, 0 to 1; random tokens come twice. Above 0.50 it is a role."),
+    (FINDS, "retrieval", "retrieval",
+     "Share of a needle's tokens with the largest weight on their first occurrence, 0 to 1. Above 0.10 it is a role."),
+    (LOOKS, "previous", "the token before", "Mean weight on the token before, 0 to 1."),
     (MATTERS, "importance", "importance",
      "Mean absolute gradient of the loss at the head's gate. Larger: matters more, to first order."),
 )  # fmt: skip

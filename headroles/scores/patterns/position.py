@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headroles.scores.base import SELF, Observation, Score, Sums, shifted
+from headroles.scores.base import SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
 
 
@@ -60,8 +60,18 @@ class Position(Score):
     def _exists(observation: Observation, d: int) -> Tensor:
         if observation.causal and d > 0:
             return torch.zeros_like(observation.queries.content)
-        return shifted(observation.keys.content, d)[:, observation.places]
+        return _shifted(observation.keys.content, d)[:, observation.places]
 
 
 def _signed(d: int) -> str:
     return f"{d:+d}" if d else "0"
+
+
+def _shifted(content: Tensor, offset: int) -> Tensor:
+    """Return whether the token `offset` positions later is a content token: bool [batch, token]."""
+    moved = torch.zeros_like(content)
+    if abs(offset) < content.shape[-1]:
+        moved[:, max(-offset, 0) : content.shape[-1] - max(offset, 0)] = content[
+            :, max(offset, 0) : content.shape[-1] + min(offset, 0)
+        ]
+    return moved

@@ -1,0 +1,232 @@
+"""Probes: token sequences in which a kind of head has something to do, for any tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+from headroles.data import synthetic_lexicon
+from headroles.data.corpus import Corpus, Tokens
+
+HAYSTACK, NEEDLE = 200, 10  # tokens
+FEWEST = 3  # members of an ordered class of words
+_NUMBERS = "one two three four five six seven eight nine ten eleven twelve"
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
+_MONTHS = "January February March April May June July August September October November December"
+CLASSES = {
+    "days": _DAYS.split(),
+    "months": _MONTHS.split(),
+    "numbers": _NUMBERS.split(),
+    "ordinals": _ORDINALS.split(),
+    "digits": [str(number) for number in range(1, 31)],
+    "letters": list("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Needle(Tokens):
+    """A haystack with a needle in it, which the end repeats: `ids[needle:needle + size] == ids[answer:]`."""
+
+    needle: int = 0
+    answer: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Tokens):
+    """A text whose next token is `right`, and not one of `wrong`."""
+
+    right: int = 0
+    wrong: tuple[int, ...] = ()
+
+
+def needles(
+    tokenizer: PreTrainedTokenizerBase,
+    count: int = 100,
+    *,
+    length: int = HAYSTACK,
+    size: int = NEEDLE,
+    haystack: Corpus | None = None,
+    seed: int = 0,
+) -> Corpus:
+    """Hide a needle, distinct random tokens, in a haystack that ends with the needle once more.
+
+    They measure retrieval heads (Wu et al. 2024, "Retrieval head mechanistically explains long-context factuality",
+    arXiv 2404.15574). The needles lie at all depths in equal shares. No token of a needle is in its haystack, none is
+    special. The tokenizer's BOS precedes the haystack if it has one.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        count: Number of sequences.
+        length: Tokens of the haystack.
+        size: Tokens of the needle.
+        haystack: Sentences of which haystacks are made; default: random tokens.
+        seed: Seed of the draw.
+
+    Returns:
+        A corpus of `Needle`.
+
+    Raises:
+        ValueError: If a size is out of range or the vocabulary has too few tokens.
+    """
+    plain = _plain(tokenizer)
+    if count < 1 or length < 1 or size < 2 or len(plain) <= size:
+        raise ValueError(
+            f"needles out of range: got count={count}, length={length}, size={size} and {len(plain)} tokens that are "
+            f"not special; expected count >= 1, length >= 1, size >= 2 and more tokens than size"
+        )
+    texts = None if haystack is None else [ids for one in haystack if (ids := _ids(tokenizer, one.text))]
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    rng = Random(seed)
+    depths = [number * length // max(1, count - 1) for number in range(count)]
+    sentences = []
+    for depth in depths:
+        drawn = rng.sample(plain, size)
+        if texts is None:
+            hay = rng.choices(sorted({*plain} - {*drawn}), k=length)
+        else:
+            hay = _stacked(texts, length, rng)
+            rest = sorted({*plain} - {*hay})
+            if len(rest) < size:
+                raise ValueError(f"too few tokens outside the haystack: got {len(rest)}; expected size={size} or more")
+            drawn = rng.sample(rest, size)
+        ids = [*start, *hay[:depth], *drawn, *hay[depth:], *drawn]
+        text = str(tokenizer.decode(ids))
+        sentences.append(Needle(text, ids=tuple(ids), needle=len(start) + depth, answer=len(ids) - size, size=size))
+    return Corpus(f"needles-{length}-{size}", tuple(sentences))
+
+
+def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, seed: int = 0) -> Corpus:
+    """Write beginnings that the indirect object continues: "When Mary and John went to the shop, John gave a cup to".
+
+    They measure name movers (Wang et al. 2022, "Interpretability in the wild", section 2). The right token is the name
+    that was mentioned once, the wrong one the other. Half of the sentences have it first. Words are those of the toy
+    grammar; names are used that are one token.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        count: Number of sentences.
+        seed: Seed of the draw.
+
+    Returns:
+        A corpus of `Choice`.
+
+    Raises:
+        ValueError: If `count` is below 1 or fewer than two names are one token.
+    """
+    names = _single(tokenizer, synthetic_lexicon.NAMES)
+    if count < 1 or len(names) < 2:
+        raise ValueError(
+            f"no sentences with two names: got count={count} and {len(names)} of {len(synthetic_lexicon.NAMES)} names "
+            f"that are one token; expected count >= 1 and two names or more"
+        )
+    rng, sentences = Random(seed), []
+    for number in range(count):
+        (subject, wrong), (other, right) = rng.sample(sorted(names.items()), 2)
+        place, thing = rng.choice(synthetic_lexicon.PLACES), rng.choice(synthetic_lexicon.THINGS)
+        pair = f"{other} and {subject}" if number % 2 else f"{subject} and {other}"
+        text = f"When {pair} went to the {place}, {subject} gave the {thing} to"
+        sentences.append(Choice(text, ids=_begun(tokenizer, text), right=right, wrong=(wrong,)))
+    return Corpus("indirect-objects", tuple(sentences))
+
+
+def ordered_words(
+    tokenizer: PreTrainedTokenizerBase,
+    count: int = 100,
+    *,
+    classes: Sequence[str] = tuple(CLASSES),
+    seed: int = 0,
+) -> Corpus:
+    """Write words in their order that the next one continues: "Monday Tuesday".
+
+    They measure successor heads (Gould et al. 2023, "Successor heads", arXiv 2312.09230). The right token is the next
+    word of the class, the wrong ones are all others. Words are used that are one token, where three or more follow each
+    other; a class without them is left out.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        count: Number of sequences, of one to three words.
+        classes: "days", "months", "numbers", "ordinals", "digits", "letters".
+        seed: Seed of the draw.
+
+    Returns:
+        A corpus of `Choice`; `label` is the class.
+
+    Raises:
+        ValueError: If `count` is below 1, a class is unknown, or the tokenizer has no class in single tokens.
+    """
+    if count < 1 or {*classes} - {*CLASSES}:
+        raise ValueError(
+            f"no ordered words: got count={count}, classes={', '.join(classes)}; expected count >= 1 and some of "
+            f"{', '.join(CLASSES)}"
+        )
+    runs = {name: run for name in classes if len(run := _run(tokenizer, CLASSES[name])) >= FEWEST}
+    if not runs:
+        raise ValueError(
+            f"the tokenizer has no ordered words: got none of {', '.join(classes)} with {FEWEST} words in a row that "
+            f"are one token each; try other classes"
+        )
+    rng, sentences = Random(seed), []
+    for number in range(count):
+        name = sorted(runs)[number % len(runs)]
+        words, ids = list(runs[name]), list(runs[name].values())
+        shown = rng.randint(1, min(3, len(words) - 1))
+        first = rng.randrange(len(words) - shown)
+        text, right = " ".join(words[first : first + shown]), ids[first + shown]
+        wrong = tuple(sorted({*ids} - {right}))
+        sentences.append(Choice(text, ids=_begun(tokenizer, text), label=name, right=right, wrong=wrong))
+    return Corpus("ordered-words", tuple(sentences))
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens that are not special."""
+    return sorted({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The tokens of a text without special ones."""
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _begun(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """The tokens of a text that goes on: with what the tokenizer puts before it, and nothing after it."""
+    ids = list(tokenizer(text, verbose=False)["input_ids"])
+    while ids and ids[-1] in {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}:
+        ids.pop()
+    return tuple(ids)
+
+
+def _single(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
+    """The words that are one known token after another word, with its id."""
+    before = _ids(tokenizer, "to")
+    found = {word: _ids(tokenizer, f"to {word}") for word in dict.fromkeys(words)}
+    return {
+        word: ids[-1]
+        for word, ids in found.items()
+        if len(ids) == len(before) + 1 and ids[:-1] == before and ids[-1] != tokenizer.unk_token_id
+    }
+
+
+def _run(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
+    """The longest run of words that are one token each."""
+    single, runs = _single(tokenizer, words), list[dict[str, int]]([{}])
+    for word in words:
+        if word in single and single[word] not in runs[-1].values():
+            runs[-1][word] = single[word]
+        else:
+            runs.append({})
+    return max(runs, key=len)
+
+
+def _stacked(texts: Sequence[list[int]], length: int, rng: Random) -> list[int]:
+    """Random texts one after the other, as many tokens as asked for."""
+    hay: list[int] = []
+    while len(hay) < length:
+        hay += rng.choice(texts)
+    return hay[:length]

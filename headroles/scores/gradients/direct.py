@@ -1,0 +1,172 @@
+"""Direct: what a head writes to the logits without another head or MLP between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headroles.data.probes import Choice
+from headroles.models.batching import Batch
+from headroles.models.dummy_inputs import without_cache
+from headroles.models.heads import attention_sites, layer_of
+from headroles.models.masking import read_heads
+from headroles.models.sites import Site
+from headroles.scores.base import Sums
+from headroles.scores.gradients.base import GradientScore, HeadGradients
+from headroles.scores.lrp import lrp_rules
+from headroles.scores.lrp.context import inside
+from headroles.scores.objectives import Explain, Explained, Groups, Name, Objective
+from headroles.scores.outputs import Output, has_vocabulary
+from headroles.tables.frame import Kind
+
+
+@dataclass(frozen=True)
+class Difference(Objective):
+    """Logit of the right next token minus the mean logit of the wrong ones, at the end of each text of `Choice`.
+
+    For indirect objects this is the logit difference of Wang et al. (2022); a head that adds to it directly is a name
+    mover. On ordered words such a head is a successor head (Gould et al. 2023), in context.
+    """
+
+    name: ClassVar[str] = "difference"
+
+    def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:  # noqa: ARG002
+        """Return the targets; texts without a choice have none."""
+        _check_vocabulary(model, self.name)
+
+        def difference(output: Output, batch: Batch) -> Explained:
+            values = torch.zeros_like(output.logits[..., 0])  # [batch, token]
+            counted = torch.zeros_like(values, dtype=torch.bool)
+            for row, sentence in enumerate(batch.source.sentences):
+                if isinstance(sentence, Choice):
+                    last = output.logits[row, len(sentence.ids) - 1]
+                    counted[row, len(sentence.ids) - 1] = True
+                    change = last[sentence.right] - last[list(sentence.wrong)].mean()
+                    values = torch.where(_only(counted, row), change, values)
+            return Explained(values, counted)
+
+        return difference
+
+
+@dataclass(frozen=True)
+class Direct(GradientScore):
+    """Mean direct contribution to the target logit: a head's output by W_O, the final norm and the unembedding.
+
+    This is direct logit attribution (Elhage et al. 2021, "A mathematical framework for transformer circuits"; Wang et
+    al. 2022). The path from the head to the logits leads through residual connections and norms only, in post-norm
+    models through the norms of later layers too. A norm's scale is frozen at its value in the intact forward pass, so
+    that all is linear; a cap on logits is frozen in the same way. The contributions of all heads, MLPs, biases and the
+    embedding add up to the logit. Columns are `direct[objective]` and `direct[objective].size`, the mean of absolute
+    values.
+
+    Args:
+        objective: name or instance of the target; default: "reference", the logit of the correct next token.
+            `Difference()` for the corpora of `hr.indirect_objects` and `hr.ordered_words`.
+    """
+
+    kinds = ("dec-self", "cross")
+    ordinary: ClassVar[Name] = "reference"
+
+    @property
+    def label(self) -> str:
+        """Column name, which includes the objective."""
+        name = self.objective if isinstance(self.objective, str) else getattr(self.objective, "name", self.ordinary)
+        return f"direct[{name}]"
+
+    def explain(self, model: PreTrainedModel, groups: Groups) -> Explain:
+        """Return the function that computes targets; ValueError without an unembedding."""
+        _check_vocabulary(model, self.label)
+        return super().explain(model, groups)
+
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+        """Compute the contribution of every head at every step."""
+        sites = attention_sites(model)
+        with torch.enable_grad(), lrp_rules(model, "cp"), direct_paths(model) as outputs:
+            output = model(**batch.inputs, **without_cache(model))
+            with inside(model):
+                explained = explain(output, batch)
+            values, counted = explained.values, explained.counted
+            written = [outputs[site.key] for site in sites if site.kind in self.kinds]
+            slopes = torch.autograd.grad(torch.where(counted, values, 0.0).sum(), written, materialize_grads=True)
+        products = {
+            site.key: (z * slope).detach().float().sum(-1)  # [batch, step, heads]
+            for site, z, slope in zip((one for one in sites if one.kind in self.kinds), written, slopes, strict=True)
+        }
+        nothing = torch.zeros(*counted.shape, 1, device=counted.device)
+        parts = [
+            products[site.key].to(nothing) * counted[..., None]
+            if site.key in products
+            else nothing.expand(-1, -1, site.heads)
+            for site in sites
+        ]
+        return HeadGradients(None, torch.cat(parts, -1), values.detach().float() * counted, counted)
+
+    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
+        """Sum the contributions and their absolute values over steps: each [batch, heads]."""
+        contributions = slopes.gradients.double()
+        return {"signed": contributions.sum(1), "size": contributions.abs().sum(1)}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute `direct[objective]` and `direct[objective].size`, in logits."""
+        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
+
+
+@contextmanager
+def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tensor]]:
+    """Let gradients reach the heads by the direct path alone.
+
+    Every linear map inside a layer passes none but the output projections, whose inputs are leaves: with norms frozen
+    (`lrp_rules`) what is left between a head and the logits is the residual stream.
+
+    Args:
+        model: the model.
+
+    Yields:
+        (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].
+    """
+    sites = attention_sites(model)
+    outputs: dict[tuple[Kind, int], Tensor] = {}
+
+    def start(site: Site, z: Tensor) -> Tensor:
+        outputs[site.key] = z.detach().requires_grad_()
+        return outputs[site.key]
+
+    with ExitStack() as stack:
+        for module in _maps(model, sites):
+            stack.callback(module.register_forward_hook(_stop).remove)
+        read_heads(stack, model, sites, start)
+        yield outputs
+
+
+def _maps(model: PreTrainedModel, sites: list[Site]) -> list[nn.Module]:
+    """The linear maps, experts and convolutions inside the layers, without the output projections of heads."""
+    layers = {layer: None for site in sites if (layer := layer_of(model, site)) is not None}
+    kept = {site.out for site in sites}
+    modules = dict.fromkeys(module for layer in layers for module in layer.modules() if module not in kept)
+    return [module for module in modules if any(weight.ndim > 1 for weight in module.parameters(recurse=False))]
+
+
+def _stop(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    if isinstance(output, Tensor):
+        return output.detach()
+    return tuple(part.detach() if isinstance(part, Tensor) else part for part in output)
+
+
+def _only(counted: Tensor, row: int) -> Tensor:
+    """The counted steps of one row alone."""
+    rows = torch.arange(len(counted), device=counted.device) == row
+    return counted & rows[:, None]
+
+
+def _check_vocabulary(model: PreTrainedModel, name: str) -> None:
+    if not has_vocabulary(model):
+        raise ValueError(
+            f"{name!r} needs logits over a vocabulary: {type(model).__name__} has no unembedding; try the model with "
+            f"its language-model head"
+        )

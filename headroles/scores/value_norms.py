@@ -1,0 +1,131 @@
+"""Value norms: the length of the vector that a head moves from each key, before its attention weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headroles.models.attention_hooks import Call, attending, evaluating
+from headroles.models.dummy_inputs import body, dummy_inputs, without_cache
+from headroles.models.heads import attention_sites
+from headroles.models.masking import read_heads
+from headroles.models.provenance import is_offloaded
+from headroles.models.sites import Site
+from headroles.tables.frame import Kind
+
+NEEDS = "norms need the values and the output projection of every head"
+_gated: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
+
+
+class ValueNorms:
+    """Norms ||f(x)|| of the values of all sites, of which `f(x) = (x W_V + b_V) W_O` (Kobayashi et al. 2020).
+
+    Values are those of the model's own attention call, so that norms, rotations and latents before it are in them.
+    Nothing is computed until a norm is asked for.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.values, self.factors = model, dict[nn.Module, Tensor](), dict[tuple[Kind, int], Tensor]()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep the values of the latest attention call of each module within the block."""
+
+        def keep(call: Call) -> None:
+            self.values = {call.module: call.value}
+
+        with attending(self.model, keep):
+            try:
+                yield
+            finally:
+                self.values = {}
+
+    def of(self, site: Site) -> Tensor:
+        """Return ||f(x)|| of each key of the latest call of a site: float32 [batch, heads, key].
+
+        Args:
+            site: the site that attends at this moment.
+
+        Returns:
+            The norms; a value that several heads share has one for each.
+
+        Raises:
+            ValueError: if the values or the output projection of the model cannot be read.
+        """
+        if fault := _missing(self.model):
+            raise ValueError(fault)
+        value = self.values[site.module].float()  # [batch, key-value heads, key, size]
+        if site.key not in self.factors:
+            self.factors[site.key] = _triangles(site).to(value)
+        value = value.repeat_interleave(site.heads // value.shape[1], dim=1)  # [batch, heads, key, size]
+        norms: Tensor = (value @ self.factors[site.key].mT).norm(dim=-1)
+        return norms
+
+
+def unreadable(model: PreTrainedModel) -> str | None:
+    """Return why the values of a model's heads or their output projections cannot be read; None if they can.
+
+    This makes a small forward, once per model: a gate after attention would change what values become.
+    """
+    if fault := _missing(model):
+        return fault
+    if model not in _gated:
+        _gated[model] = _changed(model)
+    if _gated[model]:
+        name = type(model).__name__
+        return f"{NEEDS}: {_gated[model]} in {name} changes the outputs of its heads before its output projection"
+    return None
+
+
+def output_weight(site: Site) -> Tensor:
+    """Return the weight of a site's output projection: [heads x size, width], as GPT-2's Conv1D has it."""
+    weight: Tensor = site.out.weight  # type: ignore[assignment, union-attr]
+    return weight if type(site.out).__name__ == "Conv1D" else weight.mT
+
+
+def _missing(model: PreTrainedModel) -> str | None:
+    """Why there are no values or no output projections, without a forward."""
+    name = type(model).__name__
+    for site in attention_sites(model):
+        if site.outside:
+            return f"{NEEDS}: {site.name} in {name} attends outside transformers' attention interface"
+        if site.out is None:
+            return f"{NEEDS}: another operation stands between {site.name} in {name} and its output projection"
+        if not output_weight(site).is_floating_point():
+            return f"{NEEDS}: {site.out_name} in {name} is quantised; try without quantization_config"
+    if is_offloaded(model):
+        return f"{NEEDS}: some weights of {name} are offloaded; try a device that holds them all"
+    return None
+
+
+def _changed(model: PreTrainedModel) -> str | None:
+    """The first site with another input of its output projection than attention gives (a gate), by a small forward."""
+    outputs: dict[nn.Module, Tensor] = {}
+    names: list[str] = []
+
+    def compare(site: Site, z: Tensor) -> None:
+        if not torch.equal(z.flatten(), outputs[site.module].flatten()):
+            names.append(site.name)
+
+    def keep(call: Call) -> None:
+        outputs[call.module] = call.out
+
+    with ExitStack() as stack:
+        read_heads(stack, model, attention_sites(model), compare)
+        stack.enter_context(attending(model, keep))
+        stack.enter_context(evaluating(model))
+        stack.enter_context(torch.no_grad())
+        body(model)(**dummy_inputs(model), **without_cache(body(model)))
+    return names[0] if names else None
+
+
+def _triangles(site: Site) -> Tensor:
+    """R of W_O^T = Q R for each head: ||v W_O|| = ||R v||, at the cost of size x size; [heads, rank, size]."""
+    weight = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))  # [heads, size, width]
+    factors: Tensor = torch.linalg.qr(weight.mT, mode="r").R
+    return factors
