@@ -56,6 +56,7 @@ from .scores.examples import attention_matrix as attention_matrix
 from .scores.gradients.base import GradientScore as GradientScore
 from .scores.gradients.captum import Attribution as Attribution
 from .scores.gradients.importance import Importance as Importance
+from .scores.gradients.patching import AttributionPatching as AttributionPatching
 from .scores.gradients.relevance import Relevance as Relevance
 from .scores.lrp.context import lrp_rules as lrp_rules
 from .scores.runner import attribute as attribute

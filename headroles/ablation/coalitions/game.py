@@ -18,7 +18,7 @@ from headroles.scores.accumulator import counting
 from headroles.tables import frame
 
 Array = npt.NDArray[np.float64]
-MOST = 1024  # variants of one sweep, which bounds memory
+MOST, KEPT = 1024, 16384  # variants of one sweep, and known values, which bound memory
 
 
 class Game:
@@ -61,6 +61,8 @@ class Game:
         """
         rows = [set(coalition) for coalition in coalitions]
         masked = [frozenset(head for place, head in enumerate(self.heads) if place not in row) for row in rows]
+        if len(self.known) > KEPT:
+            self.known.clear()
         new = [variant for variant in dict.fromkeys(masked) if variant not in self.known]
         for start in range(0, len(new), MOST):
             stats = self.sweep.run(new[start : start + MOST])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import combinations, product
+from math import comb
 from typing import Unpack
 
 import numpy as np
@@ -69,8 +70,12 @@ def shapley_interactions(
         raise ValueError(f"too few rounds: got n_rounds={n_rounds}; expected 1 or more, and 2 for intervals")
     sweep = Sweep(model, tokenizer, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
     game, generator = Game(sweep, heads, n_resamples, seed), np.random.default_rng(seed)
-    estimates = np.stack([_round(game, generator) for _ in range(n_rounds)])  # [round, pair, 1 + resample]
-    columns = game.columns("interaction", estimates[..., 0], estimates[..., 1:].mean(0))
+    parts, draws = [], np.zeros((comb(len(game.heads), 2), n_resamples))
+    for _ in range(n_rounds):
+        estimates = _round(game, generator)  # [pair, 1 + resample]
+        parts.append(estimates[:, 0])
+        draws += estimates[:, 1:] / n_rounds
+    columns = game.columns("interaction", np.stack(parts), draws)
     names = [written(frozenset([head])) for head in game.heads]
     index = pd.MultiIndex.from_tuples(list(combinations(names, 2)), names=["first", "second"])
     return signed(pd.DataFrame(columns, index=index), game.provenance(rounds=n_rounds))
