@@ -9,6 +9,8 @@ from . import scores as scores
 from . import tables as tables
 from . import testing as testing
 from . import training as training
+from .ablation.coalitions.interactions import shapley_interactions as shapley_interactions
+from .ablation.coalitions.shapley import shapley_values as shapley_values
 from .ablation.curves import ablation_curve as ablation_curve
 from .ablation.effects import ablate as ablate
 from .ablation.effects import ablate_sets as ablate_sets
@@ -43,6 +45,7 @@ from .plots.report import report as report
 from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
 from .pruning.costs import efficiency as efficiency
+from .pruning.head_gating import causal_gating as causal_gating
 from .pruning.l0 import L0 as L0
 from .pruning.l0 import SubsetSelection as SubsetSelection
 from .pruning.learned_gates import train_gates as train_gates
@@ -57,6 +60,7 @@ from .scores.examples import attention_matrix as attention_matrix
 from .scores.gradients.base import GradientScore as GradientScore
 from .scores.gradients.captum import Attribution as Attribution
 from .scores.gradients.importance import Importance as Importance
+from .scores.gradients.patching import AttributionPatching as AttributionPatching
 from .scores.gradients.relevance import Relevance as Relevance
 from .scores.lrp.context import lrp_rules as lrp_rules
 from .scores.runner import attribute as attribute

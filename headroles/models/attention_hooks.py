@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -34,6 +34,7 @@ class Call(NamedTuple):
     weights: Tensor  # [batch, heads, query, key]
     scaling: float  # of query times key
     first: int = 0  # the position of its first query
+    options: Mapping[str, object] = {}  # further arguments of the eager function
 
 
 Handler = Callable[[Call], Tensor | None]
@@ -197,7 +198,7 @@ def _attend(
         queries, mask = query[:, :, rows], _rows_of(attention_mask, rows, query)
         out, weights = eager(module)(module, queries, key, value, mask, **kwargs)
         for handler, _ in handlers:
-            replaced = handler(Call(module, queries, key, value, mask, out, weights, scaling, rows.start))
+            replaced = handler(Call(module, queries, key, value, mask, out, weights, scaling, rows.start, kwargs))
             out = out if replaced is None else replaced
         parts.append(out)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), None

@@ -8,6 +8,7 @@ from .gradients.base import GradientScore as GradientScore
 from .gradients.base import HeadGradients as HeadGradients
 from .gradients.captum import Attribution as Attribution
 from .gradients.importance import Importance as Importance
+from .gradients.patching import AttributionPatching as AttributionPatching
 from .gradients.relevance import Relevance as Relevance
 from .runner import attribute as attribute
 from .runner import score as score

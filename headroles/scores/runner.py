@@ -23,6 +23,7 @@ from headroles.scores.attention import AttentionPass, frequencies, uncounted
 from headroles.scores.base import SELF, Measure, Score, Weights, named
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
+from headroles.scores.gradients.patching import AttributionPatching, Patch
 from headroles.scores.in_study import kept_scores
 from headroles.scores.objectives import Name, Objective
 from headroles.scores.value_norms import unreadable
@@ -156,36 +157,49 @@ def attribute(
     *,
     method: str = "IntegratedGradients",
     objective: Name | Objective | None = None,
-    replacement: Fill = "zero",
+    replacement: Fill | Patch = "zero",
     max_tokens: int = 1024,
     n_resamples: int = 1000,
     seed: int = 0,
     **options: Any,
 ) -> pd.DataFrame:
-    """Attribute a model's output to its heads' masks, by a captum method.
+    """Attribute a model's output to its heads' masks, by a captum method or by attribution patching.
 
     The target of a sentence is the objective's mean over its steps, for the tokens that the intact model predicts. This
-    is `score` with one `Attribution`, and raises the same errors.
+    is `score` with one `Attribution` or `AttributionPatching`.
 
     Args:
         model: the model.
         tokenizer: tokenizer of the model.
         corpus: the sentences.
         method: name of a class of `captum.attr` that needs only a function, such as "IntegratedGradients",
-            "ShapleyValueSampling", "FeatureAblation", "GradientShap", or "DeepLift" where it applies.
+            "ShapleyValueSampling", "FeatureAblation", "GradientShap", or "DeepLift" where it applies; or "AtP" and
+            "AtP*", attribution patching without and with GradDrop.
         objective: name or instance of the target; default: the model's own.
-        replacement: replacement of a masked head's output, "zero" or "uniform".
+        replacement: replacement of a masked head's output, "zero" or "uniform"; of what is patched, "zero" or
+            "resample".
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
-        **options: options of the method's `attribute`, such as `n_steps`, `n_samples`, `perturbations_per_eval`.
+        **options: options of the method's `attribute`, such as `n_steps`, `n_samples`, `perturbations_per_eval`; of
+            attribution patching, `node`: "output", "query" or "key".
 
     Returns:
         One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`.
+
+    Raises:
+        ValueError: as `score` does, and if the method does not have the replacement.
     """
-    attribution = Attribution(
-        method=method, options=tuple(options.items()), replacement=replacement, objective=objective
-    )
+    attribution: GradientScore
+    if method in ("AtP", "AtP*"):
+        drop = method == "AtP*"
+        attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)
+    elif replacement == "resample":
+        raise ValueError(f"only 'AtP' and 'AtP*' resample: got replacement='resample' and method={method!r}")
+    else:
+        attribution = Attribution(
+            method=method, options=tuple(options.items()), replacement=replacement, objective=objective
+        )
     return score(model, tokenizer, corpus, attribution, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
 
 

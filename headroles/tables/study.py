@@ -16,7 +16,7 @@ from headroles.tables.io import load_table, save_table
 from headroles.tables.io import notes as read_notes
 
 ONE_MODEL = re.compile(  # tables of one model; the other tables are of models derived from it, or of none
-    r"heads|roles|attention|efficiency|relate|"
+    r"heads|roles|attention|efficiency|relate|gating|"
     r"(conservation|ablation|examples|best|curves|areas|sizes|survival|contest)(-.*)?"
 )
 DERIVED = re.compile(r"(roles|offsets|conservation|best|areas|agreement|relate|odds|predictors|drift)(-.*)?")

@@ -1,0 +1,251 @@
+"""Attribution patching: what patching a head would change, to first order, with the corrections of AtP*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from transformers import PreTrainedModel
+
+from headroles.models.attention_hooks import Call, attending, eager, exclusive
+from headroles.models.batching import Batch
+from headroles.models.dummy_inputs import without_cache
+from headroles.models.heads import attention_sites, head_index, layer_of
+from headroles.models.masking import Fill, mask_heads, read_heads
+from headroles.models.sites import Site
+from headroles.scores.base import Sums
+from headroles.scores.gradients.base import GradientScore, HeadGradients
+from headroles.scores.lrp import lrp_rules
+from headroles.scores.objectives import Explain, Explained, Groups
+from headroles.scores.outputs import Output
+from headroles.scores.partners import partners
+from headroles.tables.frame import Kind
+
+Node = Literal["output", "query", "key"]
+Patch = Literal["zero", "resample"]
+
+
+@dataclass(frozen=True)
+class AttributionPatching(GradientScore):
+    """Effect of patching each head on the target (averaged over steps), from gradients: AtP* (Kramár et al. 2024).
+
+    The effect is (z - patched z) times the gradient of the target at the head's output z (AtP, section 2). Patched
+    queries or keys pass through the softmax again, so that saturated attention hides nothing (QK fix, section 3.1.1).
+    With GradDrop (section 3.1.2) the effect is computed once for each layer, with a gradient that passes by what this
+    layer adds to the residual stream, so that a direct and an indirect effect do not cancel. The layer of a head itself
+    gives 0: sums over L layers are divided by L - 1. In models with a norm after the sum (BERT, Marian), what a layer
+    adds is the difference between its output and its input.
+
+    Columns are `attribution[AtP*]`, the mean effect with its sign, as in `Attribution`, and `attribution[AtP*].size`,
+    the mean absolute effect, the paper's contribution. "query", "key" and "resample" follow the name.
+
+    Args:
+        node: what is patched: the head's "output", its "query" or its "key" vectors at all tokens. Of heads that share
+            keys, each is patched alone.
+        drop: whether to use GradDrop (AtP*, not AtP).
+        replacement: "zero", or "resample": those of another example of similar length, at the tokens both have.
+        seed: seed of the draw of the other examples.
+        objective: name or instance of the target; default: the model's own.
+    """
+
+    node: Node = "output"
+    drop: bool = True
+    replacement: Fill | Patch = "zero"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("node", self.node, Node), ("replacement", self.replacement, Patch)):
+            if value not in get_args(known):
+                raise ValueError(f"unknown {name} of AtP: got {value!r}; expected one of {', '.join(get_args(known))}")
+
+    @property
+    def label(self) -> str:
+        """Column name, which includes the options."""
+        words = [f"AtP{'*' * self.drop}", self.node * (self.node != "output"), self.replacement.replace("zero", "")]
+        return f"attribution[{' '.join(filter(None, words))}]"
+
+    def explain(self, model: PreTrainedModel, groups: Groups) -> Explain:
+        """Return the function that computes targets, with the partners of all examples."""
+        sites, name = attention_sites(model), type(model).__name__
+        outside = next((site.name for site in sites if site.outside), None)
+        if self.node != "output" and outside:
+            raise ValueError(
+                f"no {self.node} of {outside} in {name} can be patched: got node={self.node!r}; it attends outside "
+                f"transformers' attention interface; try node='output'"
+            )
+        layers = dict.fromkeys(layer_of(model, site) for site in sites)
+        if self.drop and (None in layers or len({site.key for site in sites}) < 2):
+            raise ValueError(f"GradDrop needs two layers that are modules: got {name}; try drop=False, or method='AtP'")
+        return _Paired(super().explain(model, groups), groups() if self.replacement == "resample" else (), self.seed)
+
+    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+        """Compute the effects with each layer dropped in turn, or with none, as the steps of an example."""
+        assert isinstance(explain, _Paired)
+        others = [(rows, other, _states(model, other, self.node)) for rows, other in explain.others(batch)]
+        patch, drops = _Patching(model, self.node, others, self.replacement), _Drops()
+        gates = torch.ones(len(batch.numbers), len(head_index(model)), device=model.device, requires_grad=True)
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(lrp_rules(model, "gradient"))
+            stack.enter_context(drops.on(model) if self.drop else exclusive(model))
+            if self.node != "output":
+                stack.enter_context(attending(model, patch.attended))
+            plain = self.node == "output" and self.replacement == "zero"
+            stack.enter_context(mask_heads(model, gates, replacement=None if plain else patch))
+            target = explain(model(**batch.inputs, **without_cache(model)), batch)
+            values = torch.where(target.counted, target.values, 0.0).sum(-1) / target.counted.sum(-1).clamp(min=1)
+            gradients: list[Tensor] = []
+            for layer in range(drops.calls) if self.drop else [None]:
+                drops.dropped = layer
+                gradients += torch.autograd.grad(values.sum(), gates, retain_graph=True)
+        counted = target.counted.any(-1, keepdim=True).expand(-1, len(gradients))
+        scale = len(gradients) / (len(gradients) - 1) if self.drop else 1.0  # a mean over L - 1 layers
+        return HeadGradients(None, scale * torch.stack(gradients, 1), values.detach()[:, None] * counted, counted)
+
+    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
+        """Sum effects and their absolute values over the dropped layers: each [batch, heads]."""
+        return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute the two columns: means over examples with a target."""
+        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
+
+
+class _Paired:
+    """Targets of batches, and for each example of a corpus another one."""
+
+    def __init__(self, explain: Explain, batches: Iterable[Batch], seed: int) -> None:
+        self.explain, self.batches = explain, list(batches)
+        places = sorted(
+            (number, place, row) for place, batch in enumerate(self.batches) for row, number in enumerate(batch.numbers)
+        )
+        self.partner: dict[int, tuple[int, int]] = {}  # sentence number -> batch, row
+        if places:
+            pairs = partners([self._lengths(place, row) for _, place, row in places], seed)
+            self.partner = {number: places[pair][1:] for (number, _, _), pair in zip(places, pairs, strict=True)}
+
+    def __call__(self, output: Output, batch: Batch) -> Explained:
+        """Compute the targets."""
+        return self.explain(output, batch)
+
+    def others(self, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
+        """Yield rows of a batch, and their partners as a batch, for each batch that partners are in."""
+        places = [self.partner[number] for number in batch.numbers] if self.partner else []
+        for place in dict.fromkeys(place for place, _ in places):
+            rows = [row for row, (other, _) in enumerate(places) if other == place]
+            device = batch.source.ids.device
+            partner_rows = torch.tensor([places[row][1] for row in rows], device=device)
+            yield torch.tensor(rows, device=device), self.batches[place].take(partner_rows)
+
+    def _lengths(self, place: int, row: int) -> tuple[int, ...]:
+        batch = self.batches[place]
+        views = [batch.source, *([batch.target] if batch.target is not None and not batch.own else [])]
+        return tuple(int(view.attention_mask[row].sum()) for view in views)
+
+
+def _states(model: PreTrainedModel, batch: Batch, node: Node) -> list[Tensor]:
+    """The outputs, queries or keys of all heads, call by call: [batch, token, heads, size] each."""
+    states: list[Tensor] = []
+
+    def keep(call: Call) -> None:
+        states.append((call.query if node == "query" else call.key).transpose(1, 2))
+
+    with torch.no_grad(), ExitStack() as stack:
+        stack.enter_context(exclusive(model))
+        if node == "output":
+            read_heads(stack, model, attention_sites(model), lambda _, z: states.append(z))
+        else:
+            stack.enter_context(attending(model, keep))
+        model(**batch.inputs, **without_cache(model))
+    return states
+
+
+class _Patching:
+    """Outputs of patched heads, made during a forward pass of the intact model."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        node: Node,
+        others: Sequence[tuple[Tensor, Batch, list[Tensor]]],
+        replacement: str,
+    ) -> None:
+        self.node, self.others, self.replacement = node, others, replacement
+        self.kinds: dict[nn.Module, Kind] = {site.module: site.kind for site in attention_sites(model)}
+        self.outputs: dict[nn.Module, Tensor] = {}
+        self.calls = 0
+
+    def __call__(self, site: Site, z: Tensor) -> Tensor:
+        """Return the output of the heads of a site, patched: [batch, query, heads, size]."""
+        return self._filled(z, site.kind) if self.node == "output" else self.outputs.pop(site.module)
+
+    def attended(self, call: Call) -> None:
+        """Attend again with patched queries or keys."""
+        own = (call.query if self.node == "query" else call.key).transpose(1, 2)
+        with torch.no_grad():
+            patched = self._filled(own, self.kinds.get(call.module, "enc-self")).transpose(1, 2)
+            query, key = (patched, call.key) if self.node == "query" else (call.query, patched)
+            attend = eager(call.module)
+            self.outputs[call.module] = attend(call.module, query, key, call.value, call.mask, **call.options)[0]
+
+    def _filled(self, own: Tensor, kind: Kind) -> Tensor:
+        """Replace states [batch, token, heads, size] by zero or by those of the partners, where they have the token."""
+        number, self.calls = self.calls, self.calls + 1
+        if self.replacement == "zero":
+            return torch.zeros_like(own)
+        filled = own.detach().clone()
+        for rows, other, states in self.others:
+            view = other.keys(kind) if self.node == "key" else other.queries(kind)
+            common = min(own.shape[1], view.attention_mask.shape[1])
+            mask = view.attention_mask[:, :common, None, None].to(own.device)
+            filled[rows, :common] = torch.where(mask, states[number][:, :common].to(own), filled[rows, :common])
+        return filled
+
+
+class _Drops:
+    """Layers of a model, of which the gradient passes one by."""
+
+    def __init__(self) -> None:
+        self.calls = 0  # of layers in the forward pass
+        self.dropped: int | None = None  # the call that is dropped
+
+    @contextmanager
+    def on(self, model: PreTrainedModel) -> Iterator[None]:
+        """Make the layers of a model droppable within the block, for one forward pass."""
+        layers = dict.fromkeys(layer_of(model, site) for site in attention_sites(model))
+        with exclusive(model), ExitStack() as stack:
+            for layer in filter(None, layers):
+                stack.callback(layer.register_forward_hook(self._hook, with_kwargs=True).remove)
+            yield
+
+    def _hook(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        number, self.calls = self.calls, self.calls + 1
+        before = args[0] if args else kwargs["hidden_states"]
+        whole = output if isinstance(output, tuple) else (output,)
+        if before.shape != whole[0].shape:
+            raise ValueError(
+                f"GradDrop passes by what a layer adds: got a layer from shape {list(before.shape)} to "
+                f"{list(whole[0].shape)}; expected equal shapes; try drop=False, or method='AtP'"
+            )
+        after = _Residual.apply(before, whole[0], lambda: self.dropped == number)
+        return (after, *whole[1:]) if isinstance(output, tuple) else after
+
+
+class _Residual(Function):
+    """The output of a layer; the gradient takes its way through the layer, or passes it by."""
+
+    @staticmethod
+    def forward(ctx: Any, _: Tensor, after: Tensor, is_dropped: Callable[[], bool]) -> Tensor:
+        """Return the output as it is."""
+        ctx.is_dropped = is_dropped
+        return after.view_as(after)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """Pass the gradient to the layer's input or to its output."""
+        return (gradient, None, None) if ctx.is_dropped() else (None, gradient, None)

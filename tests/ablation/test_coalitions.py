@@ -1,0 +1,230 @@
+"""Shapley values and interactions: those of an enumeration, with intervals that hold them; a head that does nothing."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+from math import comb, factorial
+
+import numpy as np
+import pytest
+import torch
+from helpers import zoo
+from helpers.ablations import given, mean
+from helpers.close import bound, close
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.ablation.coalitions import interactions, shapley
+from headroles.ablation.coalitions.game import Game
+from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.sweep import Sweep
+
+HEADS = [("dec-self", 0, 1), ("dec-self", 0, 3), ("dec-self", 1, 0), ("dec-self", 1, 1), ("dec-self", 1, 2)]
+
+
+def worth(coalition, heads=HEADS):
+    """The loss of a plain forward without the other heads."""
+    return mean("gpt2", frozenset(head for place, head in enumerate(heads) if place not in coalition))
+
+
+def subsets(places):
+    return [set(chosen) for size in range(len(places) + 1) for chosen in combinations(places, size)]
+
+
+def enumerated(heads=HEADS):
+    """Shapley values: sums over all coalitions (Shapley 1953)."""
+    size = len(heads)
+    table = {frozenset(chosen): worth(chosen, heads) for chosen in subsets(range(size))}
+    values = []
+    for head in range(size):
+        rest = [frozenset(chosen) for chosen in subsets([other for other in range(size) if other != head])]
+        values.append(sum((table[s | {head}] - table[s]) / (size * comb(size - 1, len(s))) for s in rest))
+    return np.array(values), table
+
+
+def paired(heads=HEADS):
+    """Shapley interaction index of each pair: sums over all coalitions (Grabisch and Roubens 1999)."""
+    size, table = len(heads), enumerated(heads)[1]
+    found = []
+    for i, j in combinations(range(size), 2):
+        rest = [frozenset(chosen) for chosen in subsets([other for other in range(size) if other not in (i, j)])]
+        found.append(
+            sum(
+                factorial(len(s)) * factorial(size - len(s) - 2) / factorial(size - 1)
+                * (table[s | {i, j}] - table[s | {i}] - table[s | {j}] + table[s])
+                for s in rest
+            )
+        )  # fmt: skip
+    return np.array(found)
+
+
+def game(heads=HEADS, metric="loss", n_resamples=0, seed=0):
+    return Game(Sweep(*given("gpt2"), the_metric(metric)), heads, n_resamples, seed)
+
+
+def hits(estimate, expected, runs=40):
+    """Share of t intervals over samples that hold the exact value, and the mean of the estimates."""
+    found, held = [], []
+    for seed in range(runs):
+        parts = estimate(seed)
+        half = 2.05 * parts.std(0, ddof=1) / np.sqrt(len(parts))
+        held.append(np.abs(parts.mean(0) - expected) <= half)
+        found.append(parts.mean(0))
+    return np.mean(held), np.array(found)
+
+
+@pytest.mark.parametrize("method", ["permutation", "kernel"])
+def test_estimates_are_unbiased_and_their_intervals_hold_the_enumeration(method):
+    played, (expected, table) = game(), enumerated()
+    size = max(map(abs, table.values()))
+
+    def estimate(seed):
+        played.seed = seed
+        if method == "kernel":
+            return shapley._kernel(played, 24)[0]
+        return shapley._permutations(played, 24, 0.0)[0]
+
+    held, found = hits(estimate, expected)
+    assert 0.85 < held <= 1
+    error = found.std(0, ddof=1) / np.sqrt(len(found))
+    assert (np.abs(found.mean(0) - expected) < 4 * error + bound(size)).all()
+    assert np.abs(found.mean(0) - expected).max() < 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("method", ["permutation", "kernel"])
+@pytest.mark.parametrize("metric", ["loss", "perplexity"])
+def test_values_sum_to_the_metric_of_the_whole_minus_that_of_nothing(method, metric):
+    sets = {"none": HEADS}
+    table = hr.shapley_values(*given("gpt2"), metric=metric, heads=HEADS, method=method, n_permutations=6)
+    name = table.columns[0]
+    assert name == f"shapley[{metric}{' kernel' * (method == 'kernel')}]"
+    effect = hr.ablate_sets(*given("gpt2"), sets, metric=metric, n_resamples=0).iloc[0, 0]
+    intact = hr.evaluate(*given("gpt2"), [metric], n_resamples=0)["value"].iloc[0]
+    close(table[name].sum(), -effect, size=intact)
+    assert list(table.index) == HEADS
+    assert (table[f"{name}.low"] < table[name]).all()
+    assert (table[name] < table[f"{name}.high"]).all()
+
+
+def test_a_truncated_order_is_that_of_a_plain_loop():
+    whole, none = worth(range(5)), worth(())
+    for truncation in (0.3, 0.7):
+        orders = [np.random.default_rng(3).permutation(5)]
+        expected = np.zeros(5)
+        left, last = set(range(5)), whole
+        for head in orders[0]:
+            if abs(last - none) < truncation * abs(whole - none):
+                break
+            left.remove(head)
+            expected[head] = last - worth(left)
+            last = worth(left)
+        found = hr.shapley_values(
+            *given("gpt2"), heads=HEADS, n_permutations=1, truncation=truncation, n_resamples=0, seed=3
+        )
+        close(found["shapley[loss]"], expected, size=max(whole, none))
+        assert abs(found["shapley[loss]"].sum() - (whole - none)) <= truncation * abs(whole - none)
+
+
+def test_a_truncated_run_of_many_blocks_leaves_out_at_most_its_share(monkeypatch):
+    monkeypatch.setattr(shapley, "BLOCK", 2)
+    played = game()
+    whole, none = played.values([range(5), ()])[:, 0]
+    parts, _ = shapley._permutations(played, 30, 0.5)
+    exact, _ = shapley._permutations(played, 30, 0.0)
+    cut = parts != exact
+    assert cut.any()
+    assert not cut.all()
+    assert (parts[cut] == 0).all()
+    assert (np.abs(parts.sum(1) - (whole - none)) <= 0.5 * abs(whole - none)).all()
+
+
+@pytest.mark.parametrize("heads", [HEADS, HEADS[:4], HEADS[:2]], ids=len)
+def test_interactions_are_those_of_the_enumeration(heads):
+    played, expected = game(heads), paired(heads)
+    size = max(map(abs, enumerated(heads)[1].values()))
+
+    def estimate(seed):
+        generator = np.random.default_rng(seed)
+        return np.stack([interactions._round(played, generator)[:, 0] for _ in range(20)])
+
+    held, found = hits(estimate, expected)
+    error = found.std(0, ddof=1) / np.sqrt(len(found))
+    assert (np.abs(found.mean(0) - expected) < 4 * error + bound(size)).all()
+    if len(heads) == 2:  # nothing is sampled
+        close(found, np.broadcast_to(expected, found.shape), size=size)
+    else:
+        assert held > 0.85
+
+
+def test_the_table_of_interactions_has_every_pair_and_provenance():
+    table = hr.shapley_interactions(*given("gpt2"), heads=HEADS, n_rounds=3, n_resamples=30)
+    assert list(table.columns) == ["interaction[loss]", "interaction[loss].low", "interaction[loss].high"]
+    assert len(table) == 10
+    assert table.index[0] == ("dec-self:0:1", "dec-self:0:3")
+    assert "rounds:3" in hr.provenance(table, "interaction[loss]")
+    assert f"none:{worth(()):.4g}"[:9] in hr.provenance(table, "interaction[loss]")
+
+
+def test_a_head_that_writes_nothing_has_no_value_and_interacts_with_none():
+    model, tokenizer, text = zoo.tiny("gpt2", seed=1), tokens_of("gpt2"), corpus(4)
+    with torch.no_grad():
+        model.transformer.h[0].attn.c_proj.weight[8:16] = 0  # of head 1; the rows of Conv1D are inputs
+    values = hr.shapley_values(model, tokenizer, text, heads=HEADS, n_permutations=3, n_resamples=0)
+    pairs = hr.shapley_interactions(model, tokenizer, text, heads=HEADS, n_rounds=1, n_resamples=0)
+    loss = hr.evaluate(model, tokenizer, text, ["loss"], n_resamples=0)["value"].iloc[0]
+    idle = values.loc[HEADS[0], "shapley[loss]"]
+    assert abs(idle) < bound(loss)
+    assert values["shapley[loss]"].abs().drop([HEADS[0]]).min() > bound(loss)
+    both = [pair for pair in pairs.index if "dec-self:0:1" in pair]
+    assert pairs.loc[both, "interaction[loss]"].abs().max() < 4 * bound(loss)
+
+
+def test_a_metric_without_a_gradient_is_divided_exactly():
+    """Two heads have two orders: both methods divide by hand what plain ablations say."""
+    model, tokenizer, text = given("classifier")
+    heads = [("enc-self", 0, 0), ("enc-self", 1, 2)]
+    values = {
+        chosen: hr.evaluate(model, tokenizer, text, ["accuracy"], n_resamples=0)["value"].iloc[0]
+        + (hr.ablate_sets(model, tokenizer, text, {"x": masked}, metric="accuracy", n_resamples=0).iloc[0, 0])
+        for chosen, masked in (("", heads), ("0", heads[1:]), ("1", heads[:1]))
+    }
+    values["01"] = hr.evaluate(model, tokenizer, text, ["accuracy"], n_resamples=0)["value"].iloc[0]
+    expected = [
+        np.mean([values["0"] - values[""], values["01"] - values["1"]]),
+        np.mean([values["1"] - values[""], values["01"] - values["0"]]),
+    ]
+    table = hr.shapley_values(model, tokenizer, text, metric="accuracy", heads=heads, method="kernel", n_resamples=9)
+    close(table["shapley[accuracy kernel]"], expected, size=1)
+    orders = {tuple(np.random.default_rng(seed).permutation(2)): seed for seed in range(9)}
+    assert set(orders) == set(permutations(range(2)))
+    both = [
+        hr.shapley_values(
+            model, tokenizer, text, metric="accuracy", heads=heads, n_permutations=1, n_resamples=0, seed=seed
+        )["shapley[accuracy]"]
+        for seed in orders.values()
+    ]
+    close(np.mean(both, axis=0), expected, size=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "exact"}, "unknown method 'exact'; known: permutation, kernel"),
+        ({"n_permutations": 0}, "at least one permutation"),
+        ({"truncation": 1.0}, "a share from 0 to below 1"),
+        ({"truncation": 0.5, "method": "kernel"}, "only permutations are truncated"),
+        ({"heads": HEADS[:1]}, "expected two or more"),
+        ({"heads": HEADS[:1] * 2}, "of which 1 differ"),
+        ({"heads": [("cross", 0, 0), HEADS[0]]}, "cross"),
+        ({"method": "kernel", "n_permutations": 1, "heads": None}, "too few coalitions for Kernel SHAP"),
+        ({"replacement": "nought"}, "unknown replacement"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        hr.shapley_values(*given("gpt2"), n_resamples=0, **options)
+
+
+def test_no_round_is_refused():
+    with pytest.raises(ValueError, match="n_rounds=0; expected 1 or more"):
+        hr.shapley_interactions(*given("gpt2"), n_rounds=0)

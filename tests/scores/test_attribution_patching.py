@@ -1,0 +1,283 @@
+"""Attribution patching: gradients of masks, plain loops over layers and over heads, and paths that cancel."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import zoo
+from helpers.ablations import given as ablated
+from helpers.close import MANY, bound, close
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.ablation.metrics import Loss
+from headroles.ablation.sweep import Sweep
+from headroles.data.corpus import Corpus
+from headroles.models import batching
+from headroles.models.heads import head_index, layer_of
+from headroles.scores.objectives import objective
+from headroles.scores.partners import partners
+
+NAMES = ["marian", "bert", "gpt2", "llama-grouped"]
+HEADS, SIZE, WIDTH = 4, 8, 32  # of the GPT-2 of the zoo
+
+
+def attributed(model, tokenizer, text, method="AtP*", **options):
+    table = hr.attribute(model, tokenizer, text, method=method, **{"n_resamples": 0, "objective": "loss"} | options)
+    return table.iloc[:, :2].set_axis(["signed", "size"], axis=1)
+
+
+def setting(name, size=6):
+    return zoo.tiny(name), tokens_of(name), corpus(size)
+
+
+def one_batch(model, tokenizer, text):
+    (batch,) = batching.batches(batching.encode(text, tokenizer, model, words=False), model, max_tokens=10**6)
+    return batch
+
+
+def example_means(model, batch, output):
+    """The mean loss of each example: [batch]."""
+    found = objective("loss", model).explain(model, lambda: [batch])(output, batch)
+    return torch.where(found.counted, found.values, 0).sum(-1) / found.counted.sum(-1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_corrections_it_is_the_gradient_of_the_masks(name):
+    model, tokenizer, text = setting(name)
+    expected = attributed(model, tokenizer, text, "InputXGradient")
+    close(attributed(model, tokenizer, text, "AtP"), expected, operations=MANY)
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2"])
+def test_resampled_it_predicts_what_a_sweep_predicts(name):
+    model, tokenizer, text = ablated(name)
+    index = list(head_index(model))
+    stats = Sweep(model, tokenizer, text, Loss(), replacement="resample").predict([frozenset([head]) for head in index])
+    found = attributed(model, tokenizer, text, "AtP", replacement="resample", max_tokens=40)
+    changes = np.array([stats.predicted[frozenset([head])] / stats.intact[:, 1] for head in index])  # [head, example]
+    close(found["signed"], -changes.mean(1), operations=MANY)
+    close(found["size"], np.abs(changes).mean(1), operations=MANY)
+
+
+def passing_by(layer):
+    """Detach what a layer adds, written as the sum of both."""
+
+    def hook(_, args, kwargs, output):
+        before = args[0] if args else kwargs["hidden_states"]
+        whole = output if isinstance(output, tuple) else (output,)
+        after = before + (whole[0] - before).detach()
+        return (after, *whole[1:]) if isinstance(output, tuple) else after
+
+    return layer.register_forward_hook(hook, with_kwargs=True)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "t5"])
+def test_dropped_gradients_are_those_of_a_loop_over_layers(name):
+    model, tokenizer, text = setting(name)
+    batch = one_batch(model, tokenizer, text)
+    layers = list(dict.fromkeys(layer_of(model, site) for site in hr.attention_sites(model)))
+    effects = []
+    for layer in layers:
+        gates = torch.ones(len(text), len(head_index(model)), requires_grad=True)
+        hook = passing_by(layer)
+        with hr.mask_heads(model, gates):
+            target = example_means(model, batch, model(**batch.inputs)).sum()
+        hook.remove()
+        effects.append(torch.autograd.grad(target, gates)[0])
+    expected = torch.stack(effects).double() * len(layers) / (len(layers) - 1)
+    found = attributed(model, tokenizer, text)
+    size = expected.abs().max()
+    close(found["signed"], expected.mean((0, 1)), size=size, operations=MANY)
+    close(found["size"], expected.abs().mean((0, 1)), size=size, operations=MANY)
+    own = {site.key: number for site in hr.attention_sites(model) for number in [layers.index(layer_of(model, site))]}
+    for place, head in enumerate(head_index(model)):
+        assert not effects[own[head[:2]]][:, place].any()  # of its own layer nothing is left
+
+
+def output_of(model, batch, layer, head, change):
+    """The output of one head of a GPT-2 once `change` has been made to its queries, keys and values."""
+    block, kept = model.transformer.h[layer].attn, []
+
+    def changed(_, __, output):
+        return change(output.clone(), head)
+
+    with ExitStack() as stack, torch.no_grad():
+        stack.callback(block.c_attn.register_forward_hook(changed).remove)
+        stack.callback(block.c_proj.register_forward_pre_hook(lambda _, args: kept.append(args[0])).remove)
+        model(**batch.inputs)
+    return kept[0][..., head * SIZE : (head + 1) * SIZE]
+
+
+def zeroed(start, output, head):
+    output[..., start + head * SIZE : start + (head + 1) * SIZE] = 0
+    return output
+
+
+def swapped(start, places, masks, output, head):
+    part = slice(start + head * SIZE, start + (head + 1) * SIZE)
+    before = output.clone()
+    for row, place in enumerate(places):
+        output[row, masks[place], part] = before[place, masks[place], part]
+    return output
+
+
+@pytest.mark.parametrize("replacement", ["zero", "resample"])
+@pytest.mark.parametrize("node", ["query", "key"])
+def test_patched_queries_and_keys_pass_through_the_softmax(node, replacement):
+    """A loop that patches one head at a time, and the gradient at its output."""
+    model, tokenizer, text = setting("gpt2")
+    batch, start = one_batch(model, tokenizer, text), {"query": 0, "key": WIDTH}[node]
+    change = partial(zeroed, start)
+    if replacement == "resample":
+        order = np.argsort(batch.numbers)
+        masks = batch.inputs["attention_mask"].bool()
+        pairs = partners([(int(masks[row].sum()),) for row in order], seed=0)
+        places = [int(order[pairs[number]]) for number in batch.numbers]
+        change = partial(swapped, start, places, masks)
+    outputs = {}
+
+    def keep(layer, _, args):
+        outputs[layer] = args[0].detach().requires_grad_()
+        return (outputs[layer],)
+
+    with ExitStack() as stack:
+        for layer, block in enumerate(model.transformer.h):
+            stack.callback(block.attn.c_proj.register_forward_pre_hook(partial(keep, layer)).remove)
+        target = example_means(model, batch, model(**batch.inputs)).sum()
+    expected = []
+    for _, layer, head in head_index(model):
+        part = slice(head * SIZE, (head + 1) * SIZE)
+        with ExitStack() as stack:  # the later layers go on from this one's output
+            stack.callback(
+                model.transformer.h[layer].attn.c_proj.register_forward_pre_hook(partial(keep, layer)).remove
+            )
+            target = example_means(model, batch, model(**batch.inputs)).sum()
+            (gradient,) = torch.autograd.grad(target, outputs[layer])
+        moved = outputs[layer].detach()[..., part] - output_of(model, batch, layer, head, change)
+        expected.append((moved * gradient[..., part]).sum((1, 2)))
+    expected = torch.stack(expected).double()  # [head, example]
+    found = attributed(model, tokenizer, text, "AtP", node=node, replacement=replacement)
+    close(found["signed"], expected.mean(1), size=expected.abs().max(), operations=MANY)
+    close(found["size"], expected.abs().mean(1), size=expected.abs().max(), operations=MANY)
+
+
+@pytest.mark.parametrize("name", ["marian", "t5", "albert", "llama-grouped", "gemma3"])
+@pytest.mark.parametrize("node", ["query", "key"])
+def test_zero_queries_and_zero_keys_attend_alike(name, node):
+    """Every score is then 0 but for biases: without these it is uniform attention, also where keys are shared."""
+    model, tokenizer, text = setting(name)
+    found = attributed(model, tokenizer, text, node=node)
+    assert found.notna().all(axis=None)
+    if name != "t5":  # which adds biases
+        expected = attributed(model, tokenizer, text, "InputXGradient", replacement="uniform")
+        plain = attributed(model, tokenizer, text, "AtP", node=node)
+        close(plain, expected, operations=MANY)
+
+
+def gradient_and_fixed(factor):
+    """The gradient of the loss to the length of a layer's queries, and the effects of patching them with zero."""
+    model, tokenizer, text = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6)
+    with torch.no_grad():
+        for block in model.transformer.h:
+            block.attn.c_attn.weight[:, :WIDTH] *= factor
+            block.attn.c_attn.bias[:WIDTH] *= factor
+    batch, scale = one_batch(model, tokenizer, text), torch.ones((), requires_grad=True)
+    hook = model.transformer.h[1].attn.c_attn.register_forward_hook(
+        lambda _, __, output: torch.cat([output[..., :WIDTH] * scale, output[..., WIDTH:]], -1)
+    )
+    target = example_means(model, batch, model(**batch.inputs)).mean()
+    hook.remove()
+    (gradient,) = torch.autograd.grad(target, scale)
+    fixed = attributed(model, tokenizer, text, "AtP", node="query")["signed"].xs(1, level="layer")
+    return abs(float(gradient)), fixed.abs().sum()
+
+
+def test_saturated_attention_hides_nothing():
+    """Of queries that are a thousand times as long the gradient is gone, but patching them still changes the output."""
+    (gradient, fixed), (saturated, still) = gradient_and_fixed(1), gradient_and_fixed(1000)
+    assert saturated < 0.01 * still
+    assert gradient > 0.05 * fixed
+    assert still > 0.5 * fixed
+
+
+def test_layers_that_add_nothing_change_nothing():
+    model, tokenizer, text = zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6)
+    with torch.no_grad():
+        for out in (model.transformer.h[1].attn.c_proj, model.transformer.h[1].mlp.c_proj):
+            out.weight.zero_()
+            out.bias.zero_()
+    plain, dropped = (attributed(model, tokenizer, text, method) for method in ("AtP", "AtP*"))
+    close(dropped.xs(0, level="layer"), plain.xs(0, level="layer"), operations=MANY)
+
+
+def test_a_direct_and_an_indirect_effect_do_not_cancel():
+    """The second layer undoes what a head of the first does, as far as a gradient can see."""
+    text = Corpus("one", (corpus(6)[3],))
+
+    def effects(scale, method):
+        model = zoo.tiny("gpt2")
+        with torch.no_grad():
+            for out in (model.transformer.h[1].attn.c_proj, model.transformer.h[1].mlp.c_proj):
+                out.weight *= scale
+        return attributed(model, tokens_of("gpt2"), text, method).iloc[0]
+
+    low, high = -1.0, 0.0
+    assert effects(low, "AtP")["signed"] * effects(high, "AtP")["signed"] < 0
+    for _ in range(18):
+        middle = (low + high) / 2
+        same = effects(middle, "AtP")["signed"] * effects(low, "AtP")["signed"] > 0
+        low, high = (middle, high) if same else (low, middle)
+    plain, dropped = (effects(low, method)["size"] for method in ("AtP", "AtP*"))
+    assert plain < 0.01 * dropped
+
+
+@pytest.mark.parametrize("options", [{}, {"node": "key", "replacement": "resample"}, {"replacement": "resample"}])
+def test_the_table_is_the_same_for_every_budget_and_order(options):
+    model, tokenizer, text = setting("marian", 8)
+    small, large = (attributed(model, tokenizer, text, max_tokens=max_tokens, **options) for max_tokens in (20, 4096))
+    pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
+
+
+def test_columns_say_what_was_patched_and_have_intervals():
+    model, tokenizer, text = setting("gpt2")
+    scores = [
+        hr.AttributionPatching(),
+        hr.AttributionPatching(drop=False, replacement="resample"),
+        hr.AttributionPatching(node="key"),
+    ]
+    table = hr.score(model, tokenizer, text, scores, n_resamples=20)
+    names = ["attribution[AtP*]", "attribution[AtP resample]", "attribution[AtP* key]"]
+    assert list(table) == [
+        f"{name}{size}{end}" for name in names for size in ("", ".size") for end in ("", ".low", ".high")
+    ]
+    assert (table["attribution[AtP*].size.low"] <= table["attribution[AtP*].size"]).all()
+    assert "node='key'" in hr.provenance(table, "attribution[AtP* key]")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gpt2", {"node": "value"}, "unknown node of AtP: got 'value'; expected one of output, query, key"),
+        ("gpt2", {"replacement": "uniform"}, "unknown replacement of AtP: got 'uniform'"),
+        ("gpt2", {"method": "InputXGradient", "replacement": "resample"}, "only 'AtP' and 'AtP.' resample"),
+        ("bloom", {"node": "query"}, "outside transformers' attention interface; try node='output'"),
+    ],
+)
+def test_what_cannot_be_patched_is_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        attributed(*setting(name), **options)
+
+
+def test_one_layer_has_no_other_to_drop_and_one_sentence_no_partner():
+    model = hr.tiny_model("gpt2", n_layer=1, vocab_size=64)
+    with pytest.raises(ValueError, match="GradDrop needs two layers"):
+        attributed(model, tokens_of("gpt2"), corpus(3))
+    assert attributed(model, tokens_of("gpt2"), corpus(3), "AtP").notna().all(axis=None)
+    with pytest.raises(ValueError, match="got 1 examples; expected 2 or more"):
+        attributed(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(1), replacement="resample")
