@@ -24,6 +24,7 @@ from .analysis.seeds import match_heads as match_heads
 from .analysis.seeds import stability as stability
 from .data.corpus import Corpus as Corpus
 from .data.corpus import Sentence as Sentence
+from .data.pairs import minimal_pairs as minimal_pairs
 from .data.readers import read as read
 from .data.stanza_parser import parse as parse
 from .data.streaming import StreamingCorpus as StreamingCorpus

@@ -1,10 +1,13 @@
 from . import conllu as conllu
 from . import corpus as corpus
+from . import pairs as pairs
 from . import readers as readers
 from . import streaming as streaming
 from . import synthetic as synthetic
 from .corpus import Corpus as Corpus
 from .corpus import Sentence as Sentence
+from .pairs import Phenomenon as Phenomenon
+from .pairs import minimal_pairs as minimal_pairs
 from .readers import offsets as offsets
 from .readers import read as read
 from .readers import write as write
