@@ -22,8 +22,11 @@ from .analysis.prediction import predict_outcome as predict_outcome
 from .analysis.role_persistence import role_changes as role_changes
 from .analysis.role_rules import Role as Role
 from .analysis.role_rules import roles as roles
+from .analysis.seeds import match_heads as match_heads
+from .analysis.seeds import stability as stability
 from .data.corpus import Corpus as Corpus
 from .data.corpus import Sentence as Sentence
+from .data.pairs import minimal_pairs as minimal_pairs
 from .data.probes import indirect_objects as indirect_objects
 from .data.probes import needles as needles
 from .data.probes import ordered_words as ordered_words

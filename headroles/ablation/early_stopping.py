@@ -85,7 +85,7 @@ def staged(
     if not variants:
         raise ValueError("nothing to ablate: got no variant; expected at least one")
     sweep = Sweep(model, tokenizer, corpus, metric, replacement=replacement, seed=seed, **options)
-    order = np.random.default_rng(seed).permutation(sweep.encoded.numbers)
+    order = np.random.default_rng(seed).permutation(sweep.examples)
     start, growth = (FIRST_PREDICTED, GROWTH_PREDICTED) if predict else (FIRST, GROWTH)
     ends = looks(len(order), start if first is None else first, growth)
     left, stats = list(variants), sweep.predict(variants) if predict else None

@@ -14,6 +14,7 @@ from tokenize import TokenError
 from typing import TypedDict, Unpack
 
 import numpy as np
+import numpy.typing as npt
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
@@ -117,6 +118,11 @@ class Sweep:
         self.encoded = batching.encode(corpus, tokenizer, model, words=False)
 
     @cached_property
+    def examples(self) -> list[int]:
+        """Numbers of the examples: of the sentences that fit the model, or of the pairs if the metric is of pairs."""
+        return self._places(self.encoded.numbers)[0]
+
+    @cached_property
     def batches(self) -> list[Batch]:
         """All batches of the corpus."""
         return list(batching.batches(self.encoded, self.model, max_tokens=self.size))
@@ -142,7 +148,7 @@ class Sweep:
             self.model,
             None,
             self.corpus,
-            examples=len(self.encoded.numbers),
+            examples=len(self.examples),
             too_long=self.encoded.too_long,
             metric=self.metric,
             fill=on_disk(self.replacement),
@@ -154,7 +160,7 @@ class Sweep:
 
         Args:
             variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
-            rows: Numbers of the examples to run, by default all.
+            rows: Numbers of the examples to run (`examples`), by default all.
 
         Returns:
             The statistics of every example by the intact model and by each variant.
@@ -166,7 +172,9 @@ class Sweep:
         with attention_hooks.evaluating(self.model):
             groups = self.batches
             if rows is not None:
-                groups = list(batching.batches(self.encoded.take(rows), self.model, max_tokens=self.size))
+                size = self.metric.sentences
+                numbers = [size * row + place for row in rows for place in range(size)]
+                groups = list(batching.batches(self.encoded.take(numbers), self.model, max_tokens=self.size))
             runner = self._runner(variants)
             name = self._name(variants, rows)
             shares = -(-_distributed.count() // len(groups))  # where batches are few, processes share their variants
@@ -204,7 +212,9 @@ class Sweep:
         joined = np.concatenate(parts)  # [example, statistic + variant]
         count = joined.shape[1] - len(variants)
         stats = self._stats(joined[:, :count], {}, self.batches)
-        return replace(stats, predicted=dict(zip(variants, joined[:, count:].T, strict=True)))
+        _, places = self._places([number for batch in self.batches for number in batch.numbers])
+        changes = joined[places, count:].sum(axis=1)  # [example, variant]
+        return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
 
     def _runner(self, variants: Sequence[HeadSet]) -> Runner:
         longest = min(loading.positions(self.tokenizer, self.model), LONGEST)
@@ -213,8 +223,19 @@ class Sweep:
         )
 
     def _stats(self, intact: Array, masked: dict[HeadSet, Array], groups: Sequence[Batch]) -> ExampleStats:
-        numbers = [number for batch in groups for number in batch.numbers]
-        return ExampleStats(intact, masked, numbers, self.encoded.too_long, self.metric, self.signature)
+        numbers, places = self._places([number for batch in groups for number in batch.numbers])
+        merged = {variant: self.metric.merged(values[places]) for variant, values in masked.items()}
+        whole = self.metric.merged(intact[places])
+        return ExampleStats(whole, merged, numbers, self.encoded.too_long, self.metric, self.signature)
+
+    def _places(self, numbers: Sequence[int]) -> tuple[list[int], npt.NDArray[np.int64]]:
+        """Numbers of the examples of which all sentences are there, and where these are: [example, sentence]."""
+        size, place = self.metric.sentences, {number: row for row, number in enumerate(numbers)}
+        sentences = {number // size: [size * (number // size) + part for part in range(size)] for number in numbers}
+        whole = {example: parts for example, parts in sentences.items() if all(part in place for part in parts)}
+        return list(whole), np.array([[place[part] for part in parts] for parts in whole.values()], np.int64).reshape(
+            -1, size
+        )
 
     def _name(self, variants: Sequence[HeadSet], rows: Sequence[int] | None) -> str:
         """Return the cache key of a run: a digest of all that its numbers depend on."""

@@ -103,7 +103,7 @@ def roles(
                 raise ValueError(
                     f"role {role.name!r} needs column {column + role.over!r} beside {column!r}; score the corpus again"
                 )
-            new: dict[str, Any] = {variant: _held(table, role, column), f"{variant}.value": table[column]}
+            new: dict[str, Any] = {variant: holders(table, role, column), f"{variant}.value": table[column]}
             new[f"{variant}.margin"] = _margin(table, role, column)
             new[f"{variant}.stability"] = _stability(table, role, column)
             signatures |= dict.fromkeys(new, f"{frame.provenance(table, column)}|role:{role}")
@@ -193,18 +193,24 @@ def _margin(table: pd.DataFrame, role: Role, column: str) -> pd.Series[float]:
     return margin
 
 
-def _held(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_]:
+def holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_]:
+    """Return which heads have a role by a column: [heads]."""
     baseline = table[column + role.over].to_numpy() if role.over else 0.0
     return role.holds(table[column].to_numpy(), baseline)
 
 
 def _stability(table: pd.DataFrame, role: Role, column: str) -> Values:
     """Share of resamples in which heads have the role; NaN where it does not apply."""
-    resampled = frame.resamples(table)
-    unknown = table[column].isna().to_numpy()
-    if resampled is None or column not in resampled.draws:
+    held = resampled_holders(table, role, column)
+    if held is None:
         return np.full(len(table), np.nan)
-    index = frame.rows(table)
+    return np.where(table[column].isna().to_numpy(), np.nan, held.mean(1))
+
+
+def resampled_holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool_] | None:
+    """Return which heads have a role in each resample, [heads, resamples]; None without resamples of the column."""
+    resampled, index = frame.resamples(table), frame.rows(table)
+    if resampled is None or column not in resampled.draws:
+        return None
     baseline = resampled.of(column + role.over, index) if role.over else 0.0
-    share = role.holds(resampled.of(column, index), baseline, rounding=COARSE).mean(1)
-    return np.where(unknown, np.nan, share)
+    return role.holds(resampled.of(column, index), baseline, rounding=COARSE)

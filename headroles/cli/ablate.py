@@ -1,4 +1,4 @@
-"""The commands that ablate heads, relate roles to outcomes, or train a model."""
+"""The commands that ablate heads, relate roles to outcomes, compare models, or train one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import headroles as hr
 from headroles.cli import options
 from headroles.cli.arguments import check_heads, heads_of, kinds_of, names, opened, study_of, tuning
 from headroles.cli.console import draw_figures, say, show_best, show_effects, show_relations, show_table
+from headroles.tables import frame
 
 
 def compare(
@@ -193,6 +194,37 @@ def relate(
     folder, words = study_of(study, overwrite=overwrite), None if only is None else names(only)
     show_relations(relate_study(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), only=words, seed=seed))
     draw_figures(folder)
+
+
+def stability(
+    studies: Annotated[list[Path], typer.Argument(help="Studies with scores of models of one shape, on one corpus.")],
+    study: options.Study = Path("study"),
+    match: Annotated[
+        Literal["layer", "model", "same"],
+        typer.Option(help="Match heads within layers, within the model, or each with the same head."),
+    ] = "layer",
+    by: Annotated[
+        Literal["scores", "attention"],
+        typer.Option(help="Compare heads by scores, or by the attention kept by attention-examples."),
+    ] = "scores",
+    pairs: Annotated[
+        Literal["all", "next"], typer.Option(help="Compare all pairs of models, or each with the next checkpoint.")
+    ] = "all",
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Match the heads of models of one shape, and test which heads and roles come back."""
+    folder = study_of(study, overwrite=overwrite)
+    tables = [hr.Study(place).load("heads") for place in studies]
+    attention = [hr.Study(place).load("attention") for place in studies] if by == "attention" else None
+    table = hr.stability(tables, match=match, pairs=pairs, attention=attention, seed=seed)
+    folder.remove(folder.claim("stability", frame.provenance(table, "value")))
+    hr.save_table(table, folder.path("stability"))
+    of = list(table["quantity"] + ", " + table["of"])
+    shown = table.rename(columns={"low": "value.low", "high": "value.high", "heads": "heads per model"})
+    shown = shown[[name for name in map(str, shown) if name.startswith(("heads", "value", "chance", "p", "holm"))]]
+    show_table(shown, f"{len(tables)} models, pair by pair", label="quantity", rows=of)
+    say(f"written: {folder.path('stability')}")
 
 
 def train(

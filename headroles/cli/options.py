@@ -20,7 +20,9 @@ Dtype = Annotated[
 ]
 
 # corpora
-Corpus = Annotated[Path, typer.Argument(help="Corpus: CoNLL-U (trees), text, parallel or labelled TSV; .gz too.")]
+Corpus = Annotated[
+    Path, typer.Argument(help="Corpus: CoNLL-U (trees), text, parallel or labelled TSV, minimal pairs; .gz too.")
+]
 Target = Annotated[Path | None, typer.Argument(help="Translations of the corpus, line by line or as CoNLL-U.")]
 TrainingCorpus = Annotated[Path, typer.Argument(help="Training corpus: labelled TSV, or text with its translations.")]
 HeldOut = Annotated[Path, typer.Option(help="Corpus on which the metric is measured.")]
@@ -48,7 +50,8 @@ Replace = Annotated[bool, typer.Option("--overwrite", help="Replace a file of an
 Picture = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
 
 # measurement
-Metric = Annotated[str, typer.Option(help="Metric: loss, perplexity, agreement, accuracy, f1, matthews, bleu or chrf.")]
+METRICS = "loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, pair_accuracy or pair_difference"
+Metric = Annotated[str, typer.Option(help=f"Metric: {METRICS}.")]
 Replacement = Annotated[
     Literal["zero", "mean", "resample", "uniform", "rescale"],
     typer.Option(help="Replacement of an ablated head's output."),

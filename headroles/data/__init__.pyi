@@ -1,10 +1,13 @@
 from . import conllu as conllu
 from . import corpus as corpus
+from . import pairs as pairs
 from . import readers as readers
 from . import streaming as streaming
 from . import synthetic as synthetic
 from .corpus import Corpus as Corpus
 from .corpus import Sentence as Sentence
+from .pairs import Phenomenon as Phenomenon
+from .pairs import minimal_pairs as minimal_pairs
 from .probes import indirect_objects as indirect_objects
 from .probes import needles as needles
 from .probes import ordered_words as ordered_words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from headroles.data.conllu import columns, trees
 from headroles.data.corpus import Sentence
 from headroles.data.hf_datasets import LABELS, TEXTS
 from headroles.data.lines import lines
+from headroles.data.pairs import FIELDS, pairs_of
 
-Form = Literal["conllu", "text", "parallel", "labelled"]
+Form = Literal["conllu", "text", "parallel", "labelled", "pairs"]
 Column = str | int
 Texts = Column | tuple[Column, Column]
 FIRST = 1000  # rows from which the columns of a table are recognised
@@ -34,7 +36,9 @@ def entries(
     by_suffix = suffix(source) if form is None else ""
     if form == "conllu" or by_suffix == ".conllu":
         return trees(lines(source), str(source))
-    if form in ("parallel", "labelled") or by_suffix == ".tsv":
+    if by_suffix == ".jsonl" or (form == "pairs" and suffix(source) == ".jsonl"):
+        return pairs_of(_objects(source), str(source))
+    if form in ("parallel", "labelled", "pairs") or by_suffix == ".tsv":
         return _table(source, form, text, label)
     return (Sentence(line.strip()) for line in lines(source) if line.strip())
 
@@ -97,6 +101,19 @@ def stem(*paths: Path) -> str:
     return "+".join(re.sub(r"(\.conllu|\.tsv|\.txt)?(\.gz)?$", "", path.name) for path in paths)
 
 
+def _objects(path: Path) -> Iterator[dict[str, object]]:
+    """Read the objects of a file of JSON lines."""
+    for number, line in enumerate(lines(path), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number} is not JSON: {error}; expected one object a line") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}, line {number} is no object: got {line[:40]!r}; expected fields and values")
+            yield row
+
+
 def _pairs(source: Path, target: Path, *, parsed: bool) -> Iterator[Sentence | None]:
     """Sentence pairs of two files, None for those with a blank side."""
     pairs = enumerate(zip_longest(_side(source, parsed=parsed), _side(target)), 1)
@@ -120,6 +137,8 @@ def _table(path: Path, form: Form | None, text: Texts | None, label: Column | No
     """Sentences of a table, None for rows with a blank text."""
     rest = rows(path)
     names = next(rest)
+    if form == "pairs" or (form is None and {*FIELDS} <= {*names}):
+        return pairs_of((dict(zip(names, row, strict=True)) for row in rest), str(path))
     if form == "labelled" or (form is None and (len(names) != 2 or set(names) & set(LABELS))):
         return _labelled(path, [names, *islice(rest, FIRST)], rest, text, label)
     if len(names) != 2:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headroles.data.corpus import Sentence
+from headroles.data.pairs import FIELDS, pairs_of
 
 LABELS = ("label", "gold_label", "Quality", "is_duplicate")  # the label columns of GLUE
 TEXTS: list[tuple[str, ...]] = [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")]
@@ -38,7 +39,7 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
         source: Name on the Hub (`wmt14/de-en:test`) or a folder; the split follows a colon. By default it is the first
             of validation, test, train.
         columns: One text column or two; by default the translations, or the text columns of GLUE.
-        label: The label column; by default that of GLUE.
+        label: The label column; by default that of GLUE. The columns of BLiMP are minimal pairs.
 
     Returns:
         The sentences, fetched on iteration. Translations are ordered as the languages in the name (`de-en`).
@@ -52,6 +53,8 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
     names = list(rows.features or next(iter(rows)))
     if "translation" in names and not columns:
         return (_pair(row["translation"], str(source)) for row in rows)
+    if {*FIELDS} <= {*names} and not columns:
+        return (sentence for sentence in pairs_of(rows, str(source)) if sentence is not None)
     texts = columns or next((known for known in (*TEXTS, ("text",)) if {*known} <= {*names}), ())
     label = label or next((name for name in LABELS if name in names), None)
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:

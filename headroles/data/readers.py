@@ -31,14 +31,16 @@ def read(
     r"""Read a corpus from one file, or from two files with corresponding sentences.
 
     Without `form`, `.conllu` is CoNLL-U (universaldependencies.org/format). `.tsv` is parallel if it has two columns
-    and no label, otherwise labelled. Any other file is one sentence a line. With a `target`, each file is read by its
-    own suffix. Blank lines, and entries with a blank text or side, are left out; the number of the latter is logged.
+    and no label, otherwise labelled. `.jsonl`, and `.tsv` with the columns `sentence_good` and `sentence_bad`, are
+    minimal pairs as of BLiMP (of translations with `source`): two sentences each, labelled "good" and "bad". Any other
+    file is one sentence a line. With a `target`, each file is read by its own suffix. Blank lines, and entries with a
+    blank text or side, are left out; the number of the latter is logged.
 
     Args:
         source: The file; `.gz` is unpacked. A name such as `wmt14/de-en:test`, or a folder of parquet, JSON or CSV, is
             read with Hugging Face's `datasets`.
         target: File of the translations.
-        form: "conllu", "text", "parallel" or "labelled"; None: decided by the file's name.
+        form: "conllu", "text", "parallel", "labelled" or "pairs"; None: decided by the file's name.
         text: Text column of a labelled table, or the two of a sentence pair: names in a header, or indices from 0.
             Those of GLUE are known. Without a header it is by default the last column that is not the label.
         label: Label column, likewise.
@@ -66,7 +68,7 @@ def read(
         raise ValueError(
             f"text= and label= name columns of one labelled table: got {other} too; leave out one of the two"
         )
-    if target is not None and form in ("text", "labelled"):
+    if target is not None and form in ("text", "labelled", "pairs"):
         raise ValueError(f"form={form!r} is one file: got a target too, {target}; leave out form= or the target")
     if target is None and form is None and named(place):
         names = () if text is None else text if isinstance(text, tuple) else (text,)

@@ -14,10 +14,12 @@ RGB = tuple[float, float, float]
 WORSE = {  # metric -> the sign of a change for the worse
     **{"loss": 1, "perplexity": 1},
     **{"agreement": -1, "accuracy": -1, "f1": -1, "matthews": -1, "bleu": -1, "chrf": -1},
+    **{"pair_accuracy": -1, "pair_difference": -1},
 }
 SMALLER_IS_BETTER = tuple(metric for metric, sign in WORSE.items() if sign > 0)
 NAMES = {"agreement": "agreement with the intact model", "bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
-UNITS = {"loss": "nats"}
+NAMES |= {"pair_accuracy": "accuracy on minimal pairs", "pair_difference": "log-likelihood difference of minimal pairs"}
+UNITS = {"loss": "nats", "pair_difference": "nats"}
 GREY = 7  # the place of grey in seaborn's "colorblind"
 HUES = {  # what is drawn -> the place of its colour in seaborn's "colorblind", the same in all figures
     **{"enc-self": 0, "dec-self": 1, "cross": 2},

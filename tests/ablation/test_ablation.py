@@ -598,6 +598,7 @@ UNKNOWN = {
     "unit": "unknown unit 'all'; known: head, all_but_one, layer, kind",
     "replacement": "unknown replacement 'all'; known: zero, mean, resample, uniform, rescale",
     "metric": "unknown metric 'all'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
+    "pair_accuracy, pair_difference, "
     "top, reference, class, similarity",
 }
 

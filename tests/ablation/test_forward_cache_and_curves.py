@@ -657,7 +657,8 @@ def test_top_is_the_mean_of_the_largest_logits():
 
 
 UNKNOWN = (
-    "unknown metric 'nonsense'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, top, "
+    "unknown metric 'nonsense'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
+    "pair_accuracy, pair_difference, top, "
     "reference, class, similarity"
 )
 

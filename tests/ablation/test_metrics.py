@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -31,6 +32,8 @@ from headroles.ablation.metrics import (
     Loss,
     Matthews,
     Metric,
+    PairAccuracy,
+    PairDifference,
     Perplexity,
     metric,
 )
@@ -144,6 +147,9 @@ def statistics(one, name):
 def answered(one, name="marian"):
     """What reads a metric, what a model put out or wrote, and the batch it is of."""
     model, text = writing(name), corpus(6)
+    if one.sentences == 2:
+        labelled = (replace(sentence, label=("good", "bad")[row % 2]) for row, sentence in enumerate(text))
+        text = Corpus("pairs", tuple(labelled))
     (batch,) = in_one(model, name, text)
     made = output(model, batch)
     if one.generates:
@@ -252,6 +258,7 @@ def test_a_metric_is_known_by_its_name():
     assert {name: type(one) for name, one in METRICS.items()} == {
         "loss": Loss, "perplexity": Perplexity, "agreement": Agreement, "accuracy": Accuracy, "f1": F1,
         "matthews": Matthews, "bleu": BLEU, "chrf": ChrF,
+        "pair_accuracy": PairAccuracy, "pair_difference": PairDifference,
     }  # fmt: skip
     for name, one in METRICS.items():
         assert metric(name) is one
@@ -273,6 +280,7 @@ def test_metrics_of_the_same_options_say_the_same():
 
 def test_an_unknown_metric():
     message = "unknown metric 'rouge'; known: loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
+    message += "pair_accuracy, pair_difference, "
     message += "top, reference, class, similarity"
     with pytest.raises(ValueError, match=whole(message)):
         metric("rouge")

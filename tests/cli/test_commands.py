@@ -63,7 +63,7 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 def test_these_are_the_commands():
     own = {"parse", "score", "roles", "plot", "attention", "attention-examples", "report", "demo"}
     smaller = {"prune", "compare-pruning", "remove-heads", "efficiency", "weight-change", "dynamics"}
-    closing = {"compare", "ablate", "ablation-curve", "agreement", "relate", "train"}
+    closing = {"compare", "ablate", "ablation-curve", "agreement", "relate", "stability", "train"}
     assert set(COMMANDS) == own | smaller | closing | {
         "prepare",
         "replicate",
@@ -239,6 +239,14 @@ def test_roles_with_other_thresholds(study):
     assert strict.out.endswith(f"written: {study / 'roles.parquet'}\n")
     expected = hr.roles(load_table(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
     pd.testing.assert_frame_equal(_bare(load_table(study / "roles.parquet")), _bare(expected))
+
+
+def test_stability_of_a_model_and_itself(study, tmp_path):
+    done = run("stability", study, study, "--study", tmp_path / "seeds")
+    assert done.code == 0, done.err
+    table = load_table(tmp_path / "seeds" / "stability.parquet")
+    assert table["value"].round(9).eq(1).all()
+    assert "similarity, all heads" in done.out
 
 
 def test_plot_draws_what_score_drew(scored, study):

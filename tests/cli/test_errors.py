@@ -122,7 +122,7 @@ def test_a_file_that_is_not_there(tmp_path, folder):
 
 
 def test_an_unknown_form(tmp_path):
-    message = "unknown form 'xml'; known: conllu, text, parallel, labelled, or None to decide by the file's name"
+    message = "unknown form 'xml'; known: conllu, text, parallel, labelled, pairs, or None to decide by the file's name"
     with pytest.raises(ValueError, match=whole(message)):
         hr.read(tmp_path / "any", form="xml")  # type: ignore[arg-type]
 

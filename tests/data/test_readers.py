@@ -470,7 +470,7 @@ def test_files_of_different_length(file):
 
 def test_arguments_that_do_not_go_together(file):
     path = file("a.txt", "a\n")
-    message = "unknown form 'csv'; known: conllu, text, parallel, labelled, or None to decide by the file's name"
+    message = "unknown form 'csv'; known: conllu, text, parallel, labelled, pairs, or None to decide by the file's name"
     with pytest.raises(ValueError, match=whole(message)):
         read(path, form="csv")
     message = f"form='text' is one file: got a target too, {path}; leave out form= or the target"

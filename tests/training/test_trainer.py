@@ -578,7 +578,10 @@ def test_evaluation_is_without_dropout_and_leaves_the_model_as_it_was(training):
     assert all(module.training == training for module in model.modules())
 
 
-KNOWN = "loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, top, reference, class, similarity"
+KNOWN = (
+    "loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, "
+    "pair_accuracy, pair_difference, top, reference, class, similarity"
+)
 REFUSED = [
     ("sentences", "bleu", films(4), "metric 'bleu' needs a translation model; BertForSequenceClassification writes "
      "none"),

@@ -3,10 +3,15 @@
 from headroles.ablation.metrics.base import Agreement, Loss, Mean, Metric, Of, Perplexity, Read
 from headroles.ablation.metrics.classification import F1, Accuracy, Matthews
 from headroles.ablation.metrics.generation import BLEU, ChrF, Written
+from headroles.ablation.metrics.pairs import PairAccuracy, PairDifference
 from headroles.scores import objectives
 
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in (Loss(), Perplexity(), Agreement(), Accuracy(), F1(), Matthews(), BLEU(), ChrF())
+    metric.name: metric
+    for metric in (
+        *(Loss(), Perplexity(), Agreement(), Accuracy(), F1(), Matthews(), BLEU(), ChrF()),
+        *(PairAccuracy(), PairDifference()),
+    )
 }
 
 
@@ -53,6 +58,8 @@ __all__ = [
     "Mean",
     "Metric",
     "Of",
+    "PairAccuracy",
+    "PairDifference",
     "Perplexity",
     "Read",
     "Written",

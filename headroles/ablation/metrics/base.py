@@ -29,11 +29,13 @@ class Metric(ABC):
         name: Name in columns and on the command line.
         better: 1 if larger values are better, -1 if smaller ones are.
         generates: Whether the metric reads generated text rather than a forward pass.
+        sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
     """
 
     name: ClassVar[str]
     better: ClassVar[int] = 1
     generates: ClassVar[bool] = False
+    sentences: ClassVar[int] = 1
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -56,6 +58,17 @@ class Metric(ABC):
         Raises:
             ValueError: If model or corpus lack what the metric needs.
         """
+
+    def merged(self, statistics: Array) -> Array:
+        """Return the statistics of examples from those of their sentences.
+
+        Args:
+            statistics: [example, sentence, statistic].
+
+        Returns:
+            Their sums: [example, statistic].
+        """
+        return np.asarray(statistics.sum(axis=1))
 
     def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
         """Return whether a gradient predicts the effects of masks on the metric of a model."""

@@ -1,0 +1,121 @@
+"""Metrics of minimal pairs: does a model find the grammatical sentence of two more probable, and by how much?"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.ablation.metrics.base import Array, Mean, Read
+from headroles.data.corpus import Corpus
+from headroles.data.pairs import BAD, GOOD
+from headroles.models import loading
+from headroles.models.batching import Batch
+from headroles.scores import objectives, outputs
+
+log = logging.getLogger(__name__)
+
+
+class PairDifference(Mean):
+    """Mean log-likelihood of grammatical sentences minus that of the ungrammatical ones, in nats per pair.
+
+    The pairs of a corpus are those of `hr.minimal_pairs`, or read from a file. A decoder is read from its second token
+    on, unless its tokenizer puts BOS before the text. An encoder-decoder reads the source, and the pair is its target.
+    """
+
+    name = "pair_difference"
+    objective = "loss"
+    sentences: ClassVar[int] = 2
+
+    def reader(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups, /
+    ) -> Read:
+        """Return the function that reads the log-likelihood of each sentence, negative for ungrammatical ones.
+
+        Args:
+            model: A decoder or an encoder-decoder with a vocabulary.
+            tokenizer: Its tokenizer.
+            corpus: A corpus of minimal pairs.
+            groups: Return all batches of the corpus.
+
+        Returns:
+            A function of a model's output and its batch: [sentence, 2], the second 1/2 of a pair.
+
+        Raises ValueError if the corpus has no pairs, or the model does not give sentences a likelihood.
+        """
+        _check(model, corpus, self.name)
+        read_loss = super().reader(model, tokenizer, corpus, groups)
+        _warn_of_first_tokens(model, groups)
+
+        def read(output: Any, batch: Batch) -> Array:
+            signs = 1 - 2 * (np.array(batch.numbers) % 2)
+            return np.stack([-signs * read_loss(output, batch)[:, 0], np.full(len(signs), 0.5)], axis=1)
+
+        return read
+
+    def stand_in(self, model: PreTrainedModel, groups: objectives.Groups, /) -> objectives.Explain:
+        """Return the log-likelihood of each token, negative in ungrammatical sentences."""
+        explain = super().stand_in(model, groups)
+
+        def signed(output: Any, batch: Batch) -> objectives.Explained:
+            target = explain(output, batch)
+            signs = target.values.new_tensor([2 * (number % 2) - 1 for number in batch.numbers])
+            return target._replace(values=signs[:, None] * target.values)
+
+        return signed
+
+
+class PairAccuracy(PairDifference):
+    """Share of pairs of which the grammatical sentence has the larger log-likelihood (BLiMP, arXiv 1912.00582)."""
+
+    name = "pair_accuracy"
+
+    def merged(self, statistics: Array) -> Array:
+        """Compare the log-likelihoods of the two sentences: [pair, 2]."""
+        difference, one = super().merged(statistics).T
+        return np.stack([difference > 0, one], axis=1).astype(float)
+
+    def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
+        """Return False: a comparison has no gradient."""
+        return False
+
+
+def _check(model: PreTrainedModel, corpus: Corpus, name: str) -> None:
+    """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
+    labels = [sentence.label for sentence in corpus]
+    if not labels or labels != [GOOD, BAD] * (len(labels) // 2):
+        raise ValueError(
+            f"metric {name!r} needs minimal pairs: got corpus {corpus.name!r} with the labels "
+            f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
+            f"turn; try hr.minimal_pairs, or a file with sentence_good and sentence_bad and an even limit"
+        )
+    if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or loading.causal(model)):
+        raise ValueError(
+            f"metric {name!r} needs the likelihood of sentences: got {type(model).__name__}, which does not predict "
+            f"one token after the other; expected a decoder or an encoder-decoder"
+        )
+    if model.config.is_encoder_decoder and any(sentence.target is None for sentence in corpus):
+        raise ValueError(
+            f"metric {name!r} of {type(model).__name__} compares translations: got pairs without a target in corpus "
+            f"{corpus.name!r}; expected a source beside sentence_good and sentence_bad; try "
+            f"hr.minimal_pairs(translated=True)"
+        )
+
+
+def _warn_of_first_tokens(model: PreTrainedModel, groups: objectives.Groups) -> None:
+    """Log how many pairs differ in a first token that no step predicts."""
+    if model.config.is_encoder_decoder:
+        return
+    first = {
+        number: int(row[0]) for batch in groups() for number, row in zip(batch.numbers, batch.source.ids, strict=True)
+    }
+    differ = sum(first.get(number + 1, token) != token for number, token in first.items() if number % 2 == 0)
+    if differ:
+        log.warning(
+            "%d of %d pairs differ in their first token, which is left out of the comparison: the tokenizer puts no "
+            "BOS before a text",
+            differ,
+            len(first) // 2,
+        )

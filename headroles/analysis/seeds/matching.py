@@ -1,0 +1,270 @@
+"""Matching: which heads and roles come back in models of the same shape, and how often by chance (no torch)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.optimize import linear_sum_assignment
+
+from headroles.analysis import role_rules
+from headroles.analysis.intervals import LEVEL, Z
+from headroles.analysis.multiple_testing import corrected
+from headroles.analysis.resampling import Array, Bools, Whole, strata
+from headroles.analysis.role_rules import ROLES, Role
+from headroles.analysis.seeds.similarity import Similarity, by_attention, by_scores, scores_of
+from headroles.tables import frame
+
+Match = Literal["layer", "model", "same"]
+Pairs = Literal["all", "next"]
+ALL = "all heads"
+
+
+def stability(
+    tables: Mapping[Any, pd.DataFrame] | Sequence[pd.DataFrame],
+    *,
+    match: Match = "layer",
+    pairs: Pairs = "all",
+    columns: Sequence[str] | None = None,
+    attention: Sequence[pd.DataFrame] | None = None,
+    roles: Iterable[Role] = ROLES,
+    n_resamples: int = 200,
+    n_permutations: int = 999,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Match the heads of models of one shape: which heads and roles come back?
+
+    Heads have other numbers in a model trained from another seed. They are matched one to one, so that their mean
+    similarity is largest (Hungarian method). The question is that of Bali et al. 2026 (arXiv 2602.16740).
+
+    Args:
+        tables: Tables of `hr.score` of two or more models with the same heads, on the same text.
+        match: Matches are sought in the same "layer", anywhere in the "model" among heads of the kind, or each head is
+            compared with the "same" one (checkpoints of one training).
+        pairs: "all" pairs of models, or each model with the "next" (checkpoints in order).
+        columns: Scores by which heads are compared; by default all that every table has.
+        attention: Tables of `hr.attention_examples` of the models, in the same order: heads are compared by attention.
+        roles: Roles to look for.
+        n_resamples: Bootstrap resamples of the tables to use; fewer if the tables have fewer.
+        n_permutations: Permutations for the chance level.
+        seed: Seed of the permutations.
+
+    Returns:
+        One row per `quantity` and `of`, its `value` a mean over pairs of models:
+
+        - "similarity" of matched heads, of all and of each layer. By scores: 1 less half the mean squared difference of
+          standardised scores, so that equal heads have 1 and two heads drawn at random 0 on average. By attention: the
+          cosine of the weights, averaged over sentences.
+        - "same layer", with match="model": share of heads with their match in the same layer.
+        - "matched", of each role: share of its heads that are matched to a head with it, 2 both / (first + second).
+        - "layers", of each role: the same of the numbers of its heads in each layer, without any matching.
+
+        `models` and `heads` are how many models have the role, and how many heads on average. `low` and `high` are a
+        95 % interval over sentences, by the resamples; from three models on (all pairs) also over models, by the
+        jackknife with t. `chance`, with `chance.low` and `chance.high` (95 % of permutations), is the value when heads
+        are assigned to the layers of their kind at random, and matched again. `p`, one-sided, is against chance, and
+        `holm` and `bh` correct it for all rows. With match="model" matches are the same in all permutations:
+        "similarity" and "matched" have no chance level.
+
+    Raises ValueError for fewer than two tables, tables of different heads, an unknown option, and if no score is left.
+    """
+    models, index = _ordered(tables, match, pairs)
+    similarity, used = _similarity(models, columns, attention, index)
+    found = [role for role in roles if all(role_rules.assignable(table, [role]) for table in models)]
+    draws = _draws(models, n_resamples)
+    held = np.array([[_held(table, role, draws) for role in found] for table in models], bool)
+    held = held.reshape(len(models), len(found), 1 + draws, len(index))
+    shuffles = _shuffles(index, len(models), n_permutations, seed)
+    compared = list(combinations(range(len(models)), 2) if pairs == "all" else pairwise(range(len(models))))
+    layers, groups, values, permuted = strata(index), _groups(index, match), [], []
+    for one, other in compared:
+        sampled = [similarity(one, other, draw) for draw in range(1 + draws)]
+        values.append(
+            [
+                _statistics(now, held[one, :, draw], held[other, :, draw], layers, _matched(now, groups))
+                for draw, now in enumerate(sampled)
+            ]
+        )
+        whole, first, second = _matched(sampled[0], groups), held[one, :, 0], held[other, :, 0]
+        for mine, theirs in zip(shuffles[one], shuffles[other], strict=True):
+            now = sampled[0][np.ix_(mine, theirs)]
+            places = np.argsort(theirs)[whole[mine]] if match == "model" else _matched(now, groups)
+            permuted.append(_statistics(now, first[:, mine], second[:, theirs], layers, places))
+    estimates = np.array(values)  # [pair, 1 + draws, statistic]
+    chance = np.array(permuted).reshape(len(compared), n_permutations, estimates.shape[2])
+    table = _labels([role.name for role in found], held[:, :, 0], index)
+    table = pd.concat([table, _summary(estimates, chance, compared if pairs == "all" else [])], axis=1)
+    fixed = ["similarity", "matched"] if match == "model" else []
+    table.loc[table["quantity"].isin(fixed), ["chance", "chance.low", "chance.high", "p"]] = np.nan
+    table["low"] = table["low"].where(table["quantity"] == "similarity", table["low"].clip(lower=0))
+    table = table[table["value"].notna() & ((table["quantity"] != "same layer") | (match == "model"))]
+    by = "scores" if attention is None else "attention"
+    options = frame.sign(stability=match, pairs=pairs, by=by, resamples=draws, permutations=n_permutations, seed=seed)
+    of = frame.holding(**{f"model {place}": frame.sources(model, used) for place, model in enumerate(models)})
+    return frame.signed(corrected(table.reset_index(drop=True)), options, of)
+
+
+def match_heads(
+    first: pd.DataFrame,
+    second: pd.DataFrame,
+    *,
+    match: Match = "layer",
+    columns: Sequence[str] | None = None,
+    attention: Sequence[pd.DataFrame] | None = None,
+) -> pd.DataFrame:
+    """Match each head of a model to one of another model of the same shape.
+
+    Args:
+        first: Table of `hr.score` of a model.
+        second: The same of another model, on the same text.
+        match: Where matches are sought, as in `stability`.
+        columns: Scores by which heads are compared, as in `stability`.
+        attention: Tables of `hr.attention_examples` of both, as in `stability`.
+
+    Returns:
+        A row per head of the first model: `match.layer` and `match.head`, its match, and their `similarity`.
+
+    Raises ValueError as `stability`.
+    """
+    models, index = _ordered([first, second], match, "all")
+    similarity, used = _similarity(models, columns, attention, index)
+    similar = similarity(0, 1, 0)
+    places = _matched(similar, _groups(index, match))
+    table = pd.DataFrame({f"match.{level}": index.get_level_values(level)[places] for level in ("layer", "head")})
+    table = table.assign(similarity=similar[np.arange(len(index)), places]).set_index(index)
+    of = frame.holding(first=frame.sources(first, used), second=frame.sources(second, used))
+    return frame.signed(table, frame.sign(match=match), of)
+
+
+def _ordered(
+    tables: Mapping[Any, pd.DataFrame] | Sequence[pd.DataFrame], match: Match, pairs: Pairs
+) -> tuple[list[pd.DataFrame], pd.MultiIndex]:
+    """The tables with their heads in order, and the heads; raise ValueError for what cannot be compared."""
+    if match not in ("layer", "model", "same") or pairs not in ("all", "next"):
+        raise ValueError(
+            f"unknown option: got match={match!r}, pairs={pairs!r}; expected match 'layer', 'model' or 'same', and "
+            f"pairs 'all' or 'next'"
+        )
+    named = dict(tables) if isinstance(tables, Mapping) else dict(enumerate(tables))
+    if len(named) < 2:
+        raise ValueError(f"too few models to compare: got {len(named)}; expected tables of two or more")
+    (first, *rest), index = named, frame.rows(next(iter(named.values())).sort_index())
+    for name in rest:
+        frame.check_same_heads(named[first], named[name], f"tables {first!r} and {name!r}")
+    return [table.loc[index] for table in named.values()], index
+
+
+def _similarity(
+    models: Sequence[pd.DataFrame],
+    columns: Sequence[str] | None,
+    attention: Sequence[pd.DataFrame] | None,
+    index: pd.MultiIndex,
+) -> tuple[Similarity, list[str]]:
+    """The similarity of heads, and the columns that it is made of or that stand for the models."""
+    if attention is None:
+        used = scores_of(models, columns)
+        return by_scores(models, used), used
+    if len(attention) != len(models) or columns is not None:
+        raise ValueError(
+            f"heads are compared by scores or by attention: got {len(attention)} tables of attention for {len(models)} "
+            f"models, and columns={columns}; expected one for each, and no columns"
+        )
+    return by_attention(attention, index), [str(name) for name in models[0]]
+
+
+def _draws(models: Sequence[pd.DataFrame], n_resamples: int) -> int:
+    """Number of resamples that all tables have, at most `n_resamples`."""
+    drawn = [frame.resamples(table) for table in models]
+    return min(n_resamples, *(0 if part is None else next(iter(part.draws.values())).shape[1] for part in drawn))
+
+
+def _held(table: pd.DataFrame, role: Role, draws: int) -> Bools:
+    """Whether heads have any variant of a role, on the corpus and on its resamples: [1 + draws, heads]."""
+    held = np.zeros((1 + draws, len(table)), bool)
+    for _, column in role.variants(table.columns):
+        held[0] |= role_rules.holders(table, role, column)
+        resampled = role_rules.resampled_holders(table, role, column)
+        if draws and resampled is not None:
+            held[1:] |= resampled[:, :draws].T
+    return held
+
+
+def _shuffles(index: pd.MultiIndex, models: int, n_permutations: int, seed: int) -> Whole:
+    """Heads of each model in random order among those of their kind: [model, permutations, heads]."""
+    random = np.random.default_rng(seed)
+    shuffled: Whole = np.tile(np.arange(len(index)), (models, n_permutations, 1))
+    kinds = index.get_level_values("kind")
+    for kind in kinds.unique():
+        shuffled[..., kinds == kind] = random.permuted(shuffled[..., kinds == kind], axis=-1)
+    return shuffled
+
+
+def _groups(index: pd.MultiIndex, match: Match) -> list[Whole]:
+    """Places of the heads among which matches are sought; none if each head is compared with the same one."""
+    if match == "same":
+        return []
+    groups = strata(index) if match == "layer" else index.get_level_values("kind").factorize()[0]
+    return [np.flatnonzero(groups == group) for group in np.unique(groups)]
+
+
+def _matched(similarity: Array, groups: Sequence[Whole]) -> Whole:
+    """Place of the match of each head: [heads]."""
+    matches: Whole = np.arange(len(similarity))
+    for places in groups:
+        matches[places] = places[linear_sum_assignment(similarity[np.ix_(places, places)], maximize=True)[1]]
+    return matches
+
+
+def _statistics(similarity: Array, first: Bools, second: Bools, layers: Whole, matches: Whole) -> Array:
+    """Statistics of a pair of models, in the order of `_labels`; roles as [roles, heads]."""
+    matched = similarity[np.arange(len(matches)), matches]
+    members = layers == np.arange(layers.max() + 1)[:, None]  # [layer, heads]
+    counts = [held.astype(float) @ members.T for held in (first, second)]  # [roles, layer]
+    with np.errstate(invalid="ignore"):  # roles that no head of the two models has
+        both = np.stack([(first & second[:, matches]).sum(1), np.minimum(*counts).sum(1)])
+        shares = 2 * both / (first.sum(1) + second.sum(1))
+    by_layer = members @ matched / members.sum(1)
+    return np.concatenate([[matched.mean()], by_layer, [(layers == layers[matches]).mean()], *shares])
+
+
+def _labels(roles: Sequence[str], held: Bools, index: pd.MultiIndex) -> pd.DataFrame:
+    """What each statistic is, in how many models, and of how many heads; `held` is [models, roles, heads]."""
+    models, heads = len(held), len(index)
+    layers = [f"{kind}:{layer}" for kind, layer, _ in index]
+    rows: list[tuple[str, str, int, float]] = [("similarity", ALL, models, heads)]
+    rows += [("similarity", layer, models, layers.count(layer)) for layer in dict.fromkeys(layers)]
+    rows += [("same layer", ALL, models, heads)]
+    counts = held.sum(2)  # [models, roles]
+    of = list(zip(roles, (counts > 0).sum(0).tolist(), counts.mean(0).tolist(), strict=True))
+    rows += [(quantity, *row) for quantity in ("matched", "layers") for row in of]
+    return pd.DataFrame(rows, columns=["quantity", "of", "models", "heads"])
+
+
+def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) -> pd.DataFrame:
+    """Means over pairs, with intervals, chance levels and p; `compared` are all pairs of models, or empty."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # roles that no model has
+        mean, null = (
+            np.nanmean(values, axis=0),
+            np.nanmean(chance, axis=0),
+        )  # [1 + draws, statistic], [permutations, ...]
+        half = Z * np.nanstd(mean[1:], axis=0) if len(mean) > 1 else np.full(mean.shape[1], np.nan)
+        models = 1 + max((other for _, other in compared), default=0)
+        if models > 2:
+            rest = [[model not in pair for pair in compared] for model in range(models)]
+            left_out = np.stack([np.nanmean(values[kept, 0], axis=0) for kept in rest])
+            error = np.sqrt((models - 1) * left_out.var(axis=0))
+            half = np.hypot(np.nan_to_num(half), stats.t.isf(LEVEL / 2, models - 1) * error)
+        low, high = (
+            np.nanquantile(null, [LEVEL / 2, 1 - LEVEL / 2], axis=0) if len(null) else np.full((2, len(half)), np.nan)
+        )
+    observed = mean[0]
+    p = (1 + (null >= observed - 1e-12).sum(0)) / (1 + len(null))
+    columns = {"value": observed, "low": observed - half, "high": np.minimum(observed + half, 1.0)}
+    columns |= {"chance": null.mean(0) if len(null) else low, "chance.low": low, "chance.high": high}
+    return pd.DataFrame(columns | {"p": np.where(np.isnan(observed), np.nan, p)})
