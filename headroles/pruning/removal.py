@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def remove_heads(
-    model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float], *, groups: Groups = "equal"
+    model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float], *, groups: Groups = "equal"
 ) -> PreTrainedModel:
     """Remove heads from a model in place; its output is that with these heads masked.
 
@@ -38,8 +38,8 @@ def remove_heads(
 
     Args:
         model: A Hugging Face model.
-        heads: The heads to remove, (kind, layer, head) each; or a column of a table such as `prune` returns, with 0 for
-            the heads to remove and 1 for the others.
+        heads: The heads to remove, (kind, layer, head) each, or in writing as in `head_mask`; or a column of a table
+            such as `prune` returns, with 0 for the heads to remove and 1 for the others.
         groups: What is removed where query heads share key-value heads: "whole" groups of pruned heads only; "equal"
             also the same number of pruned heads from every other group; "expand" all pruned heads, by giving each
             remaining head its own key-value head.
@@ -91,7 +91,7 @@ def remove_heads(
     return model
 
 
-def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float]) -> set[Head]:
+def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
         if other := sorted(set(heads.dropna()) - {0, 1}):
             raise ValueError(
@@ -99,7 +99,7 @@ def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[floa
                 f"survival[...] of prune"
             )
         heads = heads.index[heads == 0].tolist()
-    listed = [tuple(head) for head in heads]
+    listed = families.named_heads(model, heads)
     for head in listed:
         families.check_head(model, head)
     return {(kind, int(layer), int(head)) for kind, layer, head in listed}

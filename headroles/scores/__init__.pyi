@@ -10,4 +10,5 @@ from .gradients.captum import Attribution as Attribution
 from .gradients.importance import Importance as Importance
 from .gradients.relevance import Relevance as Relevance
 from .runner import attribute as attribute
+from .runner import left_out as left_out
 from .runner import score as score

@@ -15,6 +15,7 @@ import pandas as pd
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
+_HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|L(\d+)H(\d+))\s*")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
 
@@ -85,6 +86,28 @@ def table(
     if draws:
         frame.attrs["resamples"] = Resamples(index, draws)
     return frame
+
+
+def parsed_head(text: str) -> tuple[Kind | None, int, int]:
+    """Parse a head such as enc-self:0:2, or L0H2, which has no kind.
+
+    Args:
+        text: The head.
+
+    Returns:
+        Kind, layer, head.
+
+    Raises:
+        ValueError: For another form.
+    """
+    if not (match := _HEAD.fullmatch(text)):
+        raise ValueError(
+            f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has "
+            f"one kind of heads"
+        )
+    name, *numbers = match.groups()
+    layer, head = (int(number) for number in numbers if number)
+    return next((kind for kind in KINDS if kind == name), None), layer, head
 
 
 def sign(**fields: object) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+from pyarrow import parquet
 
 from headroles.tables.files import check_writable
 from headroles.tables.frame import fields, join
@@ -162,6 +163,22 @@ class Study:
     def path(self, name: str) -> Path:
         """Return the file of the table `name`."""
         return self.folder / f"{name}.parquet"
+
+    def _repr_html_(self) -> str:
+        """Show the tables of the study, their sizes and corpora in a notebook."""
+        from headroles.tables.html import shown
+
+        rows = []
+        for name in self.names():
+            if (notes := read_notes(self.path(name))) is None:
+                continue  # of another origin, or damaged
+            signatures = notes.get("signatures") or {}
+            facts = dict(fields(next(iter(signatures.values()), "")))
+            count = parquet.read_metadata(self.path(name)).num_rows
+            columns = [column for column in signatures if not column.endswith((".low", ".high"))]
+            row = {"table": name, "rows": count, "columns": ", ".join(columns)}
+            rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
+        return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""
