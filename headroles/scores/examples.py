@@ -59,6 +59,8 @@ def attention_examples(
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
     sentences = corpus[:limit]
+    if study is None:
+        return _table(model, tokenizer, sentences)
     key = cache_key(model, tokenizer=tokens(tokenizer), text=sentences.hash)
     return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
 
