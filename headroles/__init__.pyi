@@ -45,6 +45,7 @@ from .pruning.l0 import L0 as L0
 from .pruning.l0 import SubsetSelection as SubsetSelection
 from .pruning.learned_gates import train_gates as train_gates
 from .pruning.removal import remove_heads as remove_heads
+from .pruning.removal import zero_heads as zero_heads
 from .pruning.selection import prune as prune
 from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change

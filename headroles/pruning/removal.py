@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from headroles.models import attention_hooks, dummy_inputs, loading
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import body, without_cache
-from headroles.models.masking import Head, head_mask, mask_heads
+from headroles.models.masking import Head, by_projection, head_mask, mask_heads
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded
 from headroles.pruning.layout import Layout, layouts
@@ -91,6 +91,39 @@ def remove_heads(
     return model
 
 
+def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> PreTrainedModel:
+    """Set heads of a model to zero in place; its output is that with these heads masked.
+
+    The columns of the output projection that read the heads become zero. The model stays an ordinary one of the same
+    shapes, which any program loads, and is not faster. Further training may restore the heads.
+
+    Args:
+        model: A Hugging Face model.
+        heads: The heads, as of `remove_heads`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If a head is unknown, weights are offloaded or quantised, or layers share weights but not heads.
+
+    Example:
+        >>> hr.save(hr.zero_heads(model, "L0H2,L1H0"), tokenizer, "zeroed")
+    """
+    sites = families.attention_sites(model)
+    chosen = _pruned_heads(model, heads)
+    _check_shared(sites, chosen)
+    by_projection(model, sites)  # raises an error for heads that cannot be masked
+    if loading.is_offloaded(model) or not all(_out(site).weight.is_floating_point() for site in sites):  # type: ignore[operator]
+        raise ValueError(
+            f"the weights of {type(model).__name__} are offloaded or quantised; load it whole to zero heads"
+        )
+    for site in sites:
+        places = [place for place, number in enumerate(site.numbers) if (*site.key, number) in chosen]
+        _zero_columns(site, places)
+    return model
+
+
 def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
         if other := sorted(set(heads.dropna()) - {0, 1}):
@@ -158,10 +191,15 @@ def _kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
 
 def _zero(site: Site) -> None:
     """Zero the output projection of kept pruned heads, so that plain checkpoints behave the same."""
-    if site.silenced:
+    _zero_columns(site, [*map(site.numbers.index, site.silenced)])
+
+
+def _zero_columns(site: Site, places: list[int]) -> None:
+    """Zero the weights that read the heads at these places."""
+    if places:
         weight: Tensor = _out(site).weight.detach().clone()  # type: ignore[operator]
         columns = weight.T if type(site.out).__name__ == "Conv1D" else weight
-        for place in map(site.numbers.index, site.silenced):
+        for place in places:
             columns[:, place * site.size : (place + 1) * site.size] = 0
         resize(_out(site), "weight", weight)
 
