@@ -36,6 +36,7 @@ from .data.streaming import StreamingCorpus as StreamingCorpus
 from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .experiments.compare_scores import agreement as agreement
+from .experiments.explorer import explore as explore
 from .experiments.training_dynamics import dynamics as dynamics
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
@@ -53,6 +54,7 @@ from .pruning.l0 import L0 as L0
 from .pruning.l0 import SubsetSelection as SubsetSelection
 from .pruning.learned_gates import train_gates as train_gates
 from .pruning.removal import remove_heads as remove_heads
+from .pruning.removal import zero_heads as zero_heads
 from .pruning.selection import prune as prune
 from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change

@@ -20,7 +20,7 @@ from headroles.ablation.sweep import sweep
 from headroles.ablation.units import Replacement, on_disk
 from headroles.analysis.head_orders import orders as orders
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index
+from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.models.provenance import cache_key, configuration, fixed_weights
 from headroles.scores import score as measure
@@ -38,7 +38,7 @@ def ablation_curve(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    orders: Mapping[str, Iterable[Head]],
+    orders: Mapping[str, Iterable[Head | str] | str],
     *,
     metric: str | Metric | Objective = "agreement",
     steps: int = 10,
@@ -56,7 +56,8 @@ def ablation_curve(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        orders: Name -> heads, (kind, layer, head) each, the first masked first: all heads of the model or some.
+        orders: Name -> heads, the first masked first, (kind, layer, head) each, or in writing as in `head_mask`: all
+            heads of the model or some.
         metric: Name of a metric (`list_metrics`) or objective, or one of them.
         steps: Number of steps of equal size in which the heads of an order are masked.
         replacement: What replaces the output of a masked head, as in `ablate`.
@@ -81,7 +82,10 @@ def ablation_curve(
         model,
         tokenizer,
         corpus,
-        {name: [(kind, layer, head) for kind, layer, head in order] for name, order in orders.items()},
+        {
+            name: [(kind, layer, head) for kind, layer, head in named_heads(model, order)]
+            for name, order in orders.items()
+        },
         the_metric(metric),
         steps=steps,
         replacement=replacement,

@@ -19,7 +19,7 @@ from headroles.ablation.significance import best, effects, is_mean
 from headroles.ablation.sweep import Options, sweep
 from headroles.ablation.units import Replacement, Unit, check_choices, masked_heads, on_disk, sampling, table_name
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index
+from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head
 from headroles.models.provenance import cache_key, configuration, fixed_weights
 from headroles.scores.accumulator import rounded
@@ -111,7 +111,7 @@ def ablate_sets(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    sets: Mapping[str, Iterable[Head]],
+    sets: Mapping[str, Iterable[Head | str] | str],
     *,
     metric: str | Metric = "loss",
     replacement: Replacement = "zero",
@@ -127,7 +127,7 @@ def ablate_sets(
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        sets: Name -> heads, (kind, layer, head) each, that are masked together.
+        sets: Name -> heads that are masked together, (kind, layer, head) each, or in writing as in `head_mask`.
         metric: Name of a metric or objective, or a metric.
         replacement: What replaces the output of a masked head, as in `ablate`.
         early: Whether to stop measuring a set once its test is decided, as in `ablate`.
@@ -144,7 +144,7 @@ def ablate_sets(
     """
     if not sets:
         raise ValueError("nothing to ablate: got no set of heads; expected at least one")
-    masked = {name: frozenset(tuple(head) for head in heads) for name, heads in sets.items()}
+    masked = {name: frozenset(tuple(head) for head in named_heads(model, heads)) for name, heads in sets.items()}
     ablation = AblationSweep(
         model, tokenizer, corpus, the_metric(metric), "head", replacement, early, precision, seed, masked
     )

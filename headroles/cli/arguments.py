@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from headroles.training.hf_trainer import TrainOptions
 
 
-HEAD = re.compile(r"[^:]+:\d+:\d+|L\d+H\d+")
-
-
 def opened(
     model: str, device: str | None, *, submodel: str | None = None, dtype: str | None = None, whole: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -156,12 +153,10 @@ def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores:
 
 def check_heads(text: str) -> None:
     """Raise ValueError, before a model is loaded, for a text that names no heads and no table."""
+    from headroles.tables.frame import parsed_head
+
     for part in [] if ".parquet" in text else text.split(","):
-        if not HEAD.fullmatch(part.strip()):
-            raise ValueError(
-                f"head {part!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has "
-                f"one kind of heads"
-            )
+        parsed_head(part)
 
 
 def heads_of(text: str, model: PreTrainedModel) -> list[Head] | pd.Series[float]:
@@ -177,11 +172,12 @@ def heads_of(text: str, model: PreTrainedModel) -> list[Head] | pd.Series[float]
     Raises:
         ValueError: For another form, and for a file with several columns without a name.
     """
+    from headroles.models.heads import named_heads
     from headroles.tables.io import load_table
 
     file, mark, column = text.partition(".parquet")
     if not mark:
-        return [head_of(part, model) for part in text.split(",")]
+        return named_heads(model, text)
     table = load_table(f"{file}{mark}")
     columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
@@ -198,14 +194,7 @@ def heads_of(text: str, model: PreTrainedModel) -> list[Head] | pd.Series[float]
 
 def head_of(text: str, model: PreTrainedModel) -> Head:
     """Return a head such as enc-self:0:2, or L0H2 of a model with one kind; raise ValueError for another form."""
-    from headroles.models.heads import head_index
+    from headroles.models.heads import named_heads
 
-    check_heads(text)
-    kind, layer, head = text.strip().split(":") if ":" in text else ["", *re.findall(r"\d+", text)]
-    kinds = list(head_index(model).unique("kind"))
-    if not kind and len(kinds) > 1:
-        raise ValueError(
-            f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
-        )
-    (kind,) = names(kind or kinds[0])
-    return kind, int(layer), int(head)
+    (head,) = named_heads(model, [text])
+    return head

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from rich.table import Table
 
 import headroles as hr
 from headroles import _distributed
+from headroles.cli.record import record
 from headroles.tables.frame import fields, provenance
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ WHOLE = ("step", "heads", "parameters", "pairs", "count", "undecided")  # column
 
 def say(text: str) -> None:
     """Print one line without markup."""
-    _console(soft_wrap=True, highlight=False).print(text, markup=False)
+    record().lines.append(text)
+    the_console(soft_wrap=True, highlight=False).print(text, markup=False)
 
 
 def draw_figures(study: hr.Study) -> None:
@@ -41,19 +44,41 @@ def show_roles(assigned: pd.DataFrame) -> None:
     """Print the heads that have roles, a line each: the role, its score, its stability."""
     from headroles.analysis.role_rules import held
 
+    title = f"{held(assigned).groupby(['kind', 'layer', 'head']).ngroups} of {len(assigned)} heads have a role"
+    record().keep(assigned, title)
     rows = held(assigned)
     rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
     lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
-    shown = Table(title=f"{len(lines)} of {len(assigned)} heads have a role", caption="role, its score, its stability")
+    shown = Table(title=title, caption="role, its score, its stability")
     for column in ("kind", "layer", "head", "roles"):
         shown.add_column(column, justify="right" if column in ("layer", "head") else "left", overflow="fold")
     for row in lines.astype(str).to_dict("records"):
         shown.add_row(row["kind"], row["layer"], row["head"], escape(row["text"]))
-    _console().print(shown)
+    the_console().print(shown)
 
 
-def show_table(table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = ()) -> None:
-    """Print a table of numbers with the columns `.low` and `.high` as intervals; `rows` may name the rows."""
+def show_measured(table: pd.DataFrame, left_out: Mapping[str, str]) -> None:
+    """Print what a score table measures, and keep for the end what was left out and why."""
+    scores = dict.fromkeys(re.split(r"[\[.]", str(name))[0] for name in table)
+    facts = dict(fields(provenance(table, str(table.columns[0]))))
+    on = f"{facts.get('sentences', '?')} sentences of {facts.get('corpus')}"
+    say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {on}")
+    record().left_out.update(left_out)
+
+
+def show_table(
+    table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = (), whole: pd.DataFrame | None = None
+) -> None:
+    """Print a table of numbers with the columns `.low` and `.high` as intervals; `rows` may name the rows.
+
+    Args:
+        table: The table.
+        title: Its title.
+        label: Title of the rows.
+        rows: Names of the rows; by default the index.
+        whole: The table for --json, with all columns and rows; by default the same.
+    """
+    record().keep(table if whole is None else whole, title)
     columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
     cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
     _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
@@ -67,7 +92,7 @@ def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> 
     most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
     heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
     shown = most[["change", "change.low", "change.high", "p", "Holm", "BH"]]
-    show_table(shown, f"the largest of {len(table)} effects", label="head", rows=heads)
+    show_table(shown, f"the largest of {len(table)} effects", label="head", rows=heads, whole=table)
     for part, label in (("p", "p"), ("holm", "p after Holm"), ("bh", "p after Benjamini-Hochberg")):
         say(f"{(table[f'{name}.{part}'] < 0.01).sum()} of {len(table)} heads with {label} < 0.01")
     if f"{name}.examples" in table:
@@ -84,7 +109,7 @@ def show_best(table: pd.DataFrame, how: str) -> None:
     heads = [
         f"{kind} layer {layer}: head {head}" for (kind, layer), head in zip(table.index, table["head"], strict=True)
     ]
-    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}", label="kept", rows=heads)
+    show_table(shown, f"the best head to keep alone{f', {how}' if how else ''}", label="kept", rows=heads, whole=table)
 
 
 def show_sizes(intact: pd.DataFrame, table: pd.DataFrame, what: str) -> None:
@@ -95,7 +120,8 @@ def show_sizes(intact: pd.DataFrame, table: pd.DataFrame, what: str) -> None:
     names = [f"{whole}, intact", f"{whole}, control", *map(str, rest)]
     shown = pd.concat([intact, table]).rename(columns={"low": "value.low", "high": "value.high"})
     shown = shown[[name for name in shown if str(name).startswith(("value", "change", "undecided"))]]
-    show_table(shown, f"{what}, and the change against the control", label="heads", rows=names)
+    title = f"{what}, and the change against the control"
+    show_table(shown, title, label="heads", rows=names, whole=pd.concat([intact, table]))
     say("intact: the given model; control: with all its heads, after the same training as the others")
 
 
@@ -103,30 +129,31 @@ def show_comparison(table: pd.DataFrame, title: str) -> None:
     """Print the compared pruning strategies, by strategy and number of heads."""
     names = [f"{row.strategy}, {row.heads} heads{', retrained' if row.tuned else ''}" for row in table.itertuples()]
     shown = table.drop(columns=["strategy", "heads", "tuned", "seeds.sd"])
-    show_table(shown, title, label="choice", rows=names)
+    show_table(shown, title, label="choice", rows=names, whole=table)
 
 
 def show_speed(table: pd.DataFrame) -> None:
     """Print the speed of a model without some of its heads, by share, way and batch size."""
     names = [f"{row.share:.0%} ablated, {row.way}, batch {row.batch}" for row in table.itertuples()]
     shown = table[["parameters", "speedup", "speedup.low", "speedup.high", "allowed"]]
-    show_table(shown, "speed over that of the whole model", label="model", rows=names)
+    show_table(shown, "speed over that of the whole model", label="model", rows=names, whole=table)
 
 
 def show_probes(table: pd.DataFrame, title: str) -> None:
     """Print the best head of each score and corpus at the end of the training of an arm."""
     last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
     shown = last[["step", "layer", "head", "value", "baseline"]]
-    show_table(shown, title, label="best head", rows=list(last["corpus"] + " " + last["score"]))
+    show_table(shown, title, label="best head", rows=list(last["corpus"] + " " + last["score"]), whole=last)
 
 
 def show_relations(table: pd.DataFrame) -> None:
     """Print the relations of roles and outcomes, then the reasons of those without numbers."""
     known = table[table["auc"].notna()]
     names = [f"{row.role}: {row.outcome}" for row in known.itertuples()]
+    title = "auc: larger with the role than without; p: within layers"
     if names:
         shown = known[["auc", "auc.low", "auc.high", "p", "holm"]]
-        show_table(shown, "auc: larger with the role than without; p: within layers", label="role: outcome", rows=names)
+        show_table(shown, title, label="role: outcome", rows=names, whole=table)
         say(f"{(known['holm'] < 0.05).sum()} of {len(known)} relations have p < 0.05 within layers after Holm")
     for (role, note), rows in table[table["auc"].isna()].groupby(["role", "note"], sort=False):
         say(f"{role}: {note} ({len(rows)} outcomes)")
@@ -134,16 +161,18 @@ def show_relations(table: pd.DataFrame) -> None:
 
 def show_claims(rows: pd.DataFrame) -> None:
     """Print whether the claim of each artefact of a paper holds, a line each, and why."""
+    record().keep(rows, "do the papers' claims hold here?")
     shown = Table(title="do the papers' claims hold here?")
     for column in ("paper", "artefact", "holds", "why", "negative controls"):
         shown.add_column(column, no_wrap=column in ("paper", "artefact"), overflow="fold")
     for row in rows[["paper", "artefact", "answer", "why", "controls"]].to_numpy().tolist():
         shown.add_row(*map(escape, row))
-    _console().print(shown)
+    the_console().print(shown)
 
 
 def show_rows(table: pd.DataFrame, title: str) -> None:
     """Print a table of numbers and words; missing values are blank."""
+    record().keep(table, title)
     cells = {
         str(name): ["" if value != value or value is None else _plain(value) for value in table[name]] for name in table
     }
@@ -152,12 +181,13 @@ def show_rows(table: pd.DataFrame, title: str) -> None:
 
 def show_answers(table: pd.DataFrame, title: str) -> None:
     """Print the results of checks, a line each, with their deviations, then each reason once."""
+    record().keep(table, title)
     shown = Table(title=escape(title))
     for column in ("check", "of", "holds", "off"):
         shown.add_column(column, justify="right" if column == "off" else "left", overflow="fold")
     for check, row in zip(table.index, table.to_dict("records"), strict=True):
         shown.add_row(str(check), row["of"], row["holds"], "" if row["off"] != row["off"] else f"{row['off']:.1g}")
-    _console().print(shown)
+    the_console().print(shown)
     for why, rows in table[table["why"] != ""].groupby("why", sort=False):
         say(f"{', '.join(rows.index)}: {why}")
 
@@ -174,7 +204,7 @@ def show_removed(before: pd.MultiIndex, after: pd.MultiIndex) -> None:
 
 def _show_columns(columns: dict[str, list[str]], title: str) -> None:
     """Print columns of text; columns beyond the width of the terminal follow below, beside the first column."""
-    console = _console()
+    console = the_console()
     (first, labels), *rest = columns.items()
     half = console.width // 2
     start = 4 + min(half, _widest(first, labels))  # borders and padding
@@ -207,9 +237,9 @@ def _number(interval: dict[str, float]) -> str:
     return f"{interval['value']:.3f}{ends}"
 
 
-def _console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:
-    """Return the console; of several processes only the first one prints."""
-    return Console(quiet=not _distributed.first(), soft_wrap=soft_wrap, highlight=highlight)
+def the_console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:
+    """Return the console; of several processes only the first one prints, and with --json none."""
+    return Console(quiet=not _distributed.first() or record().quiet, soft_wrap=soft_wrap, highlight=highlight)
 
 
 def _cell(row: pd.Series[float], name: str) -> str:

@@ -6,6 +6,8 @@ import io
 import logging
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -15,19 +17,29 @@ from headroles.cli.check import architectures, check_model
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
 from headroles.cli.prune import compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
 from headroles.cli.score import attention, attention_examples, demo, parse, plot, report, roles, score
+from headroles.cli.summary import summarised
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headroles {version('headroles')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Analyse, ablate and prune the attention heads of Hugging Face models.",
+    epilog="First: headroles demo. Completion of commands and options by the tab key: headroles --install-completion.",
 )
-COMMANDS = (
-    *(parse, score, roles, plot, attention, attention_examples, report, demo),
-    *(compare, ablate, ablation_curve, agreement, relate, stability, train),
-    *(prune, compare_pruning, remove_heads, efficiency, weight_change, dynamics),
-    *(prepare, replicate, specialise, check_model, architectures, reproduce),
-)
+COMMANDS = {  # by headings of the help
+    "Measure": (score, ablate, ablation_curve, compare, dynamics),
+    "Look": (report, plot, attention, attention_examples),
+    "Relate": (roles, relate, agreement, stability),
+    "Prune": (prune, compare_pruning, remove_heads, efficiency, weight_change),
+    "Papers": (reproduce, prepare, replicate, specialise),
+    "Set up": (demo, parse, train, check_model, architectures),
+}
 FORMER = {  # names in earlier versions
     "curve": "ablation-curve",
     "shrink": "remove-heads",
@@ -37,8 +49,18 @@ FORMER = {  # names in earlier versions
     "families": "architectures",
     "odds": "relate",
 }
-for command in COMMANDS:
-    app.command()(command)
+for heading, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=heading)(summarised(command))
+
+
+@app.callback()
+def start(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:  # noqa: ARG001
+    """Accept the options that come before a command."""
 
 
 def main() -> None:

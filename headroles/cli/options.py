@@ -40,6 +40,9 @@ Download = Annotated[
     Literal["missing", "never"] | None, typer.Option(help="Whether to download missing Stanza models.")
 ]
 
+# results
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, and nothing else.")]
+
 # studies and files
 Study = Annotated[Path, typer.Option(help="Folder for the tables and figures.")]
 Tables = Annotated[Path, typer.Argument(help="Study folder with tables, to which results are added.")]

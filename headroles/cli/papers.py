@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from headroles.experiments.reproduction import Reproduction
 
-Paper = Literal["voita2019", "michel2019", "budhraja2020"]
-
 
 def reproduce(
-    paper: Annotated[Paper | None, typer.Argument(help="Paper; by default all.")] = None,
+    paper: Annotated[
+        str | None, typer.Argument(help="Paper: voita2019, michel2019 or budhraja2020; by default all.")
+    ] = None,
     artefact: Annotated[
         str | None, typer.Argument(help="Figure, table or claim of the paper, such as fig7; by default all.")
     ] = None,
@@ -51,18 +51,19 @@ def reproduce(
 ) -> None:
     """Reproduce the figures and tables of the papers, with their numbers, and judge whether each claim holds."""
     from headroles.experiments import reproduction
-    from headroles.experiments.papers.running import chosen
+    from headroles.experiments.papers.running import chosen, paper_of
 
+    source, name = paper_of(paper, artefact)
     _check_sources({"--from": folders, "--model": model, "--tiny": tiny}, whole=(model is None) == (data is None))
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
-    list(chosen(paper, artefact))  # an unknown one is an error before models are loaded or trained
+    list(chosen(source, name))  # an unknown one is an error before models are loaded or trained
     command = shlex.join(["headroles", *sys.argv[1:]])
     verdicts: Iterable[Reproduction] = ()
     if tiny:
-        verdicts = reproduction.on_toys(place, paper, artefact, command=command)
+        verdicts = reproduction.on_toys(place, source, name, command=command)
     elif folders:
-        verdicts = [reproduction.from_studies(folders, place, paper, artefact, command=command, overwrite=overwrite)]
+        verdicts = [reproduction.from_studies(folders, place, source, name, command=command, overwrite=overwrite)]
     elif model and data:
         workflow = reproduction.workflow_of(
             place,
@@ -78,9 +79,14 @@ def reproduce(
             scratch_rate=scratch_rate,
             overwrite=overwrite,
         )
-        verdicts = [reproduction.from_model(workflow, paper, artefact, command=command, overwrite=overwrite)]
+        verdicts = [reproduction.from_model(workflow, source, name, command=command, overwrite=overwrite)]
+    rows = []
     for verdict in verdicts:
-        _show(verdict, artefact)
+        _show(verdict, name)
+        rows += verdict.rows.to_dict("records")
+    if not any(row["made"] for row in rows):
+        reasons = {f"{row['artefact']} of {row['paper']}: {row['why']}" for row in rows}
+        raise RuntimeError(f"nothing was made: {'; '.join(sorted(reasons))}")
 
 
 def _check_sources(values: dict[str, object], *, whole: bool) -> None:

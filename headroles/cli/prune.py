@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -130,6 +132,9 @@ def remove_heads(
     groups: Annotated[
         Literal["equal", "whole", "expand"], typer.Option(help="Removal where heads share key-value heads.")
     ] = "equal",
+    zero: Annotated[
+        bool, typer.Option("--zero", help="Set the heads to zero instead: an ordinary model, which needs no headroles.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another model in the folder.")] = False,
 ) -> None:
     """Remove heads from a model and save the smaller model; headroles.load loads it."""
@@ -140,9 +145,13 @@ def remove_heads(
     loading.check_no_study(output)
     check_writable(output, "folder")
     loaded, tokenizer = loading.load(model)
+    if zero:
+        hr.save(hr.zero_heads(loaded, arguments.heads_of(heads, loaded)), tokenizer, output, overwrite=overwrite)
+        say(f"written: {output}, with these heads set to zero, for any program that loads the original model")
+        return
     before, heads_before = loaded.num_parameters(), hr.models.head_index(loaded)
     smaller = hr.remove_heads(loaded, arguments.heads_of(heads, loaded), groups=groups)
-    hr.save(smaller, tokenizer, output, overwrite=overwrite)
+    hr.save(smaller, tokenizer, output, overwrite=overwrite, command=shlex.join(["headroles", *sys.argv[1:]]))
     show_removed(heads_before, hr.models.head_index(smaller))
     say(f"written: {output}, {smaller.num_parameters():,} of {before:,} parameters")
 

@@ -10,7 +10,7 @@ import typer
 import headroles as hr
 from headroles.cli import options
 from headroles.cli.arguments import check_heads, head_of, opened, scores_of, study_of, threshold
-from headroles.cli.console import draw_figures, list_figures, say, show_roles
+from headroles.cli.console import draw_figures, list_figures, say, show_measured, show_roles
 
 
 def parse(
@@ -59,11 +59,12 @@ def score(
     sentences = (hr.StreamingCorpus if stream else hr.read)(corpus, target, limit=limit)
     counted = None if reference is None else hr.read(reference)
     loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
-    hr.score(
+    chosen = None if scores is None else scores_of(scores, rules)
+    table = hr.score(
         loaded,
         tokenizer,
         sentences,
-        None if scores is None else scores_of(scores, rules),
+        chosen,
         weights=weights,
         n_resamples=n_resamples,
         seed=seed,
@@ -77,6 +78,7 @@ def score(
     if assignable(folder.load("heads")):
         show_roles(hr.experiments.assign_roles(folder))
     draw_figures(folder)
+    show_measured(table, hr.scores.left_out(table, chosen))
 
 
 def roles(
@@ -154,7 +156,9 @@ def report(
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Study folder for the tables and figures.")] = Path("headroles-demo"),
+    study: Annotated[Path, typer.Option("--study", "--folder", help="Folder for the tables and figures.")] = Path(
+        "headroles-demo"
+    ),
     translation: Annotated[
         bool, typer.Option("--translation", help="Score a toy translator instead of MiniLM.")
     ] = False,
@@ -163,6 +167,8 @@ def demo(
     """Score a pretrained encoder on the embedded corpus, assign roles and draw the figures, offline."""
     from headroles.experiments.demo import demo as run
 
-    assigned, files = run(folder, translation=translation, overwrite=overwrite)
+    assigned, files = run(study, translation=translation, overwrite=overwrite)
     show_roles(assigned)
-    list_figures(files, folder)
+    list_figures(files, study)
+    table = hr.Study(study).load("heads")
+    show_measured(table, hr.scores.left_out(table))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
 Span = tuple[int, int]
+SHOWN = 5  # sentences of a corpus in a notebook
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # Voita et al. 2019, in Universal Dependencies' names
 
 
@@ -94,6 +95,26 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Sentence]:
         return iter(self.sentences)
+
+    def _repr_html_(self) -> str:
+        """Show the size of the corpus and its first sentences in a notebook."""
+        from headroles.tables.html import shown
+
+        counts = {
+            "with a tree": sum(sentence.has_tree for sentence in self),
+            "with a translation": sum(sentence.target is not None for sentence in self),
+            "with a label": sum(sentence.label is not None for sentence in self),
+        }
+        columns: dict[str, Callable[[Sentence], object]] = {"text": lambda sentence: sentence.text}
+        if any(sentence.second is not None for sentence in self):
+            columns["second text"] = lambda sentence: sentence.second or ""
+        if counts["with a translation"]:
+            columns["translation"] = lambda sentence: sentence.target.text if sentence.target else ""
+        if counts["with a label"]:
+            columns["label"] = lambda sentence: sentence.label or ""
+        facts = [f"{count} {what}" for what, count in counts.items() if count]
+        caption = ", ".join([f"Corpus {self.name}: {len(self)} sentences", *facts])
+        return shown(caption, ({name: read(one) for name, read in columns.items()} for one in self[:SHOWN]))
 
     @classmethod
     def of(cls, texts: Iterable[str], name: str = "texts") -> Corpus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
@@ -16,20 +16,21 @@ from transformers import PreTrainedModel
 from headroles.models.attention_hooks import attending, each_forward, evaluating, exclusive
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights, without_cache
-from headroles.models.sites import OUTSIDE, Site, recorded_sites
+from headroles.models.sites import OUTSIDE, Site, Sites, recorded_sites
 from headroles.tables import frame
-from headroles.tables.frame import KINDS, Kind
+from headroles.tables.frame import KINDS, Kind, parsed_head
 
+Head = tuple[Kind, int, int]  # kind, layer, head
 AttentionCallback = Callable[[Site, Tensor], None]
 PartCallback = Callable[[Site, Tensor, int], None]
 CELLS = 2**25  # weights of a part: 128 MiB in float32
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 log = logging.getLogger(__name__)
 _divisible: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
-_sites: WeakKeyDictionary[PreTrainedModel, tuple[tuple[torch.Size, ...], list[Site]]] = WeakKeyDictionary()
+_sites: WeakKeyDictionary[PreTrainedModel, tuple[tuple[torch.Size, ...], Sites]] = WeakKeyDictionary()
 
 
-def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> list[Site]:
+def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> Sites:
     """Find every attention site of a model.
 
     One forward finds them, through transformers' attention interface and without code for each architecture. They are
@@ -54,7 +55,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     shapes = _shapes(model)
     if inputs is None and model in _sites and _sites[model][0] == shapes:
         return _sites[model][1]
-    sites = recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model)))
+    sites = Sites(recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model))))
     if not sites:
         raise ValueError(
             f"no attention found in {type(model).__name__} ({model.config.model_type!r}): no module called "
@@ -82,7 +83,7 @@ def _shapes(model: PreTrainedModel) -> tuple[torch.Size, ...]:
 
 def remember(model: PreTrainedModel, sites: list[Site]) -> None:
     """Cache the sites after a change of parameters that leaves attention as it is."""
-    _sites[model] = _shapes(model), sites
+    _sites[model] = _shapes(model), Sites(sites)
 
 
 def head_index(model: PreTrainedModel) -> pd.MultiIndex:
@@ -97,7 +98,35 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
     return frame.index({site.key: site.numbers for site in attention_sites(model)})
 
 
-def check_head(model: PreTrainedModel, head: tuple[Kind, int, int]) -> None:
+def named_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> list[Head]:
+    """Return heads as (kind, layer, head).
+
+    Args:
+        model: A transformers model.
+        heads: (kind, layer, head) of each head, also as a row of a table's index; or in writing, enc-self:0:2, or L0H2
+            where the model has one kind of heads. One string may hold several with commas between.
+
+    Returns:
+        The heads, in this order. Whether the model has them is not checked.
+
+    Raises:
+        ValueError: For text of another form, and for L0H2 of a model with several kinds of heads.
+    """  # noqa: DOC502
+    listed = heads.split(",") if isinstance(heads, str) else list(heads)
+    kinds = [kind for kind in KINDS if any(site.kind == kind for site in attention_sites(model))]
+    return [_named_head(head, kinds) if isinstance(head, str) else head for head in listed]
+
+
+def _named_head(text: str, kinds: list[Kind]) -> Head:
+    kind, layer, head = parsed_head(text)
+    if kind is None and len(kinds) > 1:
+        raise ValueError(
+            f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
+        )
+    return kind or kinds[0], layer, head
+
+
+def check_head(model: PreTrainedModel, head: Head) -> None:
     """Raise ValueError if `model` does not have the (kind, layer, head); the message says which heads it has."""
     sites = attention_sites(model)
     if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.numbers for site in sites):

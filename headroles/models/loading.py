@@ -14,7 +14,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
-from headroles.models import sites, tokenization
+from headroles.models import pruned, sites, tokenization
 from headroles.models.matching import check_belongs as check_belongs
 from headroles.models.matching import check_fit as check_fit
 from headroles.models.matching import padding as padding
@@ -31,6 +31,8 @@ from headroles.models.provenance import tokens as tokens
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
 from headroles.tables.files import beside, forget_drafts
+
+CARD = "README.md"
 
 
 def load(
@@ -58,7 +60,9 @@ def load(
     """  # noqa: DOC502
     model = alone(name, cls=cls, submodel=submodel, **options)
     try:
-        tokenizer = tokenization.load(name) or transformers.AutoTokenizer.from_pretrained(name, **_trust(options))
+        tokenizer = tokenization.load(name) or transformers.AutoTokenizer.from_pretrained(
+            name, **pruned.known_config(model), **_trust(options)
+        )
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
         raise OSError(_unloadable(name, reason_of(error))) from error
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):  # what transformers makes of no files
@@ -71,7 +75,7 @@ def load(
 def alone(name: str | Path, *, cls: str | None = None, submodel: str | None = None, **options: Any) -> PreTrainedModel:
     """Load a model as `load`, without a tokenizer: for example one of images or sound."""
     try:
-        config = transformers.AutoConfig.from_pretrained(name, **_trust(options))
+        config = _config(name, options)
         called = cls or (config.architectures or ["AutoModel"])[0]
         chosen = getattr(transformers, called)
         if not (hasattr(chosen, "_model_mapping") or issubclass(chosen, PreTrainedModel)):
@@ -84,6 +88,16 @@ def alone(name: str | Path, *, cls: str | None = None, submodel: str | None = No
     part = model if submodel is None else sites.submodel(model, submodel)
     part.eval()
     return part
+
+
+def _config(name: str | Path, options: Mapping[str, object]) -> PreTrainedConfig:
+    """Load a config, also that of a smaller model, of which transformers alone does not know the type."""
+    try:
+        return transformers.AutoConfig.from_pretrained(name, **_trust(options))  # type: ignore[no-any-return]
+    except ValueError:
+        if (config := pruned.unmarked(name)) is None:
+            raise
+        return config
 
 
 def _trust(options: Mapping[str, object]) -> dict[str, bool]:
@@ -109,7 +123,9 @@ def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) ->
         return cls.from_pretrained(name, **options)  # type: ignore[no-any-return]
     if hasattr(cls, "_model_mapping"):  # AutoModelFor...
         cls = cls._model_mapping[type(config)]
-    model: PreTrainedModel = resized(cls).from_pretrained(name, **options)
+    with pruned.expected_type():
+        model: PreTrainedModel = resized(cls).from_pretrained(name, **options)
+    model.config.model_type = type(model.config).model_type  # `pruned.mark` wrote another
     model.__class__ = cls
     if recorded_sites(model) is None:
         raise ValueError("config.headroles records other sizes than the weights have")
@@ -182,18 +198,26 @@ def reason_of(error: Exception) -> str:
 
 
 def save(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, overwrite: bool = False
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+    command: str = "",
 ) -> Path:
     """Save a model, also one with removed heads, and its tokenizer in a folder.
 
     Files are written beside the folder and moved into it when all are complete: a full disk changes nothing.
-    `load` reads the folder.
+    `load` reads the folder. A model with removed heads has a model card, README.md. Its `model_type` makes the Auto
+    classes and `pipeline` of transformers fail with a message that names `headroles.load`: they would build a model of
+    the original size. For a model that they can load, see `zero_heads`.
 
     Args:
         model: The model.
         tokenizer: Its tokenizer.
         folder: The folder, created if needed.
         overwrite: Whether to replace another model in the folder.
+        command: Command that made the model, for its card.
 
     Returns:
         The path of the folder.
@@ -209,11 +233,15 @@ def save(
     try:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
+        if pruned.is_smaller(model):
+            pruned.mark(draft / "config.json")
+            (draft / CARD).write_text(pruned.card(model, revision(model), command), encoding="utf-8")
         if not overwrite:
             _check_same_model(place, draft)
         place.mkdir(parents=True, exist_ok=True)
         for file in draft.iterdir():
-            file.replace(place / file.name)
+            if file.name != CARD or overwrite or not (place / CARD).exists():  # people write into cards
+                file.replace(place / file.name)
         forget_drafts(place.absolute())
     except FileExistsError:
         raise
@@ -239,7 +267,7 @@ def weight_files(place: Path) -> list[Path]:
 
 def _check_same_model(place: Path, draft: Path) -> None:
     """Raise FileExistsError if different files would be replaced, or other weights would stay in the folder."""
-    files = {file.name for file in draft.iterdir()} - {"tokenizer_config.json"}  # it differs at each load
+    files = {file.name for file in draft.iterdir()} - {"tokenizer_config.json", CARD}  # it differs at each load
     others = [file for file in files if (place / file).is_file() and not cmp(place / file, draft / file, shallow=False)]
     weights = [file.name for file in weight_files(place)]
     if wrong := sorted({*others, *weights} - (files - {*others})):

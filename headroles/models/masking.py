@@ -15,13 +15,13 @@ from headroles.models import dummy_inputs
 from headroles.models.attention_hooks import Call, attending, each_forward, exclusive
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.heads import attention_sites, check_head, no_head_masks, sizes
+from headroles.models.heads import Head as Head
+from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes
 from headroles.models.sites import Site
 from headroles.tables.frame import KINDS, Kind
 
 Fill = Literal["zero", "other", "uniform"]
 FILLS: tuple[Fill, ...] = ("zero", "other", "uniform")
-Head = tuple[Kind, int, int]  # kind, layer, head
 Replacement = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads, size]) -> the values that replace z
 
 
@@ -117,12 +117,13 @@ def mask_heads(
         yield
 
 
-def head_mask(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
+def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tensor:
     """Return a mask that ablates some heads.
 
     Args:
         model: A transformers model.
-        heads: (kind, layer, head) of each head to ablate. A head that `model` does not have raises ValueError.
+        heads: (kind, layer, head) of each head to ablate, or "L0H2" where there is one kind, or "enc-self:0:2". A head
+            that `model` does not have raises ValueError.
 
     Returns:
         Tensor[heads]: 0 for `heads` and 1 for all others, in the order of the rows of a table.
@@ -130,7 +131,7 @@ def head_mask(model: PreTrainedModel, heads: Iterable[Head]) -> Tensor:
     numbered = [(*site.key, number) for site in attention_sites(model) for number in site.numbers]
     places: dict[tuple[Kind | int, ...], int] = {head: place for place, head in enumerate(numbered)}
     gates = torch.ones(len(numbered), device=model.device)
-    for head in heads:
+    for head in named_heads(model, heads):
         if tuple(head) not in places:
             check_head(model, head)
         gates[places[tuple(head)]] = 0.0

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles.models.pruned import known_config
 from headroles.models.sites import hint
 
 SPARE, SPARED = 1024, 0.1  # number and share of embeddings that may belong to no token: tables are padded for speed
@@ -60,7 +61,7 @@ def _vocabulary_of(model: PreTrainedModel) -> dict[str, int] | None:
         folder = getattr(model.config, "name_or_path", "")
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
+                folder, local_files_only=True, trust_remote_code=False, **known_config(model)
             )
             words: dict[str, int] = tokenizer.get_vocab()
             _vocabularies[model] = words if set(words) - set(tokenizer.all_special_tokens) else None

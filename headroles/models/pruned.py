@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from headroles.models.attention_hooks import arguments
-from headroles.models.sites import Site, class_name, module_at, recorded, recorded_sites
+from headroles.models.sites import RECORD, Site, class_name, module_at, recorded, recorded_sites
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")  # attributes of attention modules: number of heads,
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")  # ... of key-value heads,
 WIDTH = ("all_head_size", "inner_dim", "split_size")  # ... and of features of all heads
+MARK = "-pruned-use-headroles.load"  # end of the model type of smaller checkpoints: transformers' errors quote it
 READS_CONFIG = ("modeling_phi3.Phi3Attention",)  # they read the number of heads from their config at every call
 
 
@@ -157,3 +165,116 @@ class _Bias:
             return output
         full = output[1].new_zeros(1, self.of, *output[1].shape[2:]) if full is None else full
         return (output[0], full, *output[2:])
+
+
+def is_smaller(model: PreTrainedModel) -> bool:
+    """Return whether heads were removed from a model, so that its weights have other shapes than its config says."""
+    notes = recorded(model.config)
+    return notes is not None and any(len(row["heads"]) < row["of"] for row in notes["sites"])
+
+
+def known_config(model: PreTrainedModel) -> dict[str, PreTrainedConfig]:
+    """Return the argument by which AutoTokenizer does not read the config of a smaller model, of a type of our own."""
+    return {"config": model.config} if is_smaller(model) else {}
+
+
+def mark(path: Path) -> None:
+    """Write into a config.json that transformers alone cannot load the checkpoint."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["model_type"] = str(config["model_type"]).removesuffix(MARK) + MARK
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def unmarked(name: str | Path) -> PreTrainedConfig | None:
+    """Return the config of a checkpoint that `mark` has marked; None for another."""
+    config, _ = PreTrainedConfig.get_config_dict(name)
+    kind = str(config.get("model_type"))
+    if RECORD not in config or not kind.endswith(MARK):
+        return None
+    kind = kind.removesuffix(MARK)
+    return transformers.CONFIG_MAPPING[kind].from_dict(config | {"model_type": kind})
+
+
+@contextmanager
+def expected_type() -> Iterator[None]:
+    """Keep transformers within the block from warning of the model type that `mark` wrote."""
+    log = logging.getLogger("transformers.configuration_utils")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return MARK not in record.getMessage()
+
+    log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_other)
+
+
+CARD = """# {name} without {count} of its {of} attention heads
+
+Made by headroles {version}. The other heads keep their numbers.
+
+## Load
+
+```python
+import headroles  # pip install headroles
+
+model, tokenizer = headroles.load("HERE")  # this folder, or this repository's name
+```
+
+The result is an ordinary model of class `{cls}`. No code of this repository runs (no `trust_remote_code`): the weights
+are safetensors, and config.json lists the heads that are left. `from_pretrained` and `pipeline` alone would build all
+heads, which the weights do not fit. For a model that they can load, set the same heads to zero
+(`headroles.zero_heads`) in the base model.
+
+## Removed heads
+
+{removed}
+
+## Provenance
+
+- base model: {name}
+- weights: {weights} (first 12 hexadecimal digits of the SHA-256 of all weights)
+- headroles: {version}
+- command: {command}
+"""
+
+
+def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
+    """Return the model card of a model with removed heads.
+
+    Args:
+        model: The model.
+        weights: Digest of its weights.
+        command: Command that made it.
+
+    Returns:
+        Markdown with the metadata of the Hub.
+    """
+    from huggingface_hub import ModelCardData
+
+    notes = recorded(model.config)
+    rows = notes["sites"] if notes else []
+    left = {(row["kind"], row["layer"]): (row["of"], set(row["heads"])) for row in rows}
+    removed = {key: sorted({*range(of)} - heads) for key, (of, heads) in left.items()}
+    name = model.config.name_or_path or type(model).__name__
+    on_hub = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None and not Path(name).exists()
+    data = ModelCardData(
+        library_name="headroles", base_model=name if on_hub else None, tags=["attention-heads", "pruning"]
+    )
+    lines = [
+        f"- {kind} layer {layer}: head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"
+        for (kind, layer), heads in removed.items()
+        if heads
+    ]
+    text = CARD.format(
+        name=name if on_hub else Path(name).name,
+        count=sum(map(len, removed.values())),
+        of=sum(of for of, _ in left.values()),
+        version=version("headroles"),
+        cls=type(model).__name__,
+        removed="\n".join(lines),
+        weights=weights,
+        command=f"`{command}`" if command else "not recorded",
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n{text}"

@@ -131,6 +131,23 @@ class Site:
         return self.kind, self.layer
 
 
+class Sites(list[Site]):
+    """The attention sites of a model; notebooks show them as a table."""
+
+    def _repr_html_(self) -> str:
+        from headroles.tables.html import shown
+
+        rows = [
+            {
+                **{"kind": site.kind, "layer": site.layer, "heads": site.heads},
+                **{"key-value heads": site.kv_heads, "features per head": site.size},
+                **{"attention module": site.name, "output projection": site.out_name or "none: cannot be masked"},
+            }
+            for site in self
+        ]
+        return shown(f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", rows)
+
+
 def record(model: PreTrainedModel, sites: Sequence[Site], notes: Mapping[str, object]) -> None:
     """Write `sites`, and notes on what was removed, into the model's config, so that every way of saving keeps them."""
     rows = [

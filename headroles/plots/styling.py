@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from headroles.plots.scales import harm, palette
+from headroles.analysis import role_rules
+from headroles.plots.scales import colours, harm, palette, readable
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -20,10 +21,11 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
     """Style columns of a table for a notebook, with intervals and colours.
 
     Effects, and columns with negative values, are coloured around 0 as by `hr.plots.heatmap`, other columns from their
-    smallest to their largest value. Counts and p are not coloured; a missing number is an empty cell.
+    smallest to their largest value. Counts and p are not coloured; a missing number is an empty cell. Of a table of
+    roles each role is one column, with its score and in brackets its stability, coloured where a head has the role.
 
     Args:
-        table: Any table.
+        table: Any table; of roles, as of `hr.roles`.
         columns: Columns to show; by default all but the ends of intervals.
         decimals: Decimals of numbers.
 
@@ -35,6 +37,8 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
     """
     import seaborn  # registers diverging colours
 
+    if columns is None and role_rules.names(table):
+        return _styled_roles(table)
     names = [str(name) for name in table if not str(name).endswith(ENDS)] if columns is None else list(columns)
     if missing := [name for name in names if name not in table]:
         raise KeyError(f"no column {', '.join(missing)}: got {', '.join(map(str, table))}")
@@ -52,6 +56,34 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
             subset=cells, gmap=known.to_frame(), text_color_threshold=0.2, axis=None,
         )  # fmt: skip
     return shown
+
+
+def _styled_roles(table: pd.DataFrame) -> Styler:
+    """Style the roles that some head has; other cells are grey."""
+    from matplotlib.colors import to_hex
+
+    roles = [name for name in role_rules.names(table) if table[name].any()]
+    hues = colours(name.partition("[")[0] for name in role_rules.names(table))
+    texts = {
+        name: [
+            _role(value, stability)
+            for value, stability in zip(table[f"{name}.value"], table[f"{name}.stability"], strict=True)
+        ]
+        for name in roles
+    }
+
+    def style(column: pd.Series[str]) -> list[str]:
+        face = hues[str(column.name).partition("[")[0]]
+        held = f"background-color: {to_hex(face)}; color: {to_hex(readable(face))}"
+        return [held if has else "color: #767676" for has in table[str(column.name)]]
+
+    return pd.DataFrame(texts, index=table.index).style.format(escape="html").apply(style)
+
+
+def _role(value: float, stability: float) -> str:
+    if pd.isna(value):
+        return ""
+    return f"{value:.2f}" + ("" if pd.isna(stability) else f" ({stability:.2f})")
 
 
 def _is_graded(table: pd.DataFrame, name: str) -> bool:

@@ -6,6 +6,7 @@ from .l0 import L0 as L0
 from .l0 import SubsetSelection as SubsetSelection
 from .learned_gates import train_gates as train_gates
 from .removal import remove_heads as remove_heads
+from .removal import zero_heads as zero_heads
 from .selection import prune as prune
 from .sparsity import sparsity_sweep as sparsity_sweep
 from .weight_changes import weight_change as weight_change

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from headroles._progress import track
 from headroles.models import attention_hooks
 from headroles.models.dummy_inputs import dummy_inputs, without_cache
-from headroles.models.heads import head_index
+from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.models.provenance import provenance_of
 from headroles.pruning.removal import Groups, remove_heads
@@ -25,7 +25,7 @@ from headroles.tables import frame
 
 def efficiency(
     model: PreTrainedModel,
-    order: Sequence[Head],
+    order: Sequence[Head | str],
     *,
     shares: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     batches: Sequence[int] = (1, 4, 16, 64),
@@ -40,7 +40,8 @@ def efficiency(
 
     Args:
         model: A Hugging Face model, which is not changed.
-        order: A ranking, (kind, layer, head) each; the first heads are masked or removed.
+        order: A ranking, (kind, layer, head) each, or in writing as in `head_mask`; the first heads are masked or
+            removed.
         shares: Shares of the model's heads that are masked or removed, from 0 to below 1.
         batches: Batch sizes.
         length: Tokens of an example.
@@ -65,8 +66,8 @@ def efficiency(
             f"expected shares from 0 to below 1, a length of at least 1 and at least 2 repeats; got shares={shares}, "
             f"length={length}, repeats={repeats}"
         )
-    rows = []
-    variants = [*_variants(model, order, shares, groups)]
+    rows, ranked = [], named_heads(model, order)
+    variants = [*_variants(model, ranked, shares, groups)]
     with attention_hooks.evaluating(model):
         for batch in batches:
             inputs = _inputs(model, batch, length)
@@ -74,7 +75,7 @@ def efficiency(
             base = _flops(whole)
             for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
                 variant = make()
-                forward = _Forward(variant, inputs, head_mask(model, order[:count]) if way == "gates" else None)
+                forward = _Forward(variant, inputs, head_mask(model, ranked[:count]) if way == "gates" else None)
                 row = {"share": share, "closed": count, "way": way, "batch": batch} | _size(variant)
                 flops = _flops(forward)
                 rows.append(row | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops})

@@ -21,6 +21,7 @@ from headroles.models.masking import Head, mask_heads
 from headroles.pruning.l0 import Freeze, Gates
 from headroles.tables import frame
 from headroles.tables.io import save_table
+from headroles.training.hf_trainer import Reporter
 
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
 SHOWN = 60  # records of the gates in one training
@@ -171,6 +172,22 @@ class GateWatcher(TrainerCallback):
         """Collect the records, also those made before the training was resumed."""
         log: list[dict[str, Any]] = state.log_history
         self.records = [(entry["step"], entry["gates"]) for entry in log if "gates" in entry]
+
+
+class GateReport(Reporter):
+    """Callback that reports the gates to TensorBoard, Weights & Biases and the like (`report_to`)."""
+
+    def __init__(self, gates: Gates, learnt: Sequence[Head]) -> None:
+        self.gates, self.kinds = gates, [kind for kind, _, _ in learnt]
+
+    def scalars(self) -> dict[str, float]:
+        """Return the expected number of open heads, of all kinds together and of each."""
+        chances = pd.Series(self.gates.chances().detach().double().cpu().numpy())
+        expected = chances.groupby(self.kinds, sort=False).sum()
+        return {
+            "gates/expected_heads": float(chances.sum()),
+            **{f"gates/expected_heads_{kind}": float(count) for kind, count in expected.items()},
+        }
 
 
 def write_history(place: Path, watcher: GateWatcher, history: pd.DataFrame, learnt: Sequence[Head]) -> None:

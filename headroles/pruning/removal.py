@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from headroles.models import attention_hooks, dummy_inputs, loading
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import body, without_cache
-from headroles.models.masking import Head, head_mask, mask_heads
+from headroles.models.masking import Head, by_projection, head_mask, mask_heads
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded
 from headroles.pruning.layout import Layout, layouts
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def remove_heads(
-    model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float], *, groups: Groups = "equal"
+    model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float], *, groups: Groups = "equal"
 ) -> PreTrainedModel:
     """Remove heads from a model in place; its output is that with these heads masked.
 
@@ -38,8 +38,8 @@ def remove_heads(
 
     Args:
         model: A Hugging Face model.
-        heads: The heads to remove, (kind, layer, head) each; or a column of a table such as `prune` returns, with 0 for
-            the heads to remove and 1 for the others.
+        heads: The heads to remove, (kind, layer, head) each, or in writing as in `head_mask`; or a column of a table
+            such as `prune` returns, with 0 for the heads to remove and 1 for the others.
         groups: What is removed where query heads share key-value heads: "whole" groups of pruned heads only; "equal"
             also the same number of pruned heads from every other group; "expand" all pruned heads, by giving each
             remaining head its own key-value head.
@@ -91,7 +91,40 @@ def remove_heads(
     return model
 
 
-def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[float]) -> set[Head]:
+def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> PreTrainedModel:
+    """Set heads of a model to zero in place; its output is that with these heads masked.
+
+    The columns of the output projection that read the heads become zero. The model stays an ordinary one of the same
+    shapes, which any program loads, and is not faster. Further training may restore the heads.
+
+    Args:
+        model: A Hugging Face model.
+        heads: The heads, as of `remove_heads`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If a head is unknown, weights are offloaded or quantised, or layers share weights but not heads.
+
+    Example:
+        >>> hr.save(hr.zero_heads(model, "L0H2,L1H0"), tokenizer, "zeroed")
+    """
+    sites = families.attention_sites(model)
+    chosen = _pruned_heads(model, heads)
+    _check_shared(sites, chosen)
+    by_projection(model, sites)  # raises an error for heads that cannot be masked
+    if loading.is_offloaded(model) or not all(_out(site).weight.is_floating_point() for site in sites):  # type: ignore[operator]
+        raise ValueError(
+            f"the weights of {type(model).__name__} are offloaded or quantised; load it whole to zero heads"
+        )
+    for site in sites:
+        places = [place for place, number in enumerate(site.numbers) if (*site.key, number) in chosen]
+        _zero_columns(site, places)
+    return model
+
+
+def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
         if other := sorted(set(heads.dropna()) - {0, 1}):
             raise ValueError(
@@ -99,7 +132,7 @@ def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head] | pd.Series[floa
                 f"survival[...] of prune"
             )
         heads = heads.index[heads == 0].tolist()
-    listed = [tuple(head) for head in heads]
+    listed = families.named_heads(model, heads)
     for head in listed:
         families.check_head(model, head)
     return {(kind, int(layer), int(head)) for kind, layer, head in listed}
@@ -158,10 +191,15 @@ def _kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
 
 def _zero(site: Site) -> None:
     """Zero the output projection of kept pruned heads, so that plain checkpoints behave the same."""
-    if site.silenced:
+    _zero_columns(site, [*map(site.numbers.index, site.silenced)])
+
+
+def _zero_columns(site: Site, places: list[int]) -> None:
+    """Zero the weights that read the heads at these places."""
+    if places:
         weight: Tensor = _out(site).weight.detach().clone()  # type: ignore[operator]
         columns = weight.T if type(site.out).__name__ == "Conv1D" else weight
-        for place in map(site.numbers.index, site.silenced):
+        for place in places:
             columns[:, place * site.size : (place + 1) * site.size] = 0
         resize(_out(site), "weight", weight)
 

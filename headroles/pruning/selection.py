@@ -18,7 +18,7 @@ from headroles.models.heads import head_index
 from headroles.models.masking import Head
 from headroles.models.provenance import provenance_of
 from headroles.pruning.l0 import L0, RATE, SHARE, GateStrategy, SubsetSelection
-from headroles.pruning.learned_gates import NAME, GateWatcher, frozen, train_gates, write_history
+from headroles.pruning.learned_gates import NAME, GateReport, GateWatcher, frozen, train_gates, write_history
 from headroles.pruning.rankings import Ranking, RankingContext, among, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
@@ -211,7 +211,8 @@ def _by_gates(
         return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
     watcher = GateWatcher(gates)
     rates = {**(options.get("rates") or {}), NAME: RATE if chosen.rate is None else chosen.rate}
-    options = {**options, "rates": rates, "callbacks": [*options.get("callbacks", ()), watcher]}
+    callbacks = [*options.get("callbacks", ()), watcher, GateReport(gates, learnt)]
+    options = {**options, "rates": rates, "callbacks": callbacks}
     with train_gates(model, gates), frozen(model, chosen.freeze):
         note = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}"
         history = train(model, tokenizer, corpus, place, **options, note=hashlib.sha256(note.encode()).hexdigest()[:12])

@@ -11,4 +11,5 @@ from .gradients.importance import Importance as Importance
 from .gradients.patching import AttributionPatching as AttributionPatching
 from .gradients.relevance import Relevance as Relevance
 from .runner import attribute as attribute
+from .runner import left_out as left_out
 from .runner import score as score

@@ -181,9 +181,28 @@ def check_missing(
             f"corpus {corpus!r} has nothing to measure: every score of every head would be NaN; got 0 content tokens "
             f"(neither padding nor special) in its source; expected some; try a corpus of whole sentences"
         )
-    for score in scores:
-        for kind, names, reason in _missing(table, score, uncounted):
-            log.warning("%s of %s heads %s NaN: %s", ", ".join(names), kind, "are" if names[1:] else "is", reason)
+    for what, reason in missing(table, scores, uncounted).items():
+        log.warning("%s: %s", what, reason)
+
+
+def missing(
+    table: pd.DataFrame, scores: Sequence[Measure], uncounted: Mapping[Kind, str] | None = None
+) -> dict[str, str]:
+    """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why.
+
+    Args:
+        table: the table of all scores.
+        scores: the scores in it.
+        uncounted: kinds with uncounted key tokens, and the reason.
+
+    Returns:
+        Columns and kind -> the reason.
+    """
+    return {
+        f"{', '.join(names)} of {kind} heads {'are' if names[1:] else 'is'} NaN": reason
+        for score in scores
+        for kind, names, reason in _missing(table, score, uncounted or {})
+    }
 
 
 def _columns(table: pd.DataFrame, score: Measure) -> list[str]:
@@ -192,7 +211,9 @@ def _columns(table: pd.DataFrame, score: Measure) -> list[str]:
     return [name for name in names if not name.endswith((".low", ".high")) and score.sampled(name)]
 
 
-def _missing(table: pd.DataFrame, score: Measure, uncounted: dict[Kind, str]) -> Iterator[tuple[Kind, list[str], str]]:
+def _missing(
+    table: pd.DataFrame, score: Measure, uncounted: Mapping[Kind, str]
+) -> Iterator[tuple[Kind, list[str], str]]:
     kinds = np.asarray(table.index.get_level_values("kind"))
     columns = _columns(table, score)
     values = table[columns].to_numpy()

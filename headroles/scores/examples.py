@@ -16,7 +16,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models import attention_hooks, batching, dummy_inputs
 from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import body, without_cache
-from headroles.models.heads import capture_attention, check_head
+from headroles.models.heads import capture_attention, check_head, named_heads
 from headroles.models.masking import Head
 from headroles.models.provenance import cache_key, fixed_weights, provenance_of, tokens
 from headroles.models.sites import Site
@@ -59,12 +59,14 @@ def attention_examples(
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
     sentences = corpus[:limit]
+    if study is None:
+        return _table(model, tokenizer, sentences)
     key = cache_key(model, tokenizer=tokens(tokenizer), text=sentences.hash)
     return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
 
 
 def attention_matrix(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head | str
 ) -> pd.DataFrame:
     """Return the attention matrix of one head on one sentence.
 
@@ -74,7 +76,7 @@ def attention_matrix(
         model: the model.
         tokenizer: tokenizer of the model.
         sentence: text, or a sentence with its target.
-        head: (kind, layer, head).
+        head: (kind, layer, head), or "L0H2" where there is one kind, or "enc-self:0:2".
 
     Returns:
         Attention weights; rows are query tokens and columns key tokens, special tokens included.
@@ -82,6 +84,7 @@ def attention_matrix(
     Raises:
         ValueError: if the attention is not finite.
     """
+    (head,) = named_heads(model, [head])
     check_head(model, head)
     text = Sentence(sentence) if isinstance(sentence, str) else sentence
     encoded = batching.encode(Corpus("one sentence", (text,)), tokenizer, model, words=False)

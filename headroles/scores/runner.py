@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import Fill
 from headroles.models.provenance import fixed_weights, provenance_of
 from headroles.models.sites import Site
-from headroles.scores.accumulator import Accumulator, check_missing, counting
+from headroles.scores.accumulator import Accumulator, check_missing, counting, missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted
 from headroles.scores.base import SELF, Measure, Score, Weights, named
 from headroles.scores.gradients.base import GradientPass, GradientScore
@@ -28,7 +29,7 @@ from headroles.scores.in_study import kept_scores
 from headroles.scores.objectives import Name, Objective
 from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
-from headroles.tables.frame import Kind
+from headroles.tables.frame import KINDS, Kind
 from headroles.tables.study import Study, study_at
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
@@ -203,6 +204,33 @@ def attribute(
     return score(model, tokenizer, corpus, attribution, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
 
 
+def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | None = None) -> dict[str, str]:
+    """Return which scores a table lacks, or has no numbers of, and why.
+
+    Args:
+        table: score table, as of `score`.
+        scores: the scores that it was made for; default: those in `DEFAULT`.
+
+    Returns:
+        Name of a score, with the kind of heads where it is missing for that kind alone -> the reason.
+    """
+    chosen = named(DEFAULT if scores is None else scores)
+    kinds: set[Kind] = {kind for kind in KINDS if kind in table.index.get_level_values("kind")}
+    reasons = {
+        score.name(): _misfit(score, kinds) or _needs(score)
+        for score in chosen
+        if not any(re.split(r"[\[.]", str(column))[0] == score.name() for column in table)
+    }
+    return reasons | missing(table, chosen)
+
+
+def _needs(score: Measure) -> str:
+    """What the corpus of a table without the score lacked."""
+    if score.needs_trees:
+        return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
+    return "the corpus is a stream; read it whole, or give a reference corpus for token counts"
+
+
 def _available(
     scores: Measure | Iterable[str | Measure] | None,
     sites: list[Site],
@@ -225,8 +253,8 @@ def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) ->
     """Why a score cannot be computed, if so."""
     kinds: set[Kind] = {site.kind for site in sites if site.heads}
     name, corpus = score.name(), pages.corpus.name
-    if not kinds & set(score.kinds):
-        return f"score {name!r} is for {_or(score.kinds)} heads; the model has {_or(sorted(kinds))}"
+    if misfit := _misfit(score, kinds):
+        return f"score {name!r} {misfit}"
     if score.needs_trees and not _tree_kinds(pages.first) & kinds:
         return (
             f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
@@ -237,6 +265,13 @@ def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) ->
     if isinstance(score, GradientScore) and pages.streamed:
         return f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read"
     return None
+
+
+def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
+    """Why a score is not for these kinds of heads, if so."""
+    if kinds & set(score.kinds):
+        return None
+    return f"is for {_or(score.kinds)} heads; the model has {_or(sorted(kinds))}"
 
 
 def _tree_kinds(encoded: Encoded) -> set[Kind]:

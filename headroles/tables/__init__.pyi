@@ -1,5 +1,7 @@
 from . import files as files
 from . import frame as frame
+from . import html as html
+from . import hub as hub
 from . import io as io
 from . import kv_groups as kv_groups
 from . import study as study

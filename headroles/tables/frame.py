@@ -16,6 +16,7 @@ Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
 NORM = "-norm"  # follows the name of a score or role by norms: confidence-norm, position-norm[-1]
+_HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|L(\d+)H(\d+))\s*")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
 
@@ -91,6 +92,28 @@ def table(
 def by_norm(column: str) -> str:
     """Return the name of a column by norms: `position-norm[-1]` of `position[-1]`."""
     return re.sub(r"^[^\[.]+", rf"\g<0>{NORM}", column)
+
+
+def parsed_head(text: str) -> tuple[Kind | None, int, int]:
+    """Parse a head such as enc-self:0:2, or L0H2, which has no kind.
+
+    Args:
+        text: The head.
+
+    Returns:
+        Kind, layer, head.
+
+    Raises:
+        ValueError: For another form.
+    """
+    if not (match := _HEAD.fullmatch(text)):
+        raise ValueError(
+            f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has "
+            f"one kind of heads"
+        )
+    name, *numbers = match.groups()
+    layer, head = (int(number) for number in numbers if number)
+    return next((kind for kind in KINDS if kind == name), None), layer, head
 
 
 def sign(**fields: object) -> str:

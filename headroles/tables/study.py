@@ -7,13 +7,18 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
+from pyarrow import parquet
 
 from headroles.tables.files import check_writable
 from headroles.tables.frame import fields, join
 from headroles.tables.io import load_table, save_table
 from headroles.tables.io import notes as read_notes
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 ONE_MODEL = re.compile(  # tables of one model; the other tables are of models derived from it, or of none
     r"heads|roles|attention|efficiency|relate|gating|"
@@ -45,6 +50,56 @@ class Study:
         self.temporary: tempfile.TemporaryDirectory[str] | None = None  # which lives as long as the study
         if self.folder.exists() and not self.folder.is_dir():
             raise NotADirectoryError(f"{self.folder} is a file; a study is a folder of tables")
+
+    @classmethod
+    def from_hub(
+        cls,
+        repo: str,
+        folder: str | Path | None = None,
+        *,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        cache: str | Path | None = None,
+    ) -> Study:
+        """Download a study that `push_to_hub` uploaded.
+
+        Args:
+            repo: Name on the Hub, OWNER/NAME.
+            folder: Folder for the tables; by default the cache of huggingface_hub, in which nothing should be written.
+            revision: Commit, branch or tag.
+            local_files_only: Whether to take only what was downloaded before.
+            cache: Folder of that cache, if it is another one.
+
+        Returns:
+            The study.
+
+        Raises:
+            FileNotFoundError: If the data set has no table of headroles.
+        """  # noqa: DOC502
+        from headroles.tables.hub import fetch
+
+        return cls(fetch(repo, folder, revision=revision, local_files_only=local_files_only, cache=cache))
+
+    def push_to_hub(self, repo: str, *, private: bool = False, message: str = "", api: HfApi | None = None) -> str:
+        """Upload the tables, figures and reports of the study to the Hub as a data set, with a card.
+
+        A report is uploaded if it is in the folder: `hr.report(study, study.folder / "report.html")`.
+
+        Args:
+            repo: Name on the Hub, OWNER/NAME; the data set is created if needed.
+            private: Whether a new data set is private.
+            message: Message of the commit.
+            api: Client of the Hub; by default that of the user who is logged in.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            FileNotFoundError: If the study has no tables.
+        """  # noqa: DOC502
+        from headroles.tables.hub import push
+
+        return push(self, repo, private=private, message=message, api=api)
 
     def keep(self, name: str, recipe: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """Return the stored table if `recipe` made it; compute and save it otherwise.
@@ -162,6 +217,22 @@ class Study:
     def path(self, name: str) -> Path:
         """Return the file of the table `name`."""
         return self.folder / f"{name}.parquet"
+
+    def _repr_html_(self) -> str:
+        """Show the tables of the study, their sizes and corpora in a notebook."""
+        from headroles.tables.html import shown
+
+        rows = []
+        for name in self.names():
+            if (notes := read_notes(self.path(name))) is None:
+                continue  # of another origin, or damaged
+            signatures = notes.get("signatures") or {}
+            facts = dict(fields(next(iter(signatures.values()), "")))
+            count = parquet.read_metadata(self.path(name)).num_rows
+            columns = [column for column in signatures if not column.endswith((".low", ".high"))]
+            row = {"table": name, "rows": count, "columns": ", ".join(columns)}
+            rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
+        return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""

@@ -88,6 +88,23 @@ class Spread:
 Rates = Mapping[str, float | Spread]  # prefix of parameter names -> peak learning rate
 
 
+class Reporter(TrainerCallback):
+    """Callback with numbers for TensorBoard, Weights & Biases and the like (`report_to`), at every row of the log.
+
+    They are not written into the log that checkpoints keep.
+    """
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        raise NotImplementedError
+
+    def on_log(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        """Add the numbers to what is reported."""
+        logs = kwargs.get("logs")
+        if isinstance(logs, dict):
+            logs.update(self.scalars())
+
+
 class Trainer(transformers.Trainer):
     """Trainer with a loss and learning rates by name prefix; its log does not depend on interruptions."""
 
@@ -142,6 +159,8 @@ class Trainer(transformers.Trainer):
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
         for callback in (_Unlogged(self), *callbacks):
             self.add_callback(callback)
+        registered = self.callback_handler.callbacks
+        registered.sort(key=lambda callback: not isinstance(callback, Reporter))  # before those that report
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a batch."""

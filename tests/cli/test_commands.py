@@ -205,7 +205,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference.write_text("the a with near .\n")
     options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "n_resamples": 7}
     options |= {"seed": 3, "max_tokens": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
-    assert {*options, "stream", "submodel", "dtype", "overwrite"} == {  # these have tests of their own
+    assert {*options, "stream", "submodel", "dtype", "overwrite", "as_json"} == {  # these have tests of their own
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }
     flags = [part for name, value in options.items() for part in (_flag(name), value)]

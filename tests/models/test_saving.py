@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from copy import deepcopy
 
+import pandas as pd
 import pytest
+import torch
+import transformers
 from helpers import zoo
+from helpers.close import close
 from helpers.commands import run
 from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles.models import loading
+from headroles.models import loading, pruned
 from headroles.tables import frame
 
 GONE = "enc-self:0:1,enc-self:1:2"
@@ -85,3 +90,124 @@ def test_training_does_not_write_over_a_model(whole):
         hr.train(model, tokens_of("marian"), hr.Corpus("a", (hr.Sentence("b", target=hr.Sentence("c")),)), whole)
     assert contents(whole) == before
     assert "headroles" not in json.loads(before["config.json"])
+
+
+# --- smaller models among other programs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def smaller(whole, tmp_path):
+    """A model with removed heads in a folder, made by the command."""
+    assert run("remove-heads", whole, GONE, "--output", tmp_path / "smaller").code == 0
+    return tmp_path / "smaller"
+
+
+def test_plain_transformers_names_headroles_load(smaller, caplog):
+    for load in (
+        transformers.AutoModel.from_pretrained,
+        transformers.AutoModelForMaskedLM.from_pretrained,
+        lambda place: transformers.pipeline("fill-mask", str(place)),
+    ):
+        with pytest.raises(ValueError, match=r"model type `bert-pruned-use-headroles\.load` but Transformers does not"):
+            load(smaller)
+    with caplog_of_transformers(caplog), pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        transformers.BertForMaskedLM.from_pretrained(smaller)
+    assert "bert-pruned-use-headroles.load" in caplog.text
+
+
+@contextmanager
+def caplog_of_transformers(caplog):
+    """Collect what transformers logs, which does not reach the root logger."""
+    transformers.utils.logging.get_logger("transformers").addHandler(caplog.handler)
+    try:
+        yield
+    finally:
+        transformers.utils.logging.get_logger("transformers").removeHandler(caplog.handler)
+
+
+def test_headroles_loads_it_as_before_and_saves_it_again(smaller, tmp_path, caplog):
+    with caplog_of_transformers(caplog):
+        model, tokenizer = hr.load(smaller)
+    assert "headroles.load" not in caplog.text
+    expected = hr.remove_heads(zoo.tiny("bert"), GONE)
+    assert loading.revision(model) == loading.revision(expected)
+    assert (model.config.model_type, model.config.name_or_path) == ("bert", str(smaller))
+    assert type(tokenizer) is type(hr.load(smaller.with_name("whole"))[1])
+    hr.save(model, tokenizer, tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text()) == json.loads(
+        (smaller / "config.json").read_text()
+    )
+    assert loading.revision(hr.load(tmp_path / "again")[0]) == loading.revision(model)
+
+
+def test_a_smaller_model_has_a_card(smaller, whole):
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(smaller / "README.md")
+    assert card.data.library_name == "headroles"
+    assert card.data.to_dict().get("base_model") is None  # a folder here is no name on the Hub
+    text = card.text
+    assert text.strip().startswith("# whole without 2 of its 8 attention heads")
+    assert "- enc-self layer 0: head 1\n- enc-self layer 1: head 2\n" in text
+    assert f"- weights: {loading.revision(hr.load(smaller)[0])} " in text
+    assert f"- command: `headroles remove-heads {whole} {GONE} --output {smaller}`" in text
+    assert not (whole / "README.md").exists()
+
+
+def test_a_card_names_a_base_model_of_the_hub():
+    from huggingface_hub import ModelCard
+
+    model = hr.remove_heads(zoo.tiny("bert"), "L0H1")
+    model.config.name_or_path = "google-bert/bert-base-uncased"
+    card = ModelCard(pruned.card(model, "abc"))
+    assert card.data.base_model == "google-bert/bert-base-uncased"
+    assert "# google-bert/bert-base-uncased without 1 of its 8 attention heads" in card.text
+    assert "- command: not recorded" in card.text
+
+
+def test_what_people_wrote_into_a_card_stays(smaller, whole):
+    (smaller / "README.md").write_text("mine")
+    assert run("remove-heads", whole, GONE, "--output", smaller).code == 0
+    assert (smaller / "README.md").read_text() == "mine"
+
+
+# --- heads set to zero ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "marian", "llama-grouped", "albert"])
+def test_heads_set_to_zero_are_masked_heads_in_an_ordinary_model(name, tmp_path):
+    model = zoo.tiny(name)
+    inputs = zoo.inputs(model)
+    before = model.state_dict().keys()
+    kind = hr.attention_sites(model)[0].kind
+    layers = sorted({site.layer for site in hr.attention_sites(model)}) if name == "albert" else [0]
+    heads = [(kind, layer, 1) for layer in layers]
+    with torch.inference_mode(), hr.mask_heads(model, hr.head_mask(model, heads)):
+        expected = model(**inputs)[0].clone()
+    assert hr.zero_heads(model, heads) is model
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()  # transformers alone
+    assert again.state_dict().keys() == before
+    assert again.config.to_dict().get("headroles") is None
+    with torch.inference_mode():
+        close(again(**inputs)[0], expected)
+    with torch.inference_mode():
+        assert not torch.equal(again(**inputs)[0], zoo.tiny(name)(**inputs)[0])
+
+
+def test_heads_are_set_to_zero_by_a_column_of_kept_heads_and_by_the_command(whole, tmp_path):
+    model = zoo.tiny("bert")
+    index = hr.models.head_index(model)
+    kept = pd.Series([float(head not in [("enc-self", 0, 1), ("enc-self", 1, 2)]) for head in index], index)
+    expected = loading.revision(hr.zero_heads(model, kept))
+    done = run("remove-heads", whole, GONE, "--zero", "--output", tmp_path / "zeroed")
+    assert done.code == 0, done.err
+    assert loading.revision(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "zeroed")) == expected
+    assert not (tmp_path / "zeroed" / "README.md").exists()
+
+
+def test_heads_that_cannot_be_set_to_zero_are_refused():
+    with pytest.raises(ValueError, match=r"^no head \('enc-self', 9, 0\) in BertForMaskedLM"):
+        hr.zero_heads(zoo.tiny("bert"), "L9H0")
+    with pytest.raises(ValueError, match="is one module for 2 layers: remove the same heads from all"):
+        hr.zero_heads(zoo.tiny("albert"), "L0H1")

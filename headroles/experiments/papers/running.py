@@ -114,6 +114,35 @@ def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, s
         yield from ((name, label, make) for label, make in known.items() if artefact in (None, label))
 
 
+def paper_of(paper: str | None, artefact: str | None) -> tuple[Paper | None, str | None]:
+    """Return a paper and an artefact, also for the name of an artefact in place of the paper.
+
+    Args:
+        paper: Paper, or an artefact that one paper alone has; None: all.
+        artefact: Artefact of the paper; None: all.
+
+    Returns:
+        The paper and the artefact.
+
+    Raises:
+        ValueError: For an unknown paper or artefact, and for an artefact of several papers.
+    """
+    known = next((name for name in PAPERS if name == paper), None)
+    if paper is None or known is not None:
+        return known, artefact
+    papers = [name for name in PAPERS if paper in artefacts(name)]
+    if artefact is not None or not papers:
+        raise ValueError(
+            f"no paper {paper!r}: expected one of {', '.join(PAPERS)}, or an artefact of one, such as voita2019 fig1a"
+        )
+    if len(papers) > 1:
+        raise ValueError(
+            f"artefact {paper!r} is in several papers: got no paper; expected one of {', '.join(papers)}; try "
+            f"{papers[0]} {paper}"
+        )
+    return papers[0], paper
+
+
 def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, object]:
     """Make, judge and write one artefact; return its row."""
     bench.used = []

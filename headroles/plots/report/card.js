@@ -21,7 +21,8 @@ function openCard(row, from = null) {
   const next = way && card.querySelector(`[data-way="${way}"]:not([disabled])`);
   (next || document.getElementById("card-title")).focus({ preventScroll: true });
   if (!next) card.scrollTop = 0;
-  history.replaceState(null, "", `#${heads[row].kind}-${heads[row].layer}-${heads[row].head}`);
+  setAddress(`#${heads[row].kind}-${heads[row].layer}-${heads[row].head}`);
+  document.dispatchEvent(new CustomEvent("headroles-opened", { detail: row }));
 }
 
 function closeCard() {
@@ -32,8 +33,12 @@ function closeCard() {
   document.body.classList.remove("with-card");
   document.getElementById("page").inert = false;
   cells.flat().forEach((one) => one.classList.remove("here"));
-  history.replaceState(null, "", location.pathname + location.search);
+  setAddress(location.pathname + location.search);
   opener?.focus();
+}
+
+function setAddress(address) {
+  if (!data.notebook) history.replaceState(null, "", address); // in a notebook the page has none
 }
 
 function parts(row) {

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -51,14 +52,31 @@ def report(studies: Studies, output: str | Path, *, title: str | None = None, ov
     """
     tables, others = gathered(studies)
     check_ours(Path(output), ", ".join(results.facts(tables)["weights"]), overwrite=overwrite)
-    data, duplicates = _data(tables)
-    page = _rendered(tables, data, again=duplicates, others=others, title=title)
+    page = rendered(tables, others, title=title)
     size = len(page.encode())
     if size > HEAVY:
         log.warning("the report has %.1f MB; attention on fewer or shorter sentences makes it smaller", size / 1e6)
     with replacing(Path(output)) as draft:
         draft.write_text(page, encoding="utf-8")
     return Path(output)
+
+
+def rendered(
+    tables: list[Table], others: list[str], *, title: str | None = None, notebook: Mapping[str, bool] | None = None
+) -> str:
+    """Return the page of some tables as HTML.
+
+    Args:
+        tables: The tables.
+        others: Names of tables that are not shown.
+        title: Title of the page; by default from the model's name.
+        notebook: What a notebook can do for the page: "attention" on sentences typed by hand; None: it is in none.
+
+    Returns:
+        The HTML.
+    """
+    data, duplicates = _data(tables)
+    return _rendered(tables, data | {"notebook": notebook}, again=duplicates, others=others, title=title)
 
 
 def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
@@ -98,7 +116,8 @@ def _rendered(
     )
     facts = results.facts(tables)
     heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
-    styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    names = SCRIPTS if data["notebook"] is None else (*SCRIPTS, "notebook")
+    styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in names)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
     return environment.get_template("page.html").render(
         title=heading,

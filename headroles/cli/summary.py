@@ -1,0 +1,112 @@
+"""What every command has beside its work: a summary at the end, the next command to try, and --json."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from functools import wraps
+from importlib.metadata import version
+
+from headroles.cli import options
+from headroles.cli.console import say, the_console
+from headroles.cli.record import Record, recording
+
+REPORT = "headroles report {study}"
+NEXT = {  # function of a command -> the next commands to try, in the words of its arguments
+    "parse": ["headroles score MODEL {output} --study study"],
+    "score": ["headroles ablate {model} {corpus} {target} --study {study}", REPORT],
+    "roles": [REPORT],
+    "plot": [REPORT],
+    "attention_examples": [REPORT],
+    "demo": [REPORT],
+    "compare": [REPORT],
+    "ablate": ["headroles relate {study} {study} --study {study}", REPORT],
+    "ablation_curve": [REPORT],
+    "relate": [REPORT],
+    "train": ["headroles score {output} {corpus} {target} --study study"],
+    "prune": ["headroles remove-heads {model} {study}/survival-STRATEGY.parquet:COLUMN --output smaller", REPORT],
+    "compare_pruning": [REPORT],
+    "remove_heads": ["headroles score {output} CORPUS --study smaller-study"],
+    "efficiency": [REPORT],
+    "weight_change": [REPORT],
+    "dynamics": [REPORT],
+    "prepare": ["headroles replicate {output}"],
+    "replicate": [REPORT],
+    "check_model": ["headroles score {model} CORPUS --study study"],
+}
+
+
+def summarised(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the option --json, which ends with what was left out and the next commands to try."""
+
+    @wraps(command)
+    def run(*, as_json: bool, **arguments: object) -> None:
+        with recording(quiet=as_json) as record, _collected(record.warnings):
+            with redirect_stdout(sys.stderr if as_json else sys.stdout):
+                command(**arguments)
+            following = list(_following(command.__name__, arguments))
+            if as_json:
+                _write(record, following)
+            else:
+                _show(record, following)
+
+    signature = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=options.Json)
+    run.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), option])
+    return run
+
+
+@contextmanager
+def _collected(messages: list[str]) -> Iterator[None]:
+    """Collect the warnings that headroles logs within the block."""
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler, log = Collector(logging.WARNING), logging.getLogger("headroles")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
+    """Yield the next commands to try, with the arguments of this one; missing files are in capitals."""
+    words = {key: "" if value is None else shlex.quote(str(value)) for key, value in arguments.items()}
+    if name == "parse":
+        words["output"] = words["output"] or "TREES.conllu"
+    for template in NEXT.get(name, ()):
+        yield " ".join(template.format_map(words).split())
+
+
+def _show(record: Record, following: Sequence[str]) -> None:
+    """Print what was left out and why, and on a terminal the next commands to try."""
+    for name, reason in record.left_out.items():
+        say(f"left out: {name}: {reason}")
+    for warning in record.warnings:
+        if not warning.startswith(tuple(record.left_out) or "\n"):
+            say(f"note: {warning}")
+    if the_console().is_terminal:
+        for command in following:
+            say(f"next: {command}")
+
+
+def _write(record: Record, following: list[str]) -> None:
+    """Write what a command printed as one JSON object."""
+    result = {
+        "command": ["headroles", *sys.argv[1:]],
+        "headroles": version("headroles"),
+        "tables": record.tables,
+        "lines": record.lines,
+        "warnings": record.warnings,
+        "left_out": record.left_out,
+        "next": following,
+    }
+    sys.stdout.write(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
