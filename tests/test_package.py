@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,14 @@ import pytest
 import headroles
 
 ROOT = Path(headroles.__file__).parent
-TREES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf8")) for path in sorted(ROOT.rglob("*.py"))}
+PATHS = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]
 PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "sacrebleu", "accelerate", "jinja2"}
+
+
+@cache
+def trees():
+    return {path: ast.parse((ROOT / path).read_text(encoding="utf8")) for path in PATHS}
 
 
 def test_the_contracts_of_the_layers_are_kept():
@@ -31,13 +37,13 @@ def test_the_contracts_of_the_layers_are_kept():
 def test_every_module_is_held_by_a_contract():
     contracts = (ROOT.parent / "pyproject.toml").read_text(encoding="utf8")
     layers = re.findall(r"headroles\.(\w+)", contracts.split("layers = [")[1].split("]")[0])
-    assert sorted(layers) == sorted({path.parts[0].removesuffix(".py") for path in TREES} - {"__init__", "__main__"})
+    assert sorted(layers) == sorted({path.parts[0].removesuffix(".py") for path in PATHS} - {"__init__", "__main__"})
 
 
 def test_importing_the_package_or_what_knows_no_torch_loads_nothing_heavy():
     modules = [
         ".".join(("headroles", *path.with_suffix("").parts)).removesuffix(".__init__")
-        for path in TREES
+        for path in PATHS
         if path.parts[0] in ("tables", "data", "analysis", "plots")
     ]
     code = f"import sys, headroles; [__import__(name) for name in {modules}]; print(*sys.modules)"
@@ -53,7 +59,7 @@ def test_a_package_has_at_most_a_dozen_modules():
 
 
 def test_every_file_says_in_one_sentence_what_it_is():
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         first, *more = (ast.get_docstring(tree) or "").splitlines()
         assert re.fullmatch(r"[A-Z`].*[.?:]", first), path
         assert not re.search(r"[.?] [A-Z]", first), path
@@ -66,7 +72,7 @@ def test_no_function_is_long():
 
 
 def _lengths():
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         lines = (ROOT / path).read_text(encoding="utf8").splitlines()
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
@@ -82,7 +88,7 @@ def test_nothing_that_is_read_can_run():
     pickles = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
     runs = {"eval", "exec", "compile", "__import__", "torch.load", "pd.read_pickle", "np.loads"}
     safe = {"trust_remote_code": "False", "allow_pickle": "False", "weights_only": "True", "shell": "False"}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
@@ -106,7 +112,7 @@ def test_a_name_that_is_not_public_is_refused():
 
 def test_lists_of_public_names_are_complete():
     """`__all__`, where a module has one, names what is there and nothing hidden."""
-    for path in TREES:
+    for path in PATHS:
         if path.name == "__main__.py":  # which runs when it is imported
             continue
         name = ".".join(("headroles", *path.with_suffix("").parts)).removesuffix(".__init__")

@@ -166,8 +166,8 @@ def batches_in(folder):
     return list((folder / ".sweeps").glob("*.npy"))
 
 
-SOME = ["--limit", "40", "--resamples", "50"]
-ABLATE = ["ablate", *SOME, "--max-tokens", "640"]
+SOME = ["--limit", "24", "--resamples", "50"]
+ABLATE = ["ablate", *SOME, "--max-tokens", "320"]
 COMMANDS = [
     ["ablate", "--metric", "bleu", "--unit", "all_but_one", *ABLATE[1:]],
     ["ablate", "--early", "--resamples", "50"],
@@ -316,7 +316,7 @@ def ordered(folder):
 # --- a process that dies --------------------------------------------------------------------------------------------
 
 MANY = {"unit": "layer", "max_tokens": 80, "n_resamples": 20}  # one sentence a batch
-LIMIT = 120  # sentences
+LIMIT = 40  # sentences
 
 
 def worker(launcher, rank):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import typer
 from helpers import planted, zoo
-from helpers.commands import ENVIRONMENT, Run, ended, run, started
+from helpers.commands import ENVIRONMENT, Run, ended, forked, run, started
 from matplotlib.image import imread
 
 import headroles as hr
@@ -122,9 +122,13 @@ start = time.perf_counter()
 {code}
 took = time.perf_counter() - start
 print('\\n', took, *sorted({HEAVY!r} & set(sys.modules)))"""
-    lines = [subprocess.check_output([sys.executable, "-c", report], text=True).splitlines()[-1] for _ in range(3)]
-    assert {tuple(line.split()[1:]) for line in lines} == {tuple(allowed)}
-    assert statistics.median(float(line.split()[0]) for line in lines) < seconds * SLACK
+    least = math.inf
+    for _ in range(3):  # what else the machine does can only add to the time
+        took, *found = subprocess.check_output([sys.executable, "-c", report], text=True).splitlines()[-1].split()
+        assert set(found) == allowed
+        if (least := min(least, float(took))) < seconds * SLACK:
+            break
+    assert least < seconds * SLACK
 
 
 # --- score, roles, plot ----------------------------------------------------------------------------------------------
@@ -353,13 +357,16 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signals, Run, dict[str, Any]]:
     """A run of `score` on another corpus that was cut off while it scored, and the tables there were before."""
     before = _contents(study)
-    with started("score", model, long, "--study", study, "--overwrite") as process:
-        said = process.stderr.readline()  # type: ignore[union-attr]
-        time.sleep(0.3)
-        process.send_signal(request.param)
-        end = ended(process)
+    process = forked("score", model, long, "--study", study, "--overwrite")
+    while "\n" not in process.said():
+        assert process.poll() is None
+        time.sleep(0.005)
+    time.sleep(0.3)
+    process.send_signal(request.param)
+    end = ended(process)
+    said, _, rest = end.err.partition("\n")
     assert said.startswith(f"headroles: {study}: replacing and removing tables of another corpus: heads, ")
-    return request.param, end, before
+    return request.param, end._replace(err=rest), before
 
 
 @pytest.mark.slow

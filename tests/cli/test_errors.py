@@ -24,7 +24,7 @@ import torch
 import transformers
 from helpers import planted, zoo
 from helpers.close import bound
-from helpers.commands import ENVIRONMENT, ended, run, saved, started
+from helpers.commands import ENVIRONMENT, ended, forked, run, saved, started
 from helpers.messages import line, whole
 from helpers.processes import full_disk
 from transformers import PreTrainedModel
@@ -362,7 +362,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 @pytest.mark.slow
 def test_a_hub_name_while_offline():
-    end = ended(started("attention", "nobody/nothing", "the .", "enc-self:0:0"))
+    end = ended(forked("attention", "nobody/nothing", "the .", "enc-self:0:0"))
     assert (end.code, end.out) == (2, "")
     assert re.fullmatch(
         rf"headroles: could not load 'nobody/nothing': [^\n]*huggingface.co[^\n]* {re.escape(ABSENT)}\n", end.err

@@ -6,6 +6,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import pkgutil
 import resource
 import signal
 import socket
@@ -19,17 +20,29 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from unittest import mock
 
+import headroles
 from headroles.tables import files
 
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 WITHOUT_GPU = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
+SERVER = WITHOUT_GPU | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}  # which a command sets, too late for what is imported
 COMMAND = "from headroles.cli.main import main\nmain()"
-IMPORTED = [
-    *("accelerate.utils", "matplotlib.pyplot", "pandas", "pyarrow.parquet", "sacrebleu", "scipy.stats", "seaborn"),
-    *("transformers.trainer_seq2seq", "transformers.models.auto.modeling_auto", "transformers.generation.utils"),
+IMPORTED = [  # all that a command brings in, so that no fork has to
+    *("accelerate.utils", "matplotlib.backends.backend_agg", "matplotlib.pyplot", "pandas.core.methods.to_dict"),
+    *(
+        "PIL.PngImagePlugin",
+        "pandas",
+        "pyarrow.parquet",
+        "pydantic.main",
+        "pydantic.type_adapter",
+        "sacrebleu",
+        "scipy.stats",
+    ),
+    *("seaborn", "sentencepiece", "torch.utils.flop_counter", "transformers.generation.utils"),
+    *(f"transformers.models.auto.{name}_auto" for name in ("modeling", "tokenization")),
     *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "marian")),
-    *(f"headroles.{name}" for name in ("cli.main", "cli.ablate", "cli.prune", "cli.papers", "ablation.curves")),
-    *(f"headroles.{name}" for name in ("analysis", "plots", "pruning", "scores", "training", "tables", "data")),
+    "transformers.trainer_seq2seq",
+    *(name for _, name, _ in pkgutil.walk_packages(headroles.__path__, "headroles.") if not name.endswith("__main__")),
     __name__,
 ]
 
@@ -49,7 +62,7 @@ class Fork:
         self._place = Path(mkdtemp(prefix="headroles-fork-"))
         given = code, [str(argument) for argument in arguments], dict(env), self._place
         self._process: Any = _server().Process(target=_run, args=given)
-        with mock.patch.dict(os.environ, WITHOUT_GPU | {"PYTHONPATH": os.pathsep.join(sys.path)}):  # for the server
+        with mock.patch.dict(os.environ, SERVER | {"PYTHONPATH": os.pathsep.join(sys.path)}):
             self._process.start()
         self.pid: int = self._process.pid
 

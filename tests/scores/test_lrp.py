@@ -41,7 +41,7 @@ ONLY_FLOAT32 = {"fsmt", "mixtral"}  # ... and these run in no other: a mask over
 # By voita R is nowhere negative, and all of it arrives, but where LRP-0 stands in: Cohere subtracts the mean in Python,
 # Mixtral's experts are one product, the first maps of sounds and pixels are convolutions.
 SIGNED = {"cohere": 0.1, "mixtral": 0.5, "whisper": 0.03, "vit": 0.03}
-OUTSIDE = [name for name in NAMES if any(site.outside for site in families.attention_sites(zoo.tiny(name)))]
+OUTSIDE = ["fsmt", "deberta-v2", "mpnet", "gptj", "gpt-neo", "bloom", "falcon", "falcon-grouped"]
 INSIDE = [name for name in NAMES if name not in OUTSIDE]
 
 
@@ -112,6 +112,11 @@ def part(model, kind, layer):
     return slice(here[0], here[-1] + 1), next(
         site for site in families.attention_sites(model) if site.key == (kind, layer)
     )
+
+
+def test_these_attend_outside_of_the_interface():
+    found = [name for name in NAMES if any(site.outside for site in families.attention_sites(zoo.tiny(name)))]
+    assert found == OUTSIDE
 
 
 # --- the textbook ----------------------------------------------------------------------------------------------------

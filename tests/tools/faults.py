@@ -62,9 +62,11 @@ def main():
     parser.add_argument("--fuzz", type=int, default=0, help="how many damaged files are read")
     parser.add_argument("--flips", type=int, default=0, help="how many single bits of kept files are flipped")
     parser.add_argument("--sentences", type=int, default=150, help="sentences of a corpus")
+    parser.add_argument("--scores", help="what `score` computes, separated by commas; by default all that it does")
     parser.add_argument("--only", help="commands, separated by commas; by default all")
     parser.add_argument("--output", type=Path, help="also write what is printed here, as JSON")
     asked = parser.parse_args()
+    SCORES.extend(["--scores", asked.scores] if asked.scores else [])
     told = {"kills": asked.kills, "seed": asked.seed, "commands": []}
     with TemporaryDirectory() as folder:
         given = made(Path(folder), asked.sentences)
@@ -252,9 +254,10 @@ def pairs(given):
 
 
 HERE = ["--study", "."]
+SCORES = []
 PRUNE = ["--keep", "6,4", "--gate-rate", "0.3", "--epochs", "2", "--batch", "8", *HERE]
 COMMANDS = {
-    "score": lambda given: ["score", *pairs(given), *HERE],
+    "score": lambda given: ["score", *pairs(given), *SCORES, *HERE],
     "ablate": lambda given: ["ablate", *pairs(given), "--max-tokens", "320", *HERE],
     "prune": lambda given: ["prune", given / "films", given / "train.tsv", "--held-out", given / "dev.tsv", *PRUNE],
     "remove-heads": lambda given: ["remove-heads", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
