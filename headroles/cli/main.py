@@ -13,7 +13,7 @@ from headroles import _distributed
 from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, relate, train
 from headroles.cli.check import architectures, check_model
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
-from headroles.cli.prune import compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
+from headroles.cli.prune import causal_gating, compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
 from headroles.cli.score import attention, attention_examples, demo, parse, plot, report, roles, score
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app = typer.Typer(
 COMMANDS = (
     *(parse, score, roles, plot, attention, attention_examples, report, demo),
     *(compare, ablate, ablation_curve, agreement, relate, train),
-    *(prune, compare_pruning, remove_heads, efficiency, weight_change, dynamics),
+    *(prune, compare_pruning, causal_gating, remove_heads, efficiency, weight_change, dynamics),
     *(prepare, replicate, specialise, check_model, architectures, reproduce),
 )
 FORMER = {  # names in earlier versions
