@@ -102,6 +102,19 @@ def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> 
         say(f"the gradient explains {table[f'{name}.explained'].median():.0%} of an effect's variance (median head)")
 
 
+def show_gating(table: pd.DataFrame) -> None:
+    """Print how many heads help, do nothing and harm, and those that help and harm most."""
+    names = ("facilitating", "irrelevant", "interfering")
+    scores = table[[f"gating[{name}]{end}" for name in names for end in ("", ".low", ".high")]]
+    scores.columns = [f"{name}{end}" for name in names for end in ("", ".low", ".high")]
+    role = scores[list(names)].idxmax(axis=1)
+    for name in ("facilitating", "interfering"):
+        most = scores.loc[scores[name].sort_values(ascending=False, kind="stable").index[:5]]
+        heads = [f"{kind} layer {layer} head {head}" for kind, layer, head in most.index]
+        show_table(most, f"the most {name} of {len(table)} heads", label="head", rows=heads)
+    say(", ".join(f"{(role == name).sum()} heads are {name}" for name in names))
+
+
 def show_best(table: pd.DataFrame, how: str) -> None:
     """Print the best head to keep alone in each layer."""
     names = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high"}

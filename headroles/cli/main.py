@@ -15,7 +15,7 @@ from headroles import _distributed
 from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, relate, stability, train
 from headroles.cli.check import architectures, check_model
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
-from headroles.cli.prune import compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
+from headroles.cli.prune import causal_gating, compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
 from headroles.cli.score import attention, attention_examples, demo, parse, plot, report, roles, score
 from headroles.cli.summary import summarised
 
@@ -36,7 +36,7 @@ COMMANDS = {  # by headings of the help
     "Measure": (score, ablate, ablation_curve, compare, dynamics),
     "Look": (report, plot, attention, attention_examples),
     "Relate": (roles, relate, agreement, stability),
-    "Prune": (prune, compare_pruning, remove_heads, efficiency, weight_change),
+    "Prune": (prune, causal_gating, compare_pruning, remove_heads, efficiency, weight_change),
     "Papers": (reproduce, prepare, replicate, specialise),
     "Set up": (demo, parse, train, check_model, architectures),
 }

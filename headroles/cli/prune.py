@@ -12,7 +12,16 @@ import typer
 import headroles as hr
 from headroles.cli import arguments, options
 from headroles.cli.arguments import opened, study_of, tuning
-from headroles.cli.console import draw_figures, say, show_comparison, show_removed, show_sizes, show_speed, show_table
+from headroles.cli.console import (
+    draw_figures,
+    say,
+    show_comparison,
+    show_gating,
+    show_removed,
+    show_sizes,
+    show_speed,
+    show_table,
+)
 
 
 def prune(
@@ -174,6 +183,40 @@ def efficiency(
         loaded, tokenizer, folder, batches=counts, length=length, repeats=repeats, seed=seed
     )
     show_speed(table)
+    draw_figures(folder)
+
+
+def causal_gating(
+    model: options.Model,
+    corpus: Annotated[Path, typer.Argument(help="Corpus on which the loss is measured: text, or labelled TSV.")],
+    target: options.Target = None,
+    *,
+    strength: Annotated[float, typer.Option(help="Reward for open, or for closed gates.")] = 0.1,
+    updates: Annotated[int, typer.Option(help="Updates of the gates in each of three fits.", min=1)] = 200,
+    seeds: Annotated[int, typer.Option(help="Number of random gates from which fits begin.", min=1)] = 5,
+    study: options.Study = Path("study"),
+    limit: options.Limit = None,
+    max_tokens: options.MaxTokens = 4096,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
+    device: options.Device = None,
+) -> None:
+    """Fit gates under pressure up and down: which heads help, which do nothing, which harm."""
+    folder = study_of(study, overwrite=overwrite)
+    sentences = hr.read(corpus, target, limit=limit)
+    loaded, tokenizer = opened(model, device, whole=True)
+    table = hr.causal_gating(
+        loaded,
+        tokenizer,
+        sentences,
+        strength=strength,
+        n_updates=updates,
+        seeds=seeds,
+        max_tokens=max_tokens,
+        seed=seed,
+        study=folder,
+    )
+    show_gating(table)
     draw_figures(folder)
 
 

@@ -45,7 +45,7 @@ def causal_gating(
     seed: int = 0,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Fit gates of all heads under pressure up and down: causal head gating (Nam et al. 2025, section 3).
+    """Fit gates of all heads under pressure up and down: causal head gating (Nam et al. 2025).
 
     Gates between 0 and 1 are fitted to the loss, from random ones, while the weights of the model stay as they are.
     From there they are fitted twice more: with a reward for open gates, and with the same reward for closed ones. A

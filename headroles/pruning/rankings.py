@@ -60,7 +60,7 @@ class ByScore(Ranking):
 
     Attributes:
         score: A score or its name.
-        column: Column of the score, by default the first.
+        column: Column of the score, by default the first; after a minus its largest value comes first.
         limit: Number of sentences that are scored, by default all.
     """
 
@@ -81,7 +81,9 @@ class ByScore(Ranking):
         corpus = setting.corpus[: self.limit]
         table = score(setting.model, setting.tokenizer, corpus, [chosen], n_resamples=0)
         sized = [name for name in map(str, table) if name.endswith(".size")]
-        return _rising(table[self.column or (sized[0] if sized else table.columns[0])], setting)
+        column = self.column or (sized[0] if sized else str(table.columns[0]))
+        values = table[column.removeprefix("-")]
+        return _rising(-values if column.startswith("-") else values, setting)
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ NAMED: dict[str, Ranking] = {
     ranking.name: ranking
     for ranking in (
         *(ByScore(score) for score in ("importance", "relevance", "confidence")),
+        ByScore("sink", "-sink[first]"),  # heads that attend to the first token most (Sok et al. 2026)
         *(ByEffect(), ByRoles(), Random(), Random("kind"), Random("layer")),
         *(
             ByPosition(where, alternating)

@@ -62,7 +62,15 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 
 def test_these_are_the_commands():
     own = {"parse", "score", "roles", "plot", "attention", "attention-examples", "report", "demo"}
-    smaller = {"prune", "compare-pruning", "remove-heads", "efficiency", "weight-change", "dynamics"}
+    smaller = {
+        "prune",
+        "compare-pruning",
+        "causal-gating",
+        "remove-heads",
+        "efficiency",
+        "weight-change",
+        "dynamics",
+    }
     closing = {"compare", "ablate", "ablation-curve", "agreement", "relate", "stability", "train"}
     assert set(COMMANDS) == own | smaller | closing | {
         "prepare",

@@ -117,6 +117,27 @@ def test_a_score_puts_the_smallest_first():
     assert ByScore("importance", limit=4).order(setting()) == ByScore("importance").order(setting(size=4))
 
 
+def test_sinks_go_first():
+    """Heads that attend to the first token most, by a loop over the captured attention of each text."""
+    model, tokens, mass = learnt(), tokenizer(), dict.fromkeys(families.head_index(learnt()), 0.0)
+    for one in films(24):
+        inputs = tokens(one.text, return_tensors="pt", return_special_tokens_mask=True)
+        content = inputs.pop("special_tokens_mask")[0] == 0
+
+        def add(site, weights, content=content):
+            for head in range(site.heads):
+                mass[*site.key, head] += float(weights[0, head, content, 0].sum())
+
+        with torch.no_grad(), hr.capture_attention(model, add):
+            model(**inputs)
+    line = rankings.ranking("sink").order(setting())
+    sinks = pd.Series(mass)[line]
+    assert (sinks.diff().dropna() <= 1e-4 * sinks.max()).all()
+    assert sinks.iloc[0] > 1.2 * sinks.iloc[-1]
+    table = prune(learnt(), tokenizer(), films(24), "sink", keep=3)
+    assert list(table.index[table["survival[sink 3]"] == 1].sort_values()) == sorted(line[-3:])
+
+
 def test_effect_puts_the_least_missed_first_for_either_direction_of_a_metric():
     for metric, sign in (("loss", 1), ("accuracy", -1)):
         table = hr.ablate(learnt(), tokenizer(), films(24), metric=metric, n_resamples=0)

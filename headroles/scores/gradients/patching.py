@@ -39,7 +39,7 @@ class AttributionPatching(GradientScore):
     With GradDrop (section 3.1.2) the effect is computed once for each layer, with a gradient that passes by what this
     layer adds to the residual stream, so that a direct and an indirect effect do not cancel. The layer of a head itself
     gives 0: sums over L layers are divided by L - 1. In models with a norm after the sum (BERT, Marian), what a layer
-    adds is the difference between its output and its input.
+    adds is the difference between its output and its input. Of an only decoder layer nothing is left to an encoder.
 
     Columns are `attribution[AtP*]`, the mean effect with its sign, as in `Attribution`, and `attribution[AtP*].size`,
     the mean absolute effect, the paper's contribution. "query", "key" and "resample" follow the name.
@@ -78,8 +78,8 @@ class AttributionPatching(GradientScore):
                 f"no {self.node} of {outside} in {name} can be patched: got node={self.node!r}; it attends outside "
                 f"transformers' attention interface; try node='output'"
             )
-        layers = dict.fromkeys(layer_of(model, site) for site in sites)
-        if self.drop and (None in layers or len({site.key for site in sites}) < 2):
+        layers = {(layer_of(model, site), site.turn) for site in sites}
+        if self.drop and (len(layers) < 2 or any(layer is None for layer, _ in layers)):
             raise ValueError(f"GradDrop needs two layers that are modules: got {name}; try drop=False, or method='AtP'")
         return _Paired(super().explain(model, groups), groups() if self.replacement == "resample" else (), self.seed)
 
