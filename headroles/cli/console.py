@@ -59,7 +59,7 @@ def show_roles(assigned: pd.DataFrame) -> None:
 
 def show_measured(table: pd.DataFrame, left_out: Mapping[str, str]) -> None:
     """Print what a score table measures, and keep for the end what was left out and why."""
-    scores = dict.fromkeys(re.split(r"[\[.]", str(name))[0] for name in table)
+    scores = dict.fromkeys(re.split(r"[\[.]", str(name))[0] for name in table if table[name].notna().any())
     facts = dict(fields(provenance(table, str(table.columns[0]))))
     on = f"{facts.get('sentences', '?')} sentences of {facts.get('corpus')}"
     say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {on}")

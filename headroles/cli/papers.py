@@ -80,13 +80,7 @@ def reproduce(
             overwrite=overwrite,
         )
         verdicts = [reproduction.from_model(workflow, source, name, command=command, overwrite=overwrite)]
-    rows = []
-    for verdict in verdicts:
-        _show(verdict, name)
-        rows += verdict.rows.to_dict("records")
-    if not any(row["made"] for row in rows):
-        reasons = {f"{row['artefact']} of {row['paper']}: {row['why']}" for row in rows}
-        raise RuntimeError(f"nothing was made: {'; '.join(sorted(reasons))}")
+    _show_all(verdicts, name)
 
 
 def _check_sources(values: dict[str, object], *, whole: bool) -> None:
@@ -95,6 +89,18 @@ def _check_sources(values: dict[str, object], *, whole: bool) -> None:
     if len(sources) != 1 or not whole:
         got = f"; got {' and '.join(sources)}" if sources else ""
         raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
+
+
+def _show_all(several: Iterable[Reproduction], artefact: str | None) -> None:
+    """Print verdicts; raise RuntimeError, with what is missing, if no artefact was made."""
+    reasons: dict[str, None] = {}
+    made = False
+    for verdicts in several:
+        _show(verdicts, artefact)
+        made = made or bool(verdicts.rows["made"].any())
+        reasons |= {f"{row.artefact} of {row.paper}: {row.why}": None for row in verdicts.rows.itertuples()}
+    if not made:
+        raise RuntimeError(f"nothing was made: {'; '.join(reasons)}")
 
 
 def _show(verdicts: Reproduction, artefact: str | None) -> None:

@@ -125,7 +125,7 @@ def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) ->
         cls = cls._model_mapping[type(config)]
     with pruned.expected_type():
         model: PreTrainedModel = resized(cls).from_pretrained(name, **options)
-    model.config.model_type = type(model.config).model_type  # `pruned.mark` wrote another
+    vars(model.config).pop("model_type", None)  # which `pruned.mark` wrote; the class has the true one
     model.__class__ = cls
     if recorded_sites(model) is None:
         raise ValueError("config.headroles records other sizes than the weights have")

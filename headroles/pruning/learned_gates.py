@@ -21,7 +21,7 @@ from headroles.models.masking import Head, mask_heads
 from headroles.pruning.l0 import Freeze, Gates
 from headroles.tables import frame
 from headroles.tables.io import save_table
-from headroles.training.hf_trainer import Reporter
+from headroles.training.reporting import Reporter
 
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
 SHOWN = 60  # records of the gates in one training

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from headroles import _distributed
 from headroles.scores import outputs
+from headroles.training.reporting import Reporter
 
 Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
@@ -86,23 +87,6 @@ class Spread:
 
 
 Rates = Mapping[str, float | Spread]  # prefix of parameter names -> peak learning rate
-
-
-class Reporter(TrainerCallback):
-    """Callback with numbers for TensorBoard, Weights & Biases and the like (`report_to`), at every row of the log.
-
-    They are not written into the log that checkpoints keep.
-    """
-
-    def scalars(self) -> dict[str, float]:
-        """Return the numbers by name."""
-        raise NotImplementedError
-
-    def on_log(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        """Add the numbers to what is reported."""
-        logs = kwargs.get("logs")
-        if isinstance(logs, dict):
-            logs.update(self.scalars())
 
 
 class Trainer(transformers.Trainer):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
+import time
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +19,7 @@ from helpers.commands import ENVIRONMENT, run
 from helpers.messages import line
 
 import headroles as hr
+from headroles._progress import track
 from headroles.cli import main
 from headroles.tables import frame
 
@@ -118,7 +123,7 @@ def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model,
         done = run("score", model, text, "--study", study, "--resamples", 0)
         lines = done.out.splitlines()
         summary = lines[next(i for i, row in enumerate(lines) if row.startswith("measured: ")) :]
-        assert summary[0].startswith("measured: confidence, position, rarity, entropy, sink, distance of 16 heads of ")
+        assert summary[0].startswith("measured: confidence, position, entropy, sink, distance of 16 heads of ")
         assert summary[0].endswith("on 6 sentences of few")
         assert [row.split(": ")[:2] for row in summary[1:4]] == [
             ["left out", "syntax"],
@@ -217,3 +222,16 @@ def test_the_demo_has_the_option_of_all_commands():
     folders = {name: {flag for option in command.params for flag in option.opts} for name, command in commands.items()}
     assert all("--study" in flags for name, flags in folders.items() if name in ("score", "demo", "ablate", "prune"))
     assert all("--json" in flags for flags in folders.values())
+
+
+def test_long_work_shows_how_much_is_done_and_the_time_left(monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = io.StringIO()
+    with redirect_stderr(shown):
+        for number in track(range(40), "scoring heads", total=40):
+            time.sleep(0.02)
+            if number == 30:
+                time.sleep(0.2)  # a refresh, after which a rate is known
+    plain = re.sub(r"\x1b\[[0-9;?]*\w", "", shown.getvalue())
+    assert re.search(r"scoring heads .*[1-9]\d% 0:00:0\d", plain)

@@ -140,6 +140,18 @@ def test_headroles_loads_it_as_before_and_saves_it_again(smaller, tmp_path, capl
     assert loading.revision(hr.load(tmp_path / "again")[0]) == loading.revision(model)
 
 
+def test_options_reach_a_smaller_model(smaller):
+    labels = ["a", "b", "c"]
+    model, _ = hr.load(
+        smaller,
+        cls="AutoModelForSequenceClassification",
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+        dtype=torch.float64,
+    )
+    assert (model.config.num_labels, model.dtype, len(hr.models.head_index(model))) == (3, torch.float64, 6)
+
+
 def test_a_smaller_model_has_a_card(smaller, whole):
     from huggingface_hub import ModelCard
 

@@ -11,6 +11,7 @@ from helpers.trainings import films, tokenizer
 from transformers import TrainerCallback
 
 import headroles as hr
+from headroles.models.provenance import revision
 
 
 class Reported(TrainerCallback):
@@ -42,6 +43,21 @@ def test_gates_are_reported_with_every_row_of_the_log_and_not_kept_in_it(tmp_pat
     states = [json.loads(path.read_text()) for path in tmp_path.rglob("trainer_state.json")]
     assert states
     assert not [key for state in states for row in state["log_history"] for key in row if key.startswith("gates/")]
+
+
+def test_scores_of_the_model_in_training_are_reported(tmp_path):
+    model, seen = deepcopy(learnt()), Reported()
+    corpus = hr.Corpus("films", tuple(films(16)))
+    report = hr.training.ScoreReport(model, tokenizer(), corpus[:6], ["confidence"])
+    hr.train(model, tokenizer(), corpus, tmp_path / "with", epochs=2, batch=8, rate=1e-3, callbacks=[report, seen])
+    first, last = (row for row in seen.rows if "loss" in row)
+    table = hr.score(model, tokenizer(), corpus[:6], ["confidence"], n_resamples=0)
+    assert last["scores/confidence_enc-self_mean"] == pytest.approx(table["confidence"].mean(), rel=1e-6)
+    assert last["scores/confidence_enc-self_max"] == pytest.approx(table["confidence"].max(), rel=1e-6)
+    assert first["scores/confidence_enc-self_mean"] != last["scores/confidence_enc-self_mean"]
+    plain = deepcopy(learnt())  # which is trained alike
+    hr.train(plain, tokenizer(), corpus, tmp_path / "without", epochs=2, batch=8, rate=1e-3)
+    assert revision(plain) == revision(model)
 
 
 def test_gates_reach_tensorboard(tmp_path):
