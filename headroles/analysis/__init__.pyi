@@ -8,5 +8,6 @@ from .prediction import predict_outcome as predict_outcome
 from .role_persistence import role_changes as role_changes
 from .role_rules import Role as Role
 from .role_rules import roles as roles
+from .role_tests import role_decisions as role_decisions
 from .seeds import match_heads as match_heads
 from .seeds import stability as stability

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headroles.analysis.role_tests import tested
 from headroles.tables import frame
 
 Values = npt.NDArray[np.floating[Any]]
@@ -70,7 +71,11 @@ SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplica
 
 
 def roles(
-    table: pd.DataFrame, roles: Iterable[Role] = ROLES, *, thresholds: Mapping[str, float] | None = None
+    table: pd.DataFrame,
+    roles: Iterable[Role] = ROLES,
+    *,
+    thresholds: Mapping[str, float] | None = None,
+    test: bool = False,
 ) -> pd.DataFrame:
     """Assign roles to heads by thresholds on their scores.
 
@@ -78,14 +83,18 @@ def roles(
         table: Table of `hr.score`.
         roles: The roles to assign.
         thresholds: Role name -> threshold, in place of the role's own.
+        test: Whether to test each head and role, beside the threshold.
 
     Returns:
         For each variant of a role a bool column, `.value` (the score), `.margin` (how far the score is above the
         threshold) and `.stability` (the share of bootstrap resamples in which the head has the role; NaN without
-        resamples).
+        resamples). With `test`, also `.p`, one-sided, that the score is not above the threshold in the population of
+        sentences (`headroles.analysis.role_tests`), and `.holm` and `.bh`, corrected for all heads and variants of the
+        role.
 
     Raises:
-        ValueError: For a threshold of an unknown role, a missing baseline, and if the table has no role's columns.
+        ValueError: For a threshold of an unknown role, a missing baseline, and if the table has no role's columns, or
+            with `test` no resamples.
 
     Example:
         >>> import headroles as hr
@@ -98,7 +107,8 @@ def roles(
     columns: dict[str, Any] = {}
     signatures: dict[str, str] = {}
     for role in chosen:
-        for variant, column in role.variants(table.columns):
+        variants = list(role.variants(table.columns))
+        for variant, column in variants:
             if role.over and column + role.over not in table:
                 raise ValueError(
                     f"role {role.name!r} needs column {column + role.over!r} beside {column!r}; score the corpus again"
@@ -108,6 +118,10 @@ def roles(
             new[f"{variant}.stability"] = _stability(table, role, column)
             signatures |= dict.fromkeys(new, f"{frame.provenance(table, column)}|role:{role}")
             columns |= new
+        if test and variants:
+            p = tested(table, variants, role.threshold, role.over)
+            signatures |= {name: f"{signatures[name.rpartition('.')[0]]}|test:one-sided" for name in p}
+            columns |= p
     if not columns:
         raise ValueError(
             f"no role can be assigned: got columns {', '.join(table.columns)}; "

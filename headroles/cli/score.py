@@ -10,7 +10,7 @@ import typer
 import headroles as hr
 from headroles.cli import options
 from headroles.cli.arguments import check_heads, head_of, opened, scores_of, study_of, threshold
-from headroles.cli.console import draw_figures, list_figures, say, show_measured, show_roles
+from headroles.cli.console import draw_figures, list_figures, say, show_measured, show_roles, show_rows
 
 
 def parse(
@@ -87,10 +87,17 @@ def roles(
         list[str] | None,
         typer.Option("--threshold", help="Threshold of a role, such as positional=0.8; repeatable."),
     ] = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="Test whether scores exceed the thresholds, with corrections over heads.")
+    ] = False,
 ) -> None:
     """Assign roles to the heads of a study by its scores, and print the heads that have any."""
     folder = hr.Study(study)
-    show_roles(hr.experiments.assign_roles(folder, thresholds=dict(map(threshold, thresholds or []))))
+    assigned = hr.experiments.assign_roles(folder, thresholds=dict(map(threshold, thresholds or [])), test=test)
+    show_roles(assigned)
+    if test:
+        decisions = hr.analysis.role_decisions(assigned)
+        show_rows(decisions.reset_index(), "heads above the threshold, and significantly so at 0.05")
     say(f"written: {folder.path('roles')}")
 
 

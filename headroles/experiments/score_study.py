@@ -21,12 +21,13 @@ def balances(study: Study) -> dict[str, dict[str, float]]:
     return {name.removeprefix("conservation-"): totals(study.load(name)) for name in names}
 
 
-def assign_roles(study: Study, *, thresholds: dict[str, float] | None = None) -> pd.DataFrame:
+def assign_roles(study: Study, *, thresholds: dict[str, float] | None = None, test: bool = False) -> pd.DataFrame:
     """Assign roles from the score table of a study and save them as its table `roles`.
 
     Args:
         study: Study with a score table.
         thresholds: Thresholds of roles by name; by default those of the roles.
+        test: Whether to test each head and role, as `hr.roles`.
 
     Returns:
         The role table, as of `hr.roles`.
@@ -36,7 +37,7 @@ def assign_roles(study: Study, *, thresholds: dict[str, float] | None = None) ->
     """
     if not study.has("heads"):
         raise FileNotFoundError(f"no score table in {study.folder}; make it with headroles score")
-    table = role_rules.roles(study.load("heads"), thresholds=thresholds)
+    table = role_rules.roles(study.load("heads"), thresholds=thresholds, test=test)
     save_table(table, study.path("roles"))
     return table
 

@@ -253,6 +253,13 @@ def test_roles_with_other_thresholds(study):
     pd.testing.assert_frame_equal(_bare(load_table(study / "roles.parquet")), _bare(expected))
 
 
+def test_roles_with_tests(study):
+    done = run("roles", study, "--test")
+    assert done.code == 0, done.err
+    assert "significantly so at 0.05" in done.out
+    assert {"sink[first].p", "sink[first].holm"} <= {*load_table(study / "roles.parquet")}
+
+
 def test_stability_of_a_model_and_itself(study, tmp_path):
     done = run("stability", study, study, "--study", tmp_path / "seeds")
     assert done.code == 0, done.err

@@ -1,0 +1,117 @@
+"""Tests of roles: does the score of a head exceed the threshold significantly, corrected over heads? (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from headroles.analysis.intervals import LEVEL, least_p
+from headroles.analysis.multiple_testing import benjamini_hochberg, holm
+from headroles.analysis.resampling import Array
+from headroles.tables import frame
+
+
+def tested(
+    table: pd.DataFrame, variants: Sequence[tuple[str, str]], threshold: float, over: str | None
+) -> dict[str, Array]:
+    """Test which heads exceed the threshold of a role.
+
+    Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention that a head gives to the tokens
+    of a role exceeds a threshold. Here the null hypothesis is that the score, less its baseline, is at most the
+    threshold in the population of sentences. Near 0 and 1 a score varies less than at the threshold, and t would
+    reject too often. So a score without baseline, in [0, 1], has a score test: its error at the threshold is that of a
+    share whose interval ends where that of the table does (Wilson 1927). p is below 0.025 exactly where the interval
+    lies above the threshold. Other scores have a t test, their error the spread of the resamples.
+
+    Args:
+        table: Table of `hr.score`.
+        variants: Names of the role's variants and their columns.
+        threshold: The threshold.
+        over: Suffix of the baseline's column.
+
+    Returns:
+        Of each variant `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`, corrected for all
+        heads and variants of the role; NaN where the score is. Each [heads].
+    """
+    p = np.stack([_p_values(table, column, threshold, over) for _, column in variants])  # [variants, heads]
+    known, columns = np.isfinite(p), {f"{variant}.p": row for (variant, _), row in zip(variants, p, strict=True)}
+    for name, correct in (("holm", holm), ("bh", benjamini_hochberg)):
+        values = np.full_like(p, np.nan)
+        values[known] = correct(p[known]) if known.any() else []
+        columns |= {f"{variant}.{name}": row for (variant, _), row in zip(variants, values, strict=True)}
+    return columns
+
+
+def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:
+    """Compare the roles that thresholds assign with those that tests establish.
+
+    Args:
+        roles: Table of `hr.roles(scores, test=True)`.
+        level: Level of the tests.
+
+    Returns:
+        One row per variant of a role: the number of `heads` that have its score; how many of them exceed the threshold
+        (`threshold`), and how many significantly, by `p`, `holm` and `bh`; the share of heads with the same decision by
+        threshold and `holm` (`agreement`); and Cohen's `kappa` of the two, NaN if both decide the same for all heads.
+
+    Raises:
+        ValueError: If the table has no tests.
+    """
+    names = [str(name).removesuffix(".holm") for name in roles if str(name).endswith(".holm")]
+    if not names:
+        columns = frame.listed([str(name) for name in roles])
+        raise ValueError(f"no tests in the table of roles: got {columns}; make it with hr.roles(scores, test=True)")
+    rows = []
+    for name in names:
+        part = roles[roles[f"{name}.p"].notna()]
+        held, decided = part[name].to_numpy(bool), {end: part[f"{name}.{end}"] < level for end in ("p", "holm", "bh")}
+        sure = decided["holm"].to_numpy()
+        agreement = float((held == sure).mean()) if len(part) else np.nan
+        chance = float(held.mean() * sure.mean() + (~held).mean() * (~sure).mean()) if len(part) else np.nan
+        kappa = (agreement - chance) / (1 - chance) if chance < 1 else np.nan
+        counts = {end: int(significant.sum()) for end, significant in decided.items()}
+        rows.append(
+            {"heads": len(part), "threshold": int(held.sum()), **counts, "agreement": agreement, "kappa": kappa}
+        )
+    texts = roles.attrs.get("signatures", {})
+    table = pd.DataFrame(rows, index=pd.Index(names, name="role"))
+    return frame.signed(table, frame.sign(decisions=level), texts.get(f"{names[0]}.p", ""))
+
+
+def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | None) -> Array:
+    values, sentences = table[column].to_numpy(float), _sentences(table, column)
+    known = values[np.isfinite(values)]
+    bounded = over is None and 0 < threshold < 1 and bool(((known >= 0) & (known <= 1)).all())
+    drawn, index = frame.resamples(table), frame.rows(table)
+    lacking = {*([f"{column}.low", f"{column}.high"] if bounded else [])} - {*map(str, table)}
+    if lacking or (not bounded and (drawn is None or column not in drawn.draws)):
+        raise ValueError(
+            f"{column} cannot be tested: got a table without resamples; expected one of hr.score with "
+            f"n_resamples above 0"
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if bounded:
+            end = np.where(values > threshold, table[f"{column}.low"], table[f"{column}.high"])
+            width = np.where(
+                end == values, 0.0, np.abs(values - end) / np.sqrt(end * (1 - end))
+            )  # in errors of one query, as many as the t quantile
+            ratio = (values - threshold) / np.sqrt(threshold * (1 - threshold)) / width
+            ratio *= stats.t.isf(LEVEL / 2, sentences - 1)
+        else:
+            baseline = table[f"{column}{over}"].to_numpy(float) if over else np.zeros(len(table))
+            draws = drawn.of(column, index) - (drawn.of(f"{column}{over}", index) if over else 0.0)
+            error = np.sqrt(np.nanmean((draws - (values - baseline)[:, None]) ** 2, axis=1))
+            ratio = (values - baseline - threshold) / error
+    p = np.maximum(stats.t.sf(ratio, sentences - 1), least_p(int(min(sentences, 1000))) / 2)
+    return np.where(np.isnan(values), np.nan, p)
+
+
+def _sentences(table: pd.DataFrame, column: str) -> float:
+    """Number of sentences that a column is measured on, from its provenance; infinite where it says nothing."""
+    texts: dict[str, str] = table.attrs.get("signatures", {})
+    number = dict(frame.fields(texts.get(column, ""))).get("sentences", "")
+    words = float(table[f"{column}.words"].max()) if f"{column}.words" in table else np.inf
+    return min(float(number) if number.isdigit() else np.inf, words)
