@@ -43,6 +43,7 @@ CONFORMING = [
     *(hr.Importance(per=per) for per in ("example", "token", "batch")),
     hr.Importance(norm="layer"),
     *(hr.Attribution(method=method) for method in EFFECTS),
+    hr.Direct(),
 ]
 
 
