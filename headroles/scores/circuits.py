@@ -59,8 +59,8 @@ def copying(model: PreTrainedModel) -> pd.DataFrame:
     through = words[:rows].mT @ logits[:rows] @ circuits.final  # W_E W_U and the final norm: [width, width]
     values = []
     for site in attention_sites(model):
-        maps = circuits.maps[site.key]
-        if site.kind == "dec-self":
+        if site.kind == "dec-self" and site.heads:
+            maps = circuits.maps[site.key]
             values += _shares(maps.value @ through @ maps.out.mT)
         else:
             values += [float("nan")] * site.heads
@@ -77,7 +77,7 @@ def composition(model: PreTrainedModel) -> pd.DataFrame:
         key    ||W_QK W_OV|| / (||W_QK|| ||W_OV||)
         value  ||W_OV W_OV|| / (||W_OV|| ||W_OV||)
 
-    They are 1 at most; random maps have about 1 / sqrt(width). The norm before a layer is in what the reader reads,
+    They are 1 at most; random maps have about 1 / sqrt(width). The norm before a layer, if any, is in what it reads,
     with a frozen scale; others on the way are not. Rotary positions are those of a query and a key in one place.
 
     Args:
@@ -114,13 +114,13 @@ class _Maps(NamedTuple):
 class _Circuits(NamedTuple):
     """The maps of all sites, and that of the final norm, [width, width], if the unembedding follows it."""
 
-    maps: dict[tuple[Kind, int], _Maps]
+    maps: dict[tuple[Kind, int], _Maps]  # of self-attention
     final: Tensor | None
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """One forward on one token, in which the inputs of first layers and of all norms outside attention are leaves."""
+    """One forward, in which the inputs of layers and of norms outside attention are leaves."""
 
     leaves: list[Tensor] = field(default_factory=list)
     calls: dict[nn.Module, list[Call]] = field(default_factory=dict)
@@ -128,38 +128,44 @@ class _Reader:
     last: list[Tensor] = field(default_factory=list)  # the input of each of them
 
     def jacobian(self, output: Tensor, name: str) -> Tensor:
-        """The map from the nearest norm's input to a tensor of one token: [features, width]."""
+        """The map from the nearest leaf to a tensor of the first token: [features, width]."""
         flat = output.flatten()
-        if not flat.requires_grad:
-            raise ValueError(f"maps of {name} cannot be read: got no norm before it; expected one")
         eye = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
         reached = torch.autograd.grad(flat.sum(), self.leaves, retain_graph=True, allow_unused=True)
         leaves = [leaf for leaf, slope in zip(self.leaves, reached, strict=True) if slope is not None]
         if len(leaves) != 1:
             raise ValueError(f"maps of {name} cannot be read: got {len(leaves)} norms before it; expected one")
         (rows,) = torch.autograd.grad(flat, leaves, eye, retain_graph=True, is_grads_batched=True)
-        return rows.flatten(1).double().cpu()
+        return rows[:, 0, 0].double().cpu()  # of the first token
 
 
 def _circuits(model: PreTrainedModel) -> _Circuits:
     """Read the maps as Jacobians, which needs neither the family's order of queries, keys and values nor its names."""
     if fault := unreadable(model):
         raise ValueError(fault.replace("norms need", "circuits need", 1))
+    try:
+        return _read(model, every_layer=False)
+    except ValueError:  # a layer reads the sum of earlier layers without a norm (OLMo 2)
+        return _read(model, every_layer=True)
+
+
+def _read(model: PreTrainedModel, *, every_layer: bool) -> _Circuits:
+    """Read the maps; a layer reads from its input, or with `every_layer=False` from the input of the norm before."""
     sites, reader = attention_sites(model), _Reader()
     with ExitStack() as stack:
-        _hook(stack, model, sites, reader)
+        _hook(stack, model, [site for site in sites if every_layer or site.layer == 0], reader)
         for context in (evaluating(model), lrp_rules(model, "cp"), torch.enable_grad()):
             stack.enter_context(context)
-        model(**{name: ids[:, :1] for name, ids in dummy_inputs(model).items()}, **without_cache(model))
-        maps = {site.key: _maps(site, reader) for site in sites if site.heads}
+        model(**dummy_inputs(model), **without_cache(model))
+        maps = {site.key: _maps(site, reader) for site in sites if site.heads and site.kind != "cross"}
         unembedding = model.get_output_embeddings() if has_vocabulary(model) else None
         follows = unembedding in reader.maps and _inside_layer(model, sites, reader.maps[-2])
-        final = reader.jacobian(reader.last[-1], "the unembedding") if follows else None
+        final = reader.jacobian(reader.last[-1][:, :1], "the unembedding") if follows else None
     return _Circuits(maps, final)
 
 
-def _hook(stack: ExitStack, model: PreTrainedModel, sites: list[Site], reader: _Reader) -> None:
-    """Make leaves and keep attention calls and linear maps until `stack` is left."""
+def _hook(stack: ExitStack, model: PreTrainedModel, starts: list[Site], reader: _Reader) -> None:
+    """Make leaves, of layers at `starts` and norms, and keep attention calls and linear maps until `stack` is left."""
 
     def start(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if not args:
@@ -171,10 +177,10 @@ def _hook(stack: ExitStack, model: PreTrainedModel, sites: list[Site], reader: _
         reader.maps.append(module)
         reader.last.append(args[0] if args else torch.empty(0))
 
-    inside = {part for site in sites for part in site.module.modules()}
-    first = {layer_of(model, site) for site in sites if site.layer == 0}
+    inside = {part for site in attention_sites(model) for part in site.module.modules()}
+    layers = {layer_of(model, site) for site in starts}
     for module in model.modules():
-        if module in first or (module not in inside and _is_norm(module)):
+        if module in layers or (module not in inside and _is_norm(module)):
             stack.callback(module.register_forward_pre_hook(start).remove)
         elif getattr(getattr(module, "weight", None), "ndim", 0) == 2:
             stack.callback(module.register_forward_pre_hook(ran).remove)
@@ -195,7 +201,7 @@ def _maps(site: Site, reader: _Reader) -> _Maps:
     call = reader.calls[site.module][site.turn]
 
     def read(tensor: Tensor) -> Tensor:
-        rows: Tensor = reader.jacobian(tensor, site.name).unflatten(0, (tensor.shape[1], -1))  # [heads, size, width]
+        rows: Tensor = reader.jacobian(tensor[:, :, :1], site.name).unflatten(0, (tensor.shape[1], -1))
         return rows.repeat_interleave(site.heads // len(rows), dim=0)
 
     out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
