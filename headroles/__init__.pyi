@@ -60,10 +60,14 @@ from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change
 from .scores.base import Score as Score
 from .scores.base import list_scores as list_scores
+from .scores.circuits import composition as composition
+from .scores.circuits import copying as copying
 from .scores.examples import attention_examples as attention_examples
 from .scores.examples import attention_matrix as attention_matrix
 from .scores.gradients.base import GradientScore as GradientScore
 from .scores.gradients.captum import Attribution as Attribution
+from .scores.gradients.direct import Difference as Difference
+from .scores.gradients.direct import Direct as Direct
 from .scores.gradients.importance import Importance as Importance
 from .scores.gradients.patching import AttributionPatching as AttributionPatching
 from .scores.gradients.relevance import Relevance as Relevance

@@ -40,7 +40,7 @@ class Needle(Tokens):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Tokens):
-    """A text whose next token is `right`, and not one of `wrong`."""
+    """A text that `right` continues, a token, and none of `wrong`."""
 
     right: int = 0
     wrong: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ def needles(
 
 
 def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, seed: int = 0) -> Corpus:
-    """Write beginnings that the indirect object continues: "When Mary and John went to the shop, John gave a cup to".
+    """Write beginnings that the indirect object continues: "When Mary and John walked to the shop, John gave it to".
 
     They measure name movers (Wang et al. 2022, "Interpretability in the wild", section 2). The right token is the name
     that was mentioned once, the wrong one the other. Half of the sentences have it first. Words are those of the toy
@@ -131,7 +131,7 @@ def indirect_objects(tokenizer: PreTrainedTokenizerBase, count: int = 100, *, se
         (subject, wrong), (other, right) = rng.sample(sorted(names.items()), 2)
         place, thing = rng.choice(synthetic_lexicon.PLACES), rng.choice(synthetic_lexicon.THINGS)
         pair = f"{other} and {subject}" if number % 2 else f"{subject} and {other}"
-        text = f"When {pair} went to the {place}, {subject} gave the {thing} to"
+        text = f"When {pair} walked to the {place}, {subject} gave the {thing} to"
         sentences.append(Choice(text, ids=_begun(tokenizer, text), right=right, wrong=(wrong,)))
     return Corpus("indirect-objects", tuple(sentences))
 
@@ -195,7 +195,7 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def _begun(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
-    """The tokens of a text that goes on: with what the tokenizer puts before it, and nothing after it."""
+    """The tokens of a text that continues: with what the tokenizer puts before it, and nothing after it."""
     ids = list(tokenizer(text, verbose=False)["input_ids"])
     while ids and ids[-1] in {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}:
         ids.pop()

@@ -3,10 +3,14 @@ from .base import Observation as Observation
 from .base import Score as Score
 from .base import list_scores as list_scores
 from .base import named as named
+from .circuits import composition as composition
+from .circuits import copying as copying
 from .examples import attention_matrix as attention_matrix
 from .gradients.base import GradientScore as GradientScore
 from .gradients.base import HeadGradients as HeadGradients
 from .gradients.captum import Attribution as Attribution
+from .gradients.direct import Difference as Difference
+from .gradients.direct import Direct as Direct
 from .gradients.importance import Importance as Importance
 from .gradients.patching import AttributionPatching as AttributionPatching
 from .gradients.relevance import Relevance as Relevance

@@ -217,7 +217,15 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference.write_text("the a with near .\n")
     options: dict[str, object] = {"scores": "confidence, rarity", "limit": 20, "reference": reference, "n_resamples": 7}
     options |= {"seed": 3, "max_tokens": 64, "device": "cpu", "study": tmp_path / "study", "rules": "cp"}
-    assert {*options, "stream", "submodel", "dtype", "overwrite", "as_json"} == {  # these have tests of their own
+    assert {
+        *options,
+        "stream",
+        "submodel",
+        "dtype",
+        "overwrite",
+        "as_json",
+        "weights",
+    } == {  # these have tests of their own
         parameter.name for parameter in COMMANDS["score"].params if parameter.opts[0].startswith("--")
     }
     flags = [part for name, value in options.items() for part in (_flag(name), value)]
@@ -231,6 +239,17 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     pd.testing.assert_frame_equal(_bare(table), _bare(again), rtol=0, atol=1e-9)
     assert frame.resamples(table).draws["confidence"].shape == (16, 7)
     assert {"sentences:20", "resamples:7", "seed:3"} <= set(frame.provenance(table, "confidence").split("|"))
+
+
+def test_scores_by_norm_have_tables_roles_and_figures(model, trees, tmp_path):
+    done = run("score", model, trees, "--weights", "norm", "--study", tmp_path, *FEW)
+    assert done.code == 0
+    table = load_table(tmp_path / "heads.parquet")
+    assert all("-norm" in name for name in table)
+    assert "weights='norm'" in frame.provenance(table, "confidence-norm")
+    roles = hr.roles(table)
+    pd.testing.assert_frame_equal(load_table(tmp_path / "roles.parquet"), roles)
+    assert {name.partition("[")[0] for name in roles} == {"positional-norm", "syntactic-norm", "sink-norm"}
 
 
 def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):

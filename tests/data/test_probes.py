@@ -29,7 +29,7 @@ def words(*, digits: bool = True) -> PreTrainedTokenizerFast:
     """A tokenizer of whole words: those of the probes, digits only where asked for."""
     known = [word for name, members in CLASSES.items() for word in members if digits or name != "digits"]
     known += [*synthetic_lexicon.NAMES[:20], *synthetic_lexicon.PLACES, *synthetic_lexicon.THINGS]
-    known += ["When", "and", "went", "to", "the", "gave", ","]
+    known += ["When", "and", "walked", "to", "the", "gave", ","]
     vocabulary = {word: number for number, word in enumerate(dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *known]))}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()

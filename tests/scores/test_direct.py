@@ -18,6 +18,7 @@ from headroles.data.probes import CLASSES, Choice
 from headroles.models.batching import batches, encode
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores.gradients.direct import Difference, Direct
+from headroles.scores.lrp.conservation_report import NOTHING
 
 
 def read(model, tokenizer, sentences, names):
@@ -120,6 +121,14 @@ def test_in_a_post_norm_decoder_the_path_leads_through_the_norms():
     assert found.loc["enc-self"].isna().all()  # an encoder has no direct path to the logits
 
 
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_padding_changes_nothing(name):
+    given = zoo.tiny(name), tokens_of(name), corpus(6), "direct"
+    alone = hr.score(*given, n_resamples=0, max_tokens=1)["direct[reference]"].dropna()
+    padded = hr.score(*given, n_resamples=0)["direct[reference]"].dropna()
+    close(padded, alone, size=1, operations=MANY)
+
+
 # --- planted writers -------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +210,8 @@ def test_models_that_write_no_logits():
     )
     with pytest.raises(ValueError, match=whole(message)):
         hr.score(bare, tokens_of("gpt2"), corpus(2), "direct")
+    with pytest.raises(ValueError, match=whole(NOTHING)):  # no text with a choice
+        hr.score(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(2), Direct(objective=Difference()))
     message = "score 'direct' is for dec-self or cross heads; the model has enc-self"
     with pytest.raises(ValueError, match=whole(message)):
         hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(2), "direct")

@@ -44,6 +44,7 @@ CONFORMING = [
     hr.Importance(norm="layer"),
     *(hr.Attribution(method=method) for method in EFFECTS),
     *(hr.AttributionPatching(drop=drop) for drop in (False, True)),
+    hr.Direct(),
 ]
 
 

@@ -172,6 +172,12 @@ def test_norms_are_the_same_for_texts_in_parts(name, monkeypatch):
     pd.testing.assert_frame_equal(parts, table, rtol=1e-5, atol=1e-6)
 
 
+def test_norms_do_not_depend_on_padding():
+    given = zoo.tiny("marian"), tokens_of("marian"), corpus(6), ["confidence", "sink", "entropy", "alignment"]
+    alone = hr.score(*given, weights="norm", n_resamples=0, max_tokens=1)
+    pd.testing.assert_frame_equal(hr.score(*given, weights="norm", n_resamples=0), alone, rtol=1e-5, atol=1e-6)
+
+
 def test_nothing_is_computed_for_scores_that_do_not_ask():
     model, tokenizer = zoo.tiny("gpt2"), tokens_of("gpt2")
     encoded = batching.encode(corpus(4), tokenizer, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headroles.plots.scales import NAMES, harm, metric_name
-from headroles.tables.frame import metric_of
+from headroles.tables.frame import NORM, metric_of
 
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
 UNITS = {
@@ -57,9 +57,13 @@ def words(column: str) -> Words:
     """Return label and description of a column; of an unknown column only its name."""
     if column in PLAIN:
         return PLAIN[column]
+    if NORM in column:
+        plain = words(column.replace(NORM, "", 1))
+        return Words(plain.group, f"{plain.label}, by norm", f"{plain.about} By norms of what the head really moves.")
     name, _, rest = column.partition("[")
     detail, _, end = rest.partition("]")
     makers = {"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution}
+    makers |= {"direct": _direct}
     if name == "ablation":
         return _ablation(detail)
     return makers[name](detail, end) if name in makers and detail else Words(FINDS, column, "")
@@ -100,6 +104,12 @@ def _attribution(detail: str, end: str) -> Words:
     size = "Mean absolute attribution" if end == ".size" else "Mean attribution"
     label = f"{detail}{', size' if end == '.size' else ''}"
     return Words(MATTERS, label, f"{size} of the target to the head's mask, by captum's {detail}.")
+
+
+def _direct(detail: str, end: str) -> Words:
+    size = "Mean absolute" if end == ".size" else "Mean"
+    label = f"writes to the {detail}{', size' if end == '.size' else ''}"
+    return Words(MATTERS, label, f"{size} direct contribution to the logit of the target ({detail}), in logits.")
 
 
 def _ablation(detail: str) -> Words:

@@ -91,21 +91,21 @@ class Direct(GradientScore):
             output = model(**batch.inputs, **without_cache(model))
             with inside(model):
                 explained = explain(output, batch)
-            values, counted = explained.values, explained.counted
-            written = [outputs[site.key] for site in sites if site.kind in self.kinds]
-            slopes = torch.autograd.grad(torch.where(counted, values, 0.0).sum(), written, materialize_grads=True)
+            counted = explained.counted
+            values = torch.where(counted, explained.values, 0.0)
+            written = {key: z for key, z in outputs.items() if key[0] in self.kinds and counted.any()}
+            gradients = (
+                torch.autograd.grad(values.sum(), [*written.values()], materialize_grads=True) if written else ()
+            )
         products = {
-            site.key: (z * slope).detach().float().sum(-1)  # [batch, step, heads]
-            for site, z, slope in zip((one for one in sites if one.kind in self.kinds), written, slopes, strict=True)
+            key: (z.detach() * gradient).float().sum(-1)
+            for (key, z), gradient in zip(written.items(), gradients, strict=True)
         }
-        nothing = torch.zeros(*counted.shape, 1, device=counted.device)
-        parts = [
-            products[site.key].to(nothing) * counted[..., None]
-            if site.key in products
-            else nothing.expand(-1, -1, site.heads)
-            for site in sites
-        ]
-        return HeadGradients(None, torch.cat(parts, -1), values.detach().float() * counted, counted)
+        parts = []
+        for site in sites:
+            nothing = torch.zeros(*counted.shape, site.heads, device=counted.device)  # [batch, step, heads]
+            parts.append(products.get(site.key, nothing).to(nothing.device) * counted[..., None])
+        return HeadGradients(None, torch.cat(parts, -1), values.detach().float(), counted)
 
     def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """Sum the contributions and their absolute values over steps: each [batch, heads]."""
@@ -121,7 +121,7 @@ class Direct(GradientScore):
 def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tensor]]:
     """Let gradients reach the heads by the direct path alone.
 
-    Every linear map inside a layer passes none but the output projections, whose inputs are leaves: with norms frozen
+    Every linear map inside a layer passes none but the output projections; their inputs are leaves. With norms frozen
     (`lrp_rules`) what is left between a head and the logits is the residual stream.
 
     Args:
