@@ -20,7 +20,7 @@ extensions = [
     *("sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"),
     *("myst_nb", "sphinx_design", "sphinx_copybutton"),
 ]
-exclude_patterns = ["_build", "_templates", "generated/parts", "gallery-intro.md"]
+exclude_patterns = ["_build", "_templates", "generated/parts"]
 templates_path = ["_templates"]
 show_warning_types = True
 

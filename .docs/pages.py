@@ -233,8 +233,9 @@ def _gallery() -> None:
         if line.startswith("| `"):
             names, _, command = line.strip("| ").split(" | ", 2)
             commands.update(dict.fromkeys(re.findall(r"`([^`]+)`", names), command))
-    text = ["# Gallery\n", (HERE / "gallery-intro.md").read_text(encoding="utf-8")]
-    for entry in tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))["figure"]:
+    gallery = tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))
+    text = ["# Gallery\n", gallery["about"]]
+    for entry in gallery["figure"]:
         text += [f"## {entry['title']}\n", f"![{entry['title']}](../../figures/{entry['picture']})\n"]
         text += [f"```python\n{entry['code'].strip()}\n```\n"]
         text += [f"The table was made by: {commands[str(Path(entry['picture']).parent)]}\n"]
