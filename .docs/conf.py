@@ -20,7 +20,7 @@ extensions = [
     *("sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"),
     *("myst_nb", "sphinx_design", "sphinx_copybutton"),
 ]
-exclude_patterns = ["_build", "_templates", "generated/parts", "gallery-intro.md"]
+exclude_patterns = ["_build", "_templates", "generated/parts"]
 templates_path = ["_templates"]
 show_warning_types = True
 
@@ -54,7 +54,8 @@ html_favicon = "_static/favicon.svg"
 html_copy_source = html_show_sourcelink = False
 html_sidebars = dict.fromkeys(("getting-started", "generated/gallery", "benchmarks", "quality", "generated/c*"), [])
 html_theme_options = {
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 8,
+    "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],

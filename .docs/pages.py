@@ -206,7 +206,10 @@ def _verdict(paper: str, name: str) -> list[str]:
     places = {study: FIGURES / study / "papers" / paper / f"{name}.json" for study in STUDIES}
     read = {study: json.loads(path.read_text(encoding="utf-8")) for study, path in places.items() if path.is_file()}
     first = next(iter(read.values()))
-    text = [f"## {re.sub(r'(?<=[a-z])(?=[0-9])|_', ' ', name).capitalize()}\n", f"{first['claim']}\n"]
+    text = [
+        f"## {re.sub(r'(?<=[a-z])(?=[0-9])|_', ' ', name).capitalize().replace('Fig ', 'Fig. ')}\n",
+        f"{first['claim']}\n",
+    ]
     text += ["| model | verdict | numbers |", "|---|---|---|"]
     for study, verdict in read.items():
         text.append(f"| {STUDIES[study]} | **{verdict['answer']}** | {verdict['why']} |".replace("<", "&lt;"))
@@ -225,17 +228,17 @@ def _verdict(paper: str, name: str) -> list[str]:
 
 def _gallery() -> None:
     """Write the gallery: each figure, the line that draws it from its table, the command that made the table."""
-    made = dict(
-        re.findall(
-            r"^\| `([^`]+)`[^|]*\|(?:[^|]*\|)? (.*?) \|$", (FIGURES / "README.md").read_text("utf-8"), re.MULTILINE
-        )
-    )
-    text = ["# Gallery\n", (HERE / "gallery-intro.md").read_text(encoding="utf-8")]
-    for entry in tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))["figure"]:
-        study = str(Path(entry["picture"]).parent)
+    commands = {}
+    for line in (FIGURES / "README.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            names, _, command = line.strip("| ").split(" | ", 2)
+            commands.update(dict.fromkeys(re.findall(r"`([^`]+)`", names), command))
+    gallery = tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))
+    text = ["# Gallery\n", gallery["about"]]
+    for entry in gallery["figure"]:
         text += [f"## {entry['title']}\n", f"![{entry['title']}](../../figures/{entry['picture']})\n"]
         text += [f"```python\n{entry['code'].strip()}\n```\n"]
-        text += [f"The table: {made[study]}\n"] if study in made else []
+        text += [f"The table was made by: {commands[str(Path(entry['picture']).parent)]}\n"]
     _put("gallery.md", "\n".join(text))
 
 
