@@ -225,6 +225,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     assert {"sentences:20", "resamples:7", "seed:3"} <= set(frame.provenance(table, "confidence").split("|"))
 
 
+@pytest.mark.slow
 def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
     text = tmp_path / "two.txt.gz"
     text.write_bytes(gzip.compress(b"the a .\nnear the a .\n"))
@@ -245,6 +246,7 @@ def test_roles_with_other_thresholds(study):
     pd.testing.assert_frame_equal(_bare(load_table(study / "roles.parquet")), _bare(expected))
 
 
+@pytest.mark.slow
 def test_plot_draws_what_score_drew(scored, study):
     done = run("plot", study)
     assert (done.code, done.err) == (0, "")
@@ -266,6 +268,7 @@ def test_attention_is_drawn_in_the_format_asked_for(model, tmp_path, name, begin
     assert (tmp_path / "new" / name).read_bytes().startswith(beginning)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
     sentence = "A man in a blue shirt is standing on a ladder cleaning a window while two dogs watch him from a garden."
@@ -278,6 +281,7 @@ def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
     assert (table.index[-1], table.columns[-1]) == ("</s>", "</s>")
 
 
+@pytest.mark.slow
 def test_score_on_translations(tmp_path):
     from helpers.letters import corpus, tokens_of
 
