@@ -50,13 +50,6 @@ class Resamples(dict[str, object]):
         return f"<resamples of {len(self.draws)} columns>"
 
 
-class Signatures(dict[str, str]):
-    """Provenance by column, in `table.attrs`: a deep copy, which pandas makes at every step, is as cheap as a copy."""
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Signatures:
-        return Signatures(self)
-
-
 def index(sizes: Mapping[tuple[Kind, int], int | Sequence[int]]) -> pd.MultiIndex:
     """Build the head index of a model.
 
@@ -90,7 +83,7 @@ def table(
     """
     frame = pd.DataFrame(dict(columns), index=index)
     texts = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
-    frame.attrs["signatures"] = Signatures(texts)
+    frame.attrs["signatures"] = dict(texts)
     if draws:
         frame.attrs["resamples"] = Resamples(index, draws)
     return frame
@@ -158,7 +151,7 @@ def metric_of(text: str) -> str:
 
 def signed(table: pd.DataFrame, *parts: str) -> pd.DataFrame:
     """Sign all columns of a table with the same provenance: its parts that are not empty, joined by bars."""
-    table.attrs["signatures"] = Signatures.fromkeys(map(str, table.columns), "|".join(filter(None, parts)))
+    table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), "|".join(filter(None, parts)))
     return table
 
 
@@ -226,9 +219,7 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"these columns are in more than one table: {listed(duplicates)}; rename or drop one of each")
     frame = pd.concat([part.loc[first.index].set_axis(part.columns, axis=1) for part in map(bare, tables)], axis=1)
-    frame.attrs["signatures"] = Signatures(
-        {k: text for part in tables for k, text in part.attrs.get("signatures", {}).items()}
-    )
+    frame.attrs["signatures"] = {k: text for part in tables for k, text in part.attrs.get("signatures", {}).items()}
     index, parts = rows(first), [drawn for table in tables if (drawn := resamples(table)) is not None]
     draws = {name: part.of(name, index) for part in parts for name in part.draws}
     if draws:
@@ -248,9 +239,7 @@ def check_same_heads(first: pd.DataFrame, second: pd.DataFrame, names: str) -> N
 def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Select columns of a table, with their provenance and resamples."""
     frame = bare(table)[list(columns)]
-    frame.attrs["signatures"] = Signatures(
-        {k: text for k, text in table.attrs.get("signatures", {}).items() if k in frame}
-    )
+    frame.attrs["signatures"] = {k: text for k, text in table.attrs.get("signatures", {}).items() if k in frame}
     drawn = resamples(table)
     if drawn is not None and (draws := {name: drawn.draws[name] for name in drawn.draws if name in frame}):
         frame.attrs["resamples"] = Resamples(drawn.index, draws)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headroles.tables.files import BLANK, MARK, is_sealed, replacing, seal
-from headroles.tables.frame import LEVELS, Resamples, Signatures, bare, listed, resamples, rows
+from headroles.tables.frame import LEVELS, Resamples, bare, listed, resamples, rows
 
 _DRAWS = "resamples:"  # prefix of the columns of a file that hold resamples
 _DAMAGE = (pa.ArrowException, ValueError, LookupError, TypeError, AttributeError)  # raised by reading a damaged file
@@ -115,8 +115,6 @@ def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:
     if list(frame.index.names) == LEVELS:
         frame.index = rows(frame)
     frame.attrs = {name: value for name, value in notes.items() if value is not None}
-    if isinstance(texts := frame.attrs.get("signatures"), dict):
-        frame.attrs["signatures"] = Signatures(texts)
     if names:
         frame.attrs["resamples"] = Resamples(
             rows(frame), {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names}

@@ -407,6 +407,7 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.mark.slow
 def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
     common = ["--study", tmp_path, "--limit", 5, "--resamples", 10, "--device", "cpu"]
     done = run("score", folder, text, "--scores", "relevance,confidence", "--rules", "cp,attn", *common)
@@ -428,6 +429,7 @@ def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
     assert {"relevance[cp]", "relevance[attn].size", "confidence"} <= set(table)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide")
 def test_compare_prints_two_tables(folder, text, tmp_path):
     common = ["--study", tmp_path, "--limit", 18, "--device", "cpu"]

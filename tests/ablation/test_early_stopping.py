@@ -205,6 +205,7 @@ def test_without_any_effect_no_more_is_found_than_was_risked():
     assert run_on(found).mean() < 0.7  # 0.65
 
 
+@pytest.mark.slow
 def test_what_is_decided_is_what_the_whole_corpus_says():
     rng = np.random.default_rng(2)
     sizes = np.where(rng.random(HEADS) < 0.5, 0, rng.normal(0, 6, HEADS))

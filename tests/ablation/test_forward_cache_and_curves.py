@@ -614,6 +614,7 @@ def test_curves_of_something_else_are_computed_anew(what, tmp_path, caplog):
     assert 1 <= len(caplog.messages) <= 2
 
 
+@pytest.mark.slow
 def test_curves_of_what_a_model_may_write_less_of_are_computed_anew(tmp_path):
     study, (model, *rest) = hr.Study(tmp_path), given("marian", "bleu")
     options = SMALL | {"metric": "bleu"}
@@ -901,6 +902,7 @@ def test_curve_by_what_is_not_there_is_one_line(place, scored):
     assert run(*start, "--metric", "nonsense") == line(UNKNOWN)
 
 
+@pytest.mark.slow
 def test_a_study_of_two_fills_can_still_be_ordered_by_its_scores(place, scored, tmp_path):
     (tmp_path / "heads.parquet").write_bytes((scored / "heads.parquet").read_bytes())
     common = ["--study", tmp_path, "--resamples", 0, "--device", "cpu"]
@@ -910,6 +912,7 @@ def test_a_study_of_two_fills_can_still_be_ordered_by_its_scores(place, scored, 
     assert (done.code, done.err) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_plan_rest_prints_the_best_head_of_each_layer(place, tmp_path):
     common = ["--study", tmp_path, "--resamples", 20, "--device", "cpu"]
     done = run("ablate", place / "bert", place / "news.en", "--unit", "all_but_one", *common)

@@ -192,25 +192,26 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def compared(done, commands, alone, heads_per_batch):
-    """What two processes did is what one does with the same commands."""
+    """What two processes did is what one does with the same commands, each in a study of its own."""
     assert done.code == 0, done.err
     assert "headroles:" not in done.err
-    told = [run(*command, "--study", alone) for command in commands]
+    told = [run(*command, "--study", alone / str(number)) for number, command in enumerate(commands)]
     assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
     assert done.out == "".join(each.out for each in told).replace(str(alone), str(heads_per_batch))
-    figures = done.out.strip().rpartition(": ")[2].split(", ")
-    assert {path.name for path in heads_per_batch.glob("*.png") if path.stat().st_size > 1000} == set(figures)
-    alike(alone, heads_per_batch)
+    for number, each in enumerate(told):
+        study, figures = heads_per_batch / str(number), each.out.strip().rpartition(": ")[2].split(", ")
+        assert {path.name for path in study.glob("*.png") if path.stat().st_size > 1000} == set(figures)
+        alike(alone / str(number), study)
 
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
     command = [ABLATE[0], *given, *ABLATE[1:]]
     alone, heads_per_batch = tmp_path / "alone", tmp_path / "together"
-    done = together(COMMAND, *command, "--study", heads_per_batch)
+    done = together(COMMAND, *command, "--study", heads_per_batch / "0")
     compared(done, [command], alone, heads_per_batch)
-    assert set(Study(heads_per_batch).names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
-    assert len(batches_in(heads_per_batch)) > 2
+    assert set(Study(heads_per_batch / "0").names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
+    assert len(batches_in(heads_per_batch / "0")) > 2
 
 
 @pytest.mark.slow
@@ -298,11 +299,13 @@ def test_so_they_do_with_what_is_written_early_stops_and_curves(given, tmp_path)
     alone, heads_per_batch = (tmp_path / name for name in ("alone", "together"))
     commands = [[name, *map(str, given), *rest] for name, *rest in COMMANDS]
     for study in (alone, heads_per_batch):
-        ordered(study)
-    done = together(SEVERAL, json.dumps([[*each, "--study", str(heads_per_batch)] for each in commands]))
+        ordered(study / str(len(commands) - 1))
+    asked = [[*each, "--study", str(heads_per_batch / str(number))] for number, each in enumerate(commands)]
+    done = together(SEVERAL, json.dumps(asked))
     compared(done, commands, alone, heads_per_batch)
-    assert set(Study(heads_per_batch).names()) == TABLES | {"heads"}
-    early = Study(heads_per_batch).load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
+    studies = [Study(heads_per_batch / str(number)) for number in range(len(commands))]
+    assert {name for study in studies for name in study.names()} == TABLES | {"heads"}
+    early = studies[1].load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
     assert set(early) <= set(looks(SIZE, FIRST_PREDICTED, GROWTH_PREDICTED))
     assert len(set(early)) > 1
 

@@ -252,6 +252,7 @@ def test_scores_by_norm_have_tables_roles_and_figures(model, trees, tmp_path):
     assert {name.partition("[")[0] for name in roles} == {"positional-norm", "syntactic-norm", "sink-norm"}
 
 
+@pytest.mark.slow
 def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
     text = tmp_path / "two.txt.gz"
     text.write_bytes(gzip.compress(b"the a .\nnear the a .\n"))
@@ -287,6 +288,7 @@ def test_stability_of_a_model_and_itself(study, tmp_path):
     assert "similarity, all heads" in done.out
 
 
+@pytest.mark.slow
 def test_plot_draws_what_score_drew(scored, study):
     done = run("plot", study)
     assert (done.code, done.err) == (0, "")
@@ -308,6 +310,7 @@ def test_attention_is_drawn_in_the_format_asked_for(model, tmp_path, name, begin
     assert (tmp_path / "new" / name).read_bytes().startswith(beginning)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
     sentence = "A man in a blue shirt is standing on a ladder cleaning a window while two dogs watch him from a garden."
@@ -320,6 +323,7 @@ def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
     assert (table.index[-1], table.columns[-1]) == ("</s>", "</s>")
 
 
+@pytest.mark.slow
 def test_score_on_translations(tmp_path):
     from helpers.letters import corpus, tokens_of
 

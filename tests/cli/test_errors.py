@@ -565,6 +565,7 @@ def test_a_single_word_looks_at_itself_or_nowhere():
     assert table[["position[-1]", "position[+1]"]].isna().all(axis=None)
 
 
+@pytest.mark.slow
 def test_nul_bytes_and_emoji_in_files(tmp_path, folder):
     path = tmp_path / "odd.txt"
     path.write_bytes("the \0 a .\n😀 the a .\n\0\n".encode())
