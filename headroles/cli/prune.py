@@ -191,7 +191,7 @@ def causal_gating(
     corpus: Annotated[Path, typer.Argument(help="Corpus on which the loss is measured: text, or labelled TSV.")],
     target: options.Target = None,
     *,
-    strength: Annotated[float, typer.Option(help="Reward for open, or for closed gates.")] = 0.1,
+    strength: Annotated[float, typer.Option(help="Reward for gates near 1, or near 0.")] = 0.1,
     updates: Annotated[int, typer.Option(help="Updates of the gates in each of three fits.", min=1)] = 200,
     seeds: Annotated[int, typer.Option(help="Number of random gates from which fits begin.", min=1)] = 5,
     study: options.Study = Path("study"),

@@ -48,7 +48,7 @@ def causal_gating(
     """Fit gates of all heads under pressure up and down: causal head gating (Nam et al. 2025).
 
     Gates between 0 and 1 are fitted to the loss, from random ones, while the weights of the model stay as they are.
-    From there they are fitted twice more: with a reward for open gates, and with the same reward for closed ones. A
+    From there they are fitted twice more: with a reward for gates near 1, and with the same reward for gates near 0. A
     head that stays open against the pressure helps, one that stays closed against the pressure harms, and one that
     follows it either way does nothing. What a head is depends on the other heads that a fit leaves: fits from other
     random gates may differ, which the intervals show.
@@ -128,7 +128,7 @@ class _Fit:
         return torch.tensor(drawn, dtype=torch.float32, device=self.model.device).logit().clamp(-LIMIT, LIMIT)
 
     def run(self, start: Tensor, strength: float) -> Tensor:
-        """Fit gates from the logits `start`, with a reward of open gates: [seed, heads]."""
+        """Fit gates from the logits `start`, with a reward of large ones: [seed, heads]."""
         logits = start.clone().requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=self.rate)
         for batch in track(islice(self._shuffled(), self.n_updates), "fitting gates", total=self.n_updates):
