@@ -87,7 +87,8 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
     bounded = over is None and 0 < threshold < 1 and bool(((known >= 0) & (known <= 1)).all())
     drawn, index = frame.resamples(table), frame.rows(table)
     lacking = {*([f"{column}.low", f"{column}.high"] if bounded else [])} - {*map(str, table)}
-    if lacking or (not bounded and (drawn is None or column not in drawn.draws)):
+    sampled = drawn is not None and column in drawn.draws
+    if lacking or not (bounded or sampled):
         raise ValueError(
             f"{column} cannot be tested: got a table without resamples; expected one of hr.score with "
             f"n_resamples above 0"
@@ -102,6 +103,7 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
             ratio *= stats.t.isf(LEVEL / 2, sentences - 1)
         else:
             baseline = table[f"{column}{over}"].to_numpy(float) if over else np.zeros(len(table))
+            assert drawn is not None
             draws = drawn.of(column, index) - (drawn.of(f"{column}{over}", index) if over else 0.0)
             error = np.sqrt(np.nanmean((draws - (values - baseline)[:, None]) ** 2, axis=1))
             ratio = (values - baseline - threshold) / error

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from headroles import _distributed
-from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, relate, stability, train
+from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, correlate, relate, stability, train
 from headroles.cli.check import architectures, check_model
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
 from headroles.cli.prune import compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(parse, score, roles, plot, attention, attention_examples, report, demo),
-    *(compare, ablate, ablation_curve, agreement, relate, stability, train),
+    *(compare, ablate, ablation_curve, agreement, correlate, relate, stability, train),
     *(prune, compare_pruning, remove_heads, efficiency, weight_change, dynamics),
     *(prepare, replicate, specialise, check_model, architectures, reproduce),
 )
