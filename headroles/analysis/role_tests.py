@@ -22,9 +22,10 @@ def tested(
     Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention that a head gives to the tokens
     of a role exceeds a threshold. Here the null hypothesis is that the score, less its baseline, is at most the
     threshold in the population of sentences. Near 0 and 1 a score varies less than at the threshold, and t would
-    reject too often. So a score without baseline, in [0, 1], has a score test: its error at the threshold is that of a
-    share whose interval ends where that of the table does (Wilson 1927). p is below 0.025 exactly where the interval
-    lies above the threshold. Other scores have a t test, their error the spread of the resamples.
+    reject too often. So a score without baseline, in [0, 1], has a score test (Wilson 1927): its error at the threshold
+    is that of a share of as many queries as the interval in the table implies, and p is below 0.025 exactly where that
+    interval lies above the threshold. Other scores have a t test, their error the spread of the resamples. Of 30
+    sentences with skewed weights p is too small (tests/benchmarks/role_tests.py).
 
     Args:
         table: Table of `hr.score`.
