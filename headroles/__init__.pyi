@@ -36,6 +36,7 @@ from .data.streaming import StreamingCorpus as StreamingCorpus
 from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
 from .experiments.compare_scores import agreement as agreement
+from .experiments.compare_scores import score_correlations as score_correlations
 from .experiments.explorer import explore as explore
 from .experiments.training_dynamics import dynamics as dynamics
 from .models.heads import attention_sites as attention_sites

@@ -174,6 +174,25 @@ def agreement(
     say(f"written: {output} and its table")
 
 
+def correlate(
+    tables: Annotated[
+        list[Path], typer.Argument(help="Studies or tables of one model; a column is taken from the first that has it.")
+    ],
+    columns: Annotated[
+        str | None, typer.Option(help="Columns, separated by commas; by default all measurements that vary.")
+    ] = None,
+    output: options.Picture = Path("correlations.png"),
+    overwrite: options.Replace = False,
+) -> None:
+    """Correlate scores, effects and survival of heads with each other: a table and a clustered map."""
+    chosen = None if columns is None else names(columns)
+    table = hr.experiments.correlation_study(tables, output, columns=chosen, overwrite=overwrite)
+    pairs = list(table["first"] + ", " + table["second"])
+    shown = table.drop(columns=["first", "second"])
+    show_table(shown[:20], f"the strongest of {len(table)} rank correlations", label="scores", rows=pairs[:20])
+    say(f"written: {output} and its table")
+
+
 def relate(
     roles: Annotated[Path, typer.Argument(help="Study with roles, or a table of roles.")],
     outcomes: Annotated[list[Path], typer.Argument(help="Studies or tables with effects, importance, survival.")],

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headroles import _distributed
-from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, relate, stability, train
+from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, correlate, relate, stability, train
 from headroles.cli.check import architectures, check_model
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
 from headroles.cli.prune import causal_gating, compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
@@ -35,7 +35,7 @@ app = typer.Typer(
 COMMANDS = {  # by headings of the help
     "Measure": (score, ablate, ablation_curve, compare, dynamics),
     "Look": (report, plot, attention, attention_examples),
-    "Relate": (roles, relate, agreement, stability),
+    "Relate": (roles, relate, agreement, correlate, stability),
     "Prune": (prune, causal_gating, compare_pruning, remove_heads, efficiency, weight_change),
     "Papers": (reproduce, prepare, replicate, specialise),
     "Set up": (demo, parse, train, check_model, architectures),

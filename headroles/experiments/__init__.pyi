@@ -1,12 +1,14 @@
 from . import papers as papers
 from . import specialists as specialists
 from .compare_scores import compare as compare
+from .compare_scores import score_correlations as score_correlations
 from .preparation import prepare as prepare
 from .preparation import prepared as prepared
 from .replication import replicate as replicate
 from .score_study import assign_roles as assign_roles
 from .score_study import draw as draw
 from .study_tables import agreement_study as agreement_study
+from .study_tables import correlation_study as correlation_study
 from .study_tables import efficiency_study as efficiency_study
 from .study_tables import weight_change_study as weight_change_study
 from .training_dynamics import dynamics as dynamics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headroles.analysis import resampling
+from headroles.analysis.association import measured, values
+from headroles.analysis.intervals import rank_correlation
 from headroles.data.corpus import Corpus
 from headroles.tables import frame
 from headroles.tables.io import save_table
@@ -101,14 +105,14 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
     places = pd.Series(range(len(table)), index=table.index)
     layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
 
-    def values(column: str) -> Array:
+    def drawn(column: str) -> Array:
         column_ = table[column].to_numpy(float)[:, None]  # [heads, 1]
         return column_ if draws is None else np.concatenate([column_, draws.of(column, frame.rows(table))], axis=1)
 
-    other = values(with_)
+    other = drawn(with_)
     rows = []
     for column in columns:
-        scores = values(column)
+        scores = drawn(column)
         over_all = _spearman(scores, other)
         within = np.mean([_spearman(scores[layer], other[layer]) for layer in layers], axis=0)
         rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
@@ -116,6 +120,53 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
     result.attrs["signatures"] = dict.fromkeys(names, frame.provenance(table, with_))
     return result.sort_values("all", ascending=False)
+
+
+def score_correlations(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Correlate all scores of heads with each other: which of them say the same?
+
+    Args:
+        table: Table of heads; scores, effects of ablation and survival side by side (`hr.join`).
+        columns: Columns to correlate; by default all measurements that vary.
+
+    Returns:
+        One row per pair of columns, the largest |`all`| first: `first`, `second`, `heads` that have both; `all`,
+        Spearman's correlation over these heads, and `within`, its mean over the layers of a kind in which both vary.
+        Each has `.low` and `.high`, a 95 % interval with heads as the sample (Bonett and Wright 2000; within layers of
+        as many heads less the layers but one); NaN for fewer than eight heads and for a perfect correlation.
+
+    Raises:
+        ValueError: For an unknown column, or fewer than two that vary.
+    """
+    known = {str(name): values(table, str(name)) for name in table if measured(str(name), table)}
+    varied = [name for name, column in known.items() if column.nunique() > 1 and name != "position[offset]"]
+    chosen = varied if columns is None else list(columns)
+    if len(chosen) < 2 or not set(chosen) <= set(varied):
+        raise ValueError(
+            f"no scores to correlate: got {frame.listed(chosen)}; expected two or more of {frame.listed(varied)}"
+        )
+    layers = resampling.strata(table.index)
+    rows = [
+        {"first": first, "second": second}
+        | _correlation(known[first].to_numpy(float), known[second].to_numpy(float), layers)
+        for first, second in combinations(chosen, 2)
+    ]
+    result = pd.DataFrame(rows).sort_values("all", key=np.abs, ascending=False, kind="stable", ignore_index=True)
+    return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen))
+
+
+def _correlation(first: resampling.Array, second: resampling.Array, layers: resampling.Whole) -> dict[str, float]:
+    """Rank correlations of two columns [heads], over all heads and within layers, with intervals."""
+    both = np.isfinite(first) & np.isfinite(second)
+    parts = [both & (layers == layer) for layer in np.unique(layers)]
+    varied = [part for part in parts if part.sum() > 2 and np.ptp(first[part]) > 0 and np.ptp(second[part]) > 0]
+    row: dict[str, float] = {"heads": int(both.sum())}
+    for name, groups in (("all", [both] if both.sum() > 2 else []), ("within", varied)):
+        ranks = [float(resampling.spearman(first[None, group], second[None, group])[0]) for group in groups]
+        rank = float(np.mean(ranks)) if ranks else np.nan
+        ends = rank_correlation(rank, sum(int(group.sum()) for group in groups) - max(len(groups) - 1, 0))
+        row |= dict(zip((name, f"{name}.low", f"{name}.high"), (rank, *ends), strict=True))
+    return row
 
 
 def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[str | Measure]:

@@ -55,7 +55,7 @@ def relate_study(
         ValueError: If no outcome remains, or as of `hr.relate`.
     """  # noqa: DOC502
     assigned = load_table(roles) if Path(roles).is_file() else _roles(Study(roles))
-    measured = _joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
+    measured = joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
     table = relate(assigned, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
     study.remove(study.claim("relate", frame.provenance(table, "role")))
     for old in study.names():
@@ -92,8 +92,8 @@ def _named(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | None
     return names
 
 
-def _joined(places: Sequence[str | Path]) -> pd.DataFrame:
-    """Join the columns of several studies or files, each once."""
+def joined(places: Sequence[str | Path]) -> pd.DataFrame:
+    """Join the columns of several studies or files, each once; columns of several seeds are averaged."""
     tables: list[pd.DataFrame] = []
     for place in places:
         table = load_table(place) if Path(place).is_file() else Study(place).scores()

@@ -1,4 +1,4 @@
-"""Tables of a study that take several library calls: agreement of two corpora, efficiency and weight change."""
+"""Tables of a study that take several library calls: agreement, correlations, efficiency and weight change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from headroles.experiments.compare_scores import score_correlations
+from headroles.experiments.relate_study import joined
 from headroles.plots import effects, gallery
 from headroles.tables import files
 from headroles.tables.frame import fields, provenance, sign
@@ -54,6 +56,37 @@ def agreement_study(
     gallery.save(axes, place, of=of)
     save_table(correlations, table)
     correlations.attrs["corpora"] = source, target
+    return correlations
+
+
+def correlation_study(
+    places: Sequence[str | Path], output: str | Path, *, columns: Sequence[str] | None = None, overwrite: bool = False
+) -> pd.DataFrame:
+    """Correlate all scores, effects and survival of the heads of one model, and draw the map.
+
+    Args:
+        places: Studies or tables of one model. Of a column in several the first is taken, and columns of several seeds
+            are averaged.
+        output: Picture; the table is saved beside it.
+        columns: Columns to correlate; by default all that vary.
+        overwrite: Whether to replace a picture of another model or program.
+
+    Returns:
+        The table of `hr.score_correlations`.
+
+    Raises:
+        FileExistsError: If the picture is of another model or program, or its table another table, unless `overwrite`.
+    """  # noqa: DOC502
+    place, table = Path(output), joined(places)
+    correlations = score_correlations(table, columns)
+    weights = {dict(fields(text)).get("weights", "") for text in table.attrs["signatures"].values()}
+    of = f"{' and '.join(sorted(weights))}, correlations"
+    files.check_ours(place, of, overwrite=overwrite)
+    beside = place.with_suffix(".parquet")
+    if beside.is_file() and not place.is_file() and not overwrite:
+        raise FileExistsError(f"{beside} exists without a picture; name another file, or give --overwrite")
+    gallery.save(effects.score_map(correlations), place, of=of)
+    save_table(correlations, beside)
     return correlations
 
 

@@ -6,6 +6,7 @@ from .attention_map import offsets as offsets
 from .effects import ablation as ablation
 from .effects import agreement as agreement
 from .effects import histogram as histogram
+from .effects import score_map as score_map
 from .forest import drift as drift
 from .forest import odds as odds
 from .forest import predictors as predictors

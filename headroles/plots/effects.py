@@ -1,8 +1,8 @@
-"""Figures of ablation: effect per head, distribution of effects, agreement between two corpora (no torch)."""
+"""Figures of effects and scores: per head, their distribution, agreement of corpora and of scores (no torch)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -10,9 +10,9 @@ import pandas as pd
 from headroles.analysis.association import finite
 from headroles.analysis.intervals import correlation, rank_correlation
 from headroles.analysis.resampling import pearson, spearman
-from headroles.plots.axes import TITLES, described, new_axes, of_kind
+from headroles.plots.axes import TITLES, colour_bar, described, font, needs, new_axes, of_kind
 from headroles.plots.matrix import heatmap
-from headroles.plots.scales import NAMES, UNITS, colours, metric_name, red
+from headroles.plots.scales import NAMES, UNITS, colours, metric_name, readable, red
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
@@ -147,6 +147,53 @@ def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("heads of")
     table.attrs["signatures"] = dict.fromkeys(table.columns, "correlations over heads; see the two studies")
     return table
+
+
+def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, ax: Axes | None = None) -> Axes:
+    """Draw the correlations of all scores as a map, similar scores side by side.
+
+    Scores are ordered by average linkage on 1 - |correlation|; the tree is at the right. Numbers are correlations in
+    hundredths. Pale ones have an interval that includes 0.
+
+    Args:
+        table: Table of `hr.score_correlations`.
+        value: Correlations over "all" heads, or "within" layers.
+        ax: Axes to draw on; by default those of a new figure.
+
+    Returns:
+        The axes.
+    """
+    import seaborn as sns
+    from scipy.cluster.hierarchy import dendrogram, linkage
+    from scipy.spatial.distance import squareform
+
+    needs(table, {"first", "second", f"{value}", f"{value}.low", f"{value}.high"}, "hr.score_correlations")
+    scores = list(dict.fromkeys([*table["first"], *table["second"]]))
+    both = pd.concat([table, table.rename(columns={"first": "second", "second": "first"})])
+    both["unsure"] = (both[f"{value}.low"] <= 0) & (both[f"{value}.high"] >= 0)
+    grids = {name: both.pivot(index="first", columns="second", values=name) for name in (value, "unsure")}
+    distance = 1 - grids[value].loc[scores, scores].abs().fillna(0).to_numpy()
+    np.fill_diagonal(distance, 0)
+    tree = linkage(squareform(distance, checks=False), "average", optimal_ordering=True)
+    order = [scores[place] for place in dendrogram(tree, no_plot=True)["leaves"]]
+    grid, unsure = grids[value].loc[order, order], grids["unsure"].loc[order, order]
+    ax = ax or new_axes(grid.shape, cell=0.34, beside=3.5, tall=0.34 * len(order) + 3)[0]
+    sns.heatmap(grid, cmap="vlag", vmin=-1, vmax=1, square=True, cbar=False, ax=ax, linewidths=0.5)
+    ax.set(xlabel="", ylabel="")
+    ax.tick_params(length=0)
+    branch = ax.inset_axes((1.005, 0, 0.1, 1))
+    dendrogram(tree, orientation="right", ax=branch, no_labels=True, color_threshold=0, above_threshold_color="0.4")
+    branch.invert_yaxis()
+    branch.set_axis_off()
+    colour_bar(ax, ax.collections[0], f"rank correlation, {'all heads' if value == 'all' else 'within layers'}")
+    size = font(ax, grid.shape, "−00")
+    for (row, column), number in np.ndenumerate(grid.to_numpy()):
+        if size and np.isfinite(number):
+            face = ax.collections[0].cmap((number + 1) / 2)
+            colour = "0.65" if unsure.iloc[row, column] else readable(face[:3])
+            text = f"{100 * number:z.0f}".replace("-", "−")
+            ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontsize=size)
+    return ax
 
 
 def _both(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:

@@ -71,7 +71,7 @@ def test_these_are_the_commands():
         "weight-change",
         "dynamics",
     }
-    closing = {"compare", "ablate", "ablation-curve", "agreement", "relate", "stability", "train"}
+    closing = {"compare", "ablate", "ablation-curve", "agreement", "correlate", "relate", "stability", "train"}
     assert set(COMMANDS) == own | smaller | closing | {
         "prepare",
         "replicate",
@@ -278,6 +278,14 @@ def test_roles_with_tests(study):
     assert done.code == 0, done.err
     assert "significantly so at 0.05" in done.out
     assert {"sink[first].p", "sink[first].holm"} <= {*load_table(study / "roles.parquet")}
+
+
+def test_scores_are_correlated(study, tmp_path):
+    done = run("correlate", study, "--columns", "confidence,position[-1],sink[first]", "--output", tmp_path / "map.png")
+    assert done.code == 0, done.err
+    assert len(load_table(tmp_path / "map.parquet")) == 3
+    assert (tmp_path / "map.png").is_file()
+    assert "the strongest of 3 rank correlations" in done.out
 
 
 def test_stability_of_a_model_and_itself(study, tmp_path):
