@@ -1,0 +1,74 @@
+"""Do causal measures of a head say the same? Gating, Shapley values, AtP* and ablation on a toy translator."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import combinations
+from pathlib import Path
+
+import pandas as pd
+
+import headroles as hr
+from headroles.analysis.intervals import rank_correlation
+from headroles.data.corpus import Corpus
+from headroles.training import toy_translator
+
+RECIPE = toy_translator.Recipe(layers=2, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900)
+
+
+def measured(folder: Path, sentences: int, n_permutations: int, n_updates: int) -> pd.DataFrame:
+    """All measures of all heads, each with the sign by which a head that helps has a large value."""
+    if not folder.is_dir():
+        toy_translator._train(RECIPE, folder)
+    whole = hr.synthetic_corpus(10 * sentences, seed=7, translated=True)
+    short = [one for one in whole if len(one.heads) <= RECIPE.longest][:sentences]
+    given = *hr.load(folder), Corpus("toy pairs", tuple(short))
+    print(hr.evaluate(*given, ["loss"]).round(3).to_string())
+    shapley = hr.shapley_values(*given, n_permutations=n_permutations, truncation=0.05, n_resamples=200)
+    gating = hr.causal_gating(*given, n_updates=n_updates)
+    patching = [hr.AttributionPatching(drop=drop, objective="loss") for drop in (False, True)]
+    scores = hr.score(*given, ["importance", "sink", *patching], n_resamples=0)
+    table = pd.DataFrame(
+        {
+            "ablation": hr.ablate(*given, n_resamples=0)["ablation[loss]"],
+            "Shapley": -shapley["shapley[loss]"],
+            "facilitating": gating["gating[facilitating]"],
+            "not interfering": -gating["gating[interfering]"],
+            "AtP": -scores["attribution[AtP]"],
+            "AtP* size": scores["attribution[AtP*].size"],
+            "importance": scores["importance"],
+            "no sink": -scores["sink[first]"],
+        }
+    )
+    low, high = gating["gating[facilitating].low"], gating["gating[facilitating].high"]
+    print(table.assign(low=low, high=high).round(3).to_string())
+    return table
+
+
+def compared(table: pd.DataFrame) -> pd.DataFrame:
+    """Spearman's correlation of each two measures over heads, with its 95 % interval."""
+    rows = []
+    varied = [name for name in table if table[name].nunique() > 1]  # no head may interfere
+    for first, second in combinations(varied, 2):
+        value = float(table[first].corr(table[second], method="spearman"))
+        low, high = rank_correlation(value, len(table))
+        rows.append((first, second, value, low, high))
+    return pd.DataFrame(rows, columns=["first", "second", "correlation", "low", "high"])
+
+
+def main() -> None:
+    """Measure, compare and write a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="of the translator, which is trained if absent")
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--permutations", type=int, default=20)
+    parser.add_argument("--updates", type=int, default=60)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args()
+    table = compared(measured(given.folder, given.sentences, given.permutations, given.updates))
+    print(table.round(2).to_string())
+    table.to_csv(given.output, index=False, float_format="%.4f")
+
+
+if __name__ == "__main__":
+    main()
