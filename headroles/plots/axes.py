@@ -126,7 +126,7 @@ def colour_bar(ax: Axes, mesh: Collection, label: str) -> Colorbar:
 
 def points(bar: Colorbar) -> float:
     """Return the length of a colour bar in points."""
-    bar.ax.figure.draw_without_rendering()  # computes the layout
+    bar.ax.figure.canvas.draw()  # computes the layout
     return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
 
 

@@ -262,4 +262,4 @@ def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], heads: int)
     if bands["unsure"].any():
         entries[f"kept in < {100 * STABLE:g} % of resamples"] = Line2D([], [], ls="", marker="$?$", color="0.1")
     legend(ax, [*entries.values()], [*entries], size=9)
-    ax.figure.draw_without_rendering()  # the legend takes room from the cells, which the texts must fit
+    ax.figure.canvas.draw()  # the legend takes room from the cells, which the texts must fit
