@@ -126,14 +126,8 @@ def colour_bar(ax: Axes, mesh: Collection, label: str) -> Colorbar:
 
 def points(bar: Colorbar) -> float:
     """Return the length of a colour bar in points."""
-    lay_out(bar.ax)
+    bar.ax.figure.canvas.draw()  # computes the layout
     return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
-
-
-def lay_out(ax: Axes) -> None:
-    """Compute the places of everything in the figure of `ax`, without rendering it."""
-    if figure := ax.get_figure(root=True):
-        figure.draw_without_rendering()
 
 
 def of_kind(table: Rows, kind: Kind | None) -> tuple[Rows, Kind]:

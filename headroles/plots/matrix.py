@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 import pandas as pd
 
 from headroles.analysis.role_rules import held, names
-from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, lay_out, legend, new_axes, of_kind
+from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, legend, new_axes, of_kind
 from headroles.plots.scales import RGB, colours, readable, scale
 from headroles.tables.frame import LEVELS, NORM, Kind
 from headroles.tables.kv_groups import ends
@@ -265,4 +265,4 @@ def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], heads: int)
     if bands["unsure"].any():
         entries[f"kept in < {100 * STABLE:g} % of resamples"] = Line2D([], [], ls="", marker="$?$", color="0.1")
     legend(ax, [*entries.values()], [*entries], size=9)
-    lay_out(ax)  # the legend takes room from the cells, which the texts must fit
+    ax.figure.canvas.draw()  # the legend takes room from the cells, which the texts must fit
