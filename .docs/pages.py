@@ -255,7 +255,9 @@ def _parts() -> None:
         _put(f"parts/{name}-table.md", _grid(rows) if rows else MISSING.format(name))
     early: dict[str, Any] = {}
     for name, value in _json("benchmarks/early").items():
-        parts = {f"{name}: {part}": number for part, number in value.items()} if isinstance(value, dict) else {name: value}
+        parts = (
+            {f"{name}: {part}": number for part, number in value.items()} if isinstance(value, dict) else {name: value}
+        )
         early |= parts
     _put("parts/early.md", _grid([early], down=True))
     _put("parts/peers.md", _peers())

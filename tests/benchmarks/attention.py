@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
 import headroles as hr
 from headroles.models.batching import Batch, TokenView
-from headroles.scores.base import shifted
 
 SCORES = ["confidence", "position", "entropy", "sink", "distance"]
 OFFSETS = {"-2": -2, "-1": -1, "0": 0, "+1": 1, "+2": 2}
@@ -127,7 +127,7 @@ def plain(kind: str, weights: Tensor, queries: TokenView, keys: TokenView) -> di
     sums["mass"] = (real.sum(-1) * rows).sum((0, 2))
     for name, d in OFFSETS.items():
         ahead = kind == "dec-self" and d > 0  # where nothing can be looked at
-        there = rows & shifted(queries.content, d)[:, None] & (not ahead)
+        there = rows & F.pad(queries.content, (-d, d))[:, None] & (not ahead)
         sums[f"position[{name}]"] = ((place - steps == d) & there).sum((0, 2))
         sums[f"there[{name}]"] = there.sum()
     return sums

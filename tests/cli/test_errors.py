@@ -238,8 +238,8 @@ def test_scores_that_are_not_there_or_not_for_this_model(folder, tmp_path):
     path = tmp_path / "given.txt"
     path.write_text(ONE.text)
     known = (
-        "known: alignment, attribution, confidence, direct, distance, duplicate, entropy, importance, "
-        "induction, position, previous, rarity, relevance, retrieval, sink, syntax"
+        "known: alignment, attribution, attributionpatching, confidence, direct, distance, duplicate, entropy, "
+        "importance, induction, position, previous, rarity, relevance, retrieval, sink, syntax"
     )
     faults = {
         "magic": f"unknown score 'magic'; {known}",

@@ -15,7 +15,7 @@ from headroles.models.masking import Context
 
 
 class Projection:
-    """The inputs of the vocabulary projection in a forward pass, and how its backward pass goes.
+    """The inputs of the vocabulary projection in a forward pass, and the kind of its backward pass.
 
     Attributes:
         inputs: input of each call, [batch, token, width].
@@ -59,9 +59,9 @@ class FewLogits(Function):
     @staticmethod
     def backward(ctx: FewContext, c: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: D102
         (weight,) = ctx.saved_tensors
-        tokens = c.flatten(0, -2)  # [tokens, vocabulary]
-        if not ctx.projection.sparse or int(tokens.count_nonzero()) > len(tokens):
+        if not ctx.projection.sparse or int(c.count_nonzero()) > c.shape[:-1].numel():
             return c @ weight, None, None, None
+        tokens = c.flatten(0, -2)  # [tokens, vocabulary]
         rows, columns = tokens.nonzero(as_tuple=True)
         back = torch.zeros(len(tokens), weight.shape[1], dtype=c.dtype, device=c.device)
         back.index_add_(0, rows, tokens[rows, columns, None] * weight[columns])
