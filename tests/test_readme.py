@@ -208,3 +208,9 @@ def test_the_comparison_has_the_measured_times():
         assert re.findall(r"\d\.\d\d", line) == measured
     plain = jobs["attention statistics"]["Marian"]["transformers"]["time / ours"]
     assert f"take {plain:.2f} of our time" in README
+    early = json.loads((ROOT / "figures/benchmarks/early.json").read_text(encoding="utf-8"))
+    times, width = early["time / precision"], early["interval / whole corpus, median"]
+    assert (
+        f"1/{times['nnsight']:.1f} of nnsight's time and 1/{times['TransformerLens']:.1f} of TransformerLens'" in README
+    )
+    assert f"intervals {width:.2f} times as wide in the median" in README
