@@ -189,7 +189,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
             ax.plot(line["share"], line["median"], color=colors[name], label=name, marker="o", markersize=3)
             ax.fill_between(line["share"], line["low"], line["high"], color=colors[name], alpha=0.2, linewidth=0)
         ax.axhline(1.1, color="0.5", linewidth=0.8, linestyle=":")
-        ax.set(title=label, xlabel="share of the examples that are ablated", xscale="log", yscale="log")
+        ax.set(title=label, xlabel="share of the examples\nthat are ablated", xscale="log", yscale="log")
         ax.set_yticks([1, 1.1, 1.5, 2, 3, 4], ["1", "1.1", "1.5", "2", "3", "4"], minor=False)
         ax.set_xticks([0.1, 0.2, 0.5, 1], ["0.1", "0.2", "0.5", "1"])
         ax.minorticks_off()
