@@ -60,7 +60,6 @@ from .pruning.selection import prune as prune
 from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change
 from .scores.base import Score as Score
-from .scores.base import list_scores as list_scores
 from .scores.circuits import composition as composition
 from .scores.circuits import copying as copying
 from .scores.examples import attention_examples as attention_examples
@@ -73,6 +72,7 @@ from .scores.gradients.importance import Importance as Importance
 from .scores.gradients.patching import AttributionPatching as AttributionPatching
 from .scores.gradients.relevance import Relevance as Relevance
 from .scores.lrp.context import lrp_rules as lrp_rules
+from .scores.registry import list_scores as list_scores
 from .scores.runner import attribute as attribute
 from .scores.runner import score as score
 from .tables.frame import join as join

@@ -1,8 +1,6 @@
 from .base import Measure as Measure
 from .base import Observation as Observation
 from .base import Score as Score
-from .base import list_scores as list_scores
-from .base import named as named
 from .circuits import composition as composition
 from .circuits import copying as copying
 from .examples import attention_matrix as attention_matrix
@@ -14,6 +12,8 @@ from .gradients.direct import Direct as Direct
 from .gradients.importance import Importance as Importance
 from .gradients.patching import AttributionPatching as AttributionPatching
 from .gradients.relevance import Relevance as Relevance
+from .registry import list_scores as list_scores
+from .registry import named as named
 from .runner import attribute as attribute
 from .runner import left_out as left_out
 from .runner import score as score

@@ -15,9 +15,10 @@ from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models import loading
 from headroles.models.heads import attention_sites
 from headroles.models.provenance import cache_key, tokens
-from headroles.scores.base import Measure, Weights, named
+from headroles.scores.base import Measure, Weights
 from headroles.scores.gradients.relevance import Relevance
 from headroles.scores.lrp import conservation
+from headroles.scores.registry import named
 from headroles.tables import frame
 from headroles.tables.study import Study
 

@@ -21,12 +21,13 @@ from headroles.models.provenance import fixed_weights, provenance_of
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator, check_missing, counting, missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted
-from headroles.scores.base import SELF, Measure, Score, Weights, named
+from headroles.scores.base import SELF, Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
 from headroles.scores.in_study import kept_scores
 from headroles.scores.objectives import Name, Objective
+from headroles.scores.registry import named
 from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
 from headroles.tables.frame import KINDS, Kind

@@ -18,7 +18,8 @@ import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models.batching import TokenView
 from headroles.models.tokenization import NO_WORD
-from headroles.scores.base import Observation, list_scores
+from headroles.scores.base import Observation
+from headroles.scores.registry import list_scores
 from headroles.scores.runner import DEFAULT
 
 DETERMINISTIC = settings(

@@ -27,10 +27,10 @@ import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching, masking
 from headroles.models import heads as families
-from headroles.scores.base import list_scores
 from headroles.scores.gradients.base import GradientScore, HeadGradients, shares, slopes
 from headroles.scores.gradients.captum import methods
 from headroles.scores.objectives import held, objective
+from headroles.scores.registry import list_scores
 from headroles.tables import frame
 
 NAMES = ["marian", "bert", "gpt2", "llama-grouped"]

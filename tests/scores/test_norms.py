@@ -21,8 +21,9 @@ import headroles as hr
 from headroles.models import batching
 from headroles.models import heads as families
 from headroles.scores.attention import AttentionPass
-from headroles.scores.base import Score, list_scores, named
+from headroles.scores.base import Score
 from headroles.scores.patterns.position import Position
+from headroles.scores.registry import list_scores, named
 from headroles.tables import frame
 
 SCORES = ["confidence", "position", "syntax", "rarity", "sink"]

@@ -56,8 +56,9 @@ from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.tokenization import NO_WORD
 from headroles.scores.accumulator import Accumulator, bounds, counting, rounded
-from headroles.scores.base import Observation, Score, list_scores, named
+from headroles.scores.base import Observation, Score
 from headroles.scores.patterns.confidence import Confidence
+from headroles.scores.registry import list_scores, named
 from headroles.scores.runner import DEFAULT
 from headroles.tables import frame
 
