@@ -9,6 +9,7 @@ from copy import deepcopy
 import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
@@ -55,7 +56,8 @@ def efficiency(
         - parameters, bytes: size of the weights.
         - flops: operations of the matrix products of one forward.
         - speed, speed.sd: examples per second, and their standard deviation over the repeats.
-        - speedup, speedup.low, speedup.high: speed relative to the whole model, and its 95 % interval.
+        - speedup, speedup.low, speedup.high: speed relative to the whole model, and its 95 % interval (Student's t of
+          the logarithms).
         - allowed: speed-up if time were proportional to operations.
 
     Raises:
@@ -138,7 +140,7 @@ def _timed(forward: _Forward, whole: _Forward, batch: int, repeats: int) -> dict
     times = [{run: run.seconds() for run in turns[turn % 2]} for turn in range(repeats)]
     pairs = np.array([(seconds[forward], seconds[whole]) for seconds in times])  # [repeat, 2]
     speed, ratios = batch / pairs[:, 0], np.log(pairs[:, 1] / pairs[:, 0])
-    half = 1.96 * ratios.std(ddof=1) / np.sqrt(repeats)
+    half = stats.t.isf(0.025, repeats - 1) * ratios.std(ddof=1) / np.sqrt(repeats)
     row = {"speed": speed.mean(), "speed.sd": speed.std(ddof=1), "speedup": np.exp(ratios.mean())}
     row |= {"speedup.low": np.exp(ratios.mean() - half), "speedup.high": np.exp(ratios.mean() + half)}
     return {name: float(value) for name, value in row.items()}

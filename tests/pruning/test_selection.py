@@ -18,6 +18,7 @@ from helpers.messages import whole
 from helpers.processes import full_disk, together
 from helpers.prunings import learnt, wide
 from helpers.trainings import films, tokenizer, untrained
+from scipy import stats
 
 import headroles as hr
 from headroles.analysis import role_rules
@@ -25,7 +26,7 @@ from headroles.cli.arguments import heads_of
 from headroles.cli.console import show_table
 from headroles.models import heads as families
 from headroles.models.loading import untrained as untrained_as
-from headroles.pruning import comparison, rankings, selection, sparsity
+from headroles.pruning import comparison, costs, rankings, selection, sparsity
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.rankings import (
     NAMED,
@@ -429,6 +430,27 @@ def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
     assert (table[["speed", "speedup", "speedup.low", "speedup.high"]] > 0).all(axis=None)
     with pytest.raises(ValueError, match=whole("the ranking is too short: got 2 heads; expected at least 4")):
         hr.efficiency(model, line[:2], shares=(0.5,), batches=(1,))
+
+
+class Stopwatch(costs._Forward):
+    """A forward pass of planted durations."""
+
+    def __init__(self, durations):
+        self.durations = iter(durations)
+
+    def seconds(self):
+        return next(self.durations)
+
+
+@pytest.mark.parametrize("repeats", [2, 6])
+def test_the_interval_of_a_speed_up_is_that_of_a_t_test_of_its_logarithm(repeats):
+    durations = np.random.default_rng(repeats).lognormal(-3, 0.1, (2, 1 + repeats))  # the first is to warm up
+    row = costs._timed(*map(Stopwatch, durations), 4, repeats)
+    ratios = np.log(durations[1, 1:] / durations[0, 1:])
+    ends = stats.ttest_1samp(ratios, 0).confidence_interval(0.95)
+    assert np.log([row["speedup.low"], row["speedup.high"]]) == pytest.approx(list(ends), rel=1e-9)
+    assert row["speedup"] == pytest.approx(stats.gmean(durations[1, 1:] / durations[0, 1:]), rel=1e-12)
+    assert row["speed"] == pytest.approx((4 / durations[0, 1:]).mean(), rel=1e-12)
 
 
 def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_path):
