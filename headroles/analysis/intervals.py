@@ -31,7 +31,7 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
     """Compute the 95 % interval of shares of queries that are clustered in sentences.
 
     It is Wilson's interval on the effective number of queries, estimated by the variance of the resamples, with t for z
-    (Korn and Graubard 1998; Franco et al. 2019). Few hits say little about the correlation within sentences: their
+    (Korn and Graubard 1998; Franco et al. 2019). Few hits do not show the correlation within sentences: their
     design effect is drawn towards that of fully correlated sentences. In simulations of 100 sentences and more (1,000
     runs each) they cover 93 to 99 %, most where hits are few.
 
@@ -183,8 +183,9 @@ def critical(permuted: Array, error: float) -> float:
 def auc(areas: Array, errors: Array, held: int, rest: int) -> Ends:
     """Compute the 95 % interval of the area under a ROC curve.
 
-    It is symmetric on the scale of logits (Pauly et al. 2016). If the groups do not overlap, their spread says nothing:
-    then the method is the fifth of Newcombe (2006). 0.5 is outside exactly where permutation rejects it.
+    It is symmetric on the scale of logits (Pauly et al. 2016). If the groups do not overlap, their spread does not
+    bound the area: then the method is the fifth of Newcombe (2006). 0.5 is outside exactly where permutation rejects
+    it.
 
     Args:
         areas: The observed area and that under each permutation of the role: [1 + permutations].

@@ -148,7 +148,7 @@ def _difference(held: Bools, y: Array, layers: Whole, permutations: Bools) -> tu
     members = layers[:, None] == np.array(mixed)
     differences, errors = contrasts(np.vstack([held, permutations]), y, members)
     observed = float(differences[0])
-    if binary(y):  # the mean says how they are spread
+    if binary(y):  # their spread follows from the mean
         counts = np.stack([members[held].sum(0), members.sum(0), y @ members / members.sum(0)], axis=1)
         ends = intervals.chances(observed, counts, differences[1:]) if len(permutations) else NONE
         return observed, ends, p_value(differences[1:], observed)

@@ -19,13 +19,14 @@ def tested(
 ) -> dict[str, Array]:
     """Test which heads exceed the threshold of a role.
 
-    Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention that a head gives to the tokens
-    of a role exceeds a threshold. Here the null hypothesis is that the score, less its baseline, is at most the
-    threshold in the population of sentences. Near 0 and 1 a score varies less than at the threshold, and t would
-    reject too often. So a score without baseline, in [0, 1], has a score test (Wilson 1927): its error at the threshold
-    is that of a share of as many queries as the interval in the table implies, and p is below 0.025 exactly where that
-    interval lies above the threshold. Other scores have a t test, their error the spread of the resamples. Of 30
-    sentences with skewed weights p is too small (tests/benchmarks/role_tests.py).
+    Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention of a head to the tokens of a
+    role, as a multiple of its mean attention, exceeds a threshold. Here the null hypothesis is that the score, less its
+    baseline, is at most the threshold in the population of sentences. Near 0 and 1 a score varies less than at the
+    threshold, and t would reject too often. So a score without baseline, in [0, 1], has a score test (Wilson 1927): its
+    error at the threshold is that of a share of as many queries as the interval in the table implies, and p is below
+    0.025 exactly where that interval lies above the threshold. Other scores have a t test, their error the spread of
+    the resamples. For skewed mean weights p is too small: without an effect up to 14 % are below 0.05 for 30 sentences,
+    10 % for 100, 7 % for 300 (tests/benchmarks/role_tests.py).
 
     Args:
         table: Table of `hr.score`.
@@ -83,6 +84,7 @@ def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame
 
 
 def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | None) -> Array:
+    """One-sided p of each head, uncorrected: [heads]; raise ValueError for a table without intervals or resamples."""
     values, sentences = table[column].to_numpy(float), _sentences(table, column)
     known = values[np.isfinite(values)]
     bounded = over is None and 0 < threshold < 1 and bool(((known >= 0) & (known <= 1)).all())
@@ -97,9 +99,8 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
     with np.errstate(divide="ignore", invalid="ignore"):
         if bounded:
             end = np.where(values > threshold, table[f"{column}.low"], table[f"{column}.high"])
-            width = np.where(
-                end == values, 0.0, np.abs(values - end) / np.sqrt(end * (1 - end))
-            )  # in errors of one query, as many as the t quantile
+            # the end is as many errors away as the t quantile: `width` is that quantile over the root of the queries
+            width = np.where(end == values, 0.0, np.abs(values - end) / np.sqrt(end * (1 - end)))
             ratio = (values - threshold) / np.sqrt(threshold * (1 - threshold)) / width
             ratio *= stats.t.isf(LEVEL / 2, sentences - 1)
         else:
@@ -113,7 +114,7 @@ def _p_values(table: pd.DataFrame, column: str, threshold: float, over: str | No
 
 
 def _sentences(table: pd.DataFrame, column: str) -> float:
-    """Number of sentences that a column is measured on, from its provenance; infinite where it says nothing."""
+    """Number of sentences that a column is measured on, from its provenance; infinite if not known."""
     texts: dict[str, str] = table.attrs.get("signatures", {})
     number = dict(frame.fields(texts.get(column, ""))).get("sentences", "")
     words = float(table[f"{column}.words"].max()) if f"{column}.words" in table else np.inf

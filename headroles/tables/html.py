@@ -20,5 +20,5 @@ def shown(caption: str, rows: Iterable[Mapping[str, object]]) -> str:
     """
     table = pd.DataFrame([{name: str(value) for name, value in row.items()} for row in rows])
     with pd.option_context("display.max_colwidth", 120):
-        body = "" if table.empty else table.to_html(index=False, border=0, justify="left", max_rows=None)
+        body = "" if table.empty else table.to_html(index=False, border=0, justify="left")
     return f"<p>{escape(caption)}</p>{body}"

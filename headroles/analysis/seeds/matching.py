@@ -40,7 +40,8 @@ def stability(
     """Match the heads of models of one shape: which heads and roles come back?
 
     Heads have other numbers in a model trained from another seed. They are matched one to one, so that their mean
-    similarity is largest (Hungarian method). The question is that of Bali et al. 2026 (arXiv 2602.16740).
+    similarity is largest (Hungarian method). The question is that of Bali et al. 2026 (arXiv 2602.16740), who take the
+    best match in the layer for each head, which several heads may share.
 
     Args:
         tables: Tables of `hr.score` of two or more models with the same heads, on the same text.

@@ -78,7 +78,7 @@ def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similari
 def by_attention(tables: Sequence[pd.DataFrame], index: pd.MultiIndex) -> Similarity:
     """Return the similarity of heads by the cosine of their attention weights, averaged over sentences.
 
-    Bali et al. 2026 (arXiv 2602.16740) compare heads so.
+    It is that of Bali et al. 2026 (arXiv 2602.16740, section 4.1).
 
     Args:
         tables: Tables of `hr.attention_examples` of the models, on the same text.
