@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+from PIL import Image
 
 from headroles.analysis import role_rules
 from headroles.plots.gallery import DRAWN, figures, save
@@ -45,7 +46,8 @@ def assign_roles(study: Study, *, thresholds: dict[str, float] | None = None, te
 def draw(study: Study) -> list[Path]:
     """Draw every figure that the tables of a study allow, as PNG beside them.
 
-    Figures of an earlier drawing that the tables no longer allow are removed.
+    A figure that shows what the tables have now stays as it is, unless the study is to be overwritten. Figures of an
+    earlier drawing that the tables no longer allow are removed.
 
     Args:
         study: Study with tables.
@@ -60,12 +62,25 @@ def draw(study: Study) -> list[Path]:
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     files = []
-    for name, axes in figures(study):
-        path = study.folder / f"{name}.png"
+    for figure in figures(study):
+        path, digest = study.folder / f"{figure.name}.png", figure.digest()
+        files.append(path)
+        if _shows(path, digest) and not study.overwrite:
+            continue
         if path.is_file() and b"Matplotlib" not in path.read_bytes():  # earlier versions did not sign figures
             check_ours(path, "", overwrite=study.overwrite)
-        files.append(save(axes, path))
+        save(figure.draw(), path, digest=digest)
     for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
         if mark_of("").encode() in old.read_bytes():
             old.unlink(missing_ok=True)
     return files
+
+
+def _shows(path: Path, digest: str) -> bool:
+    """Return whether an undamaged PNG shows what has this digest."""
+    try:
+        with Image.open(path) as picture:
+            picture.verify()
+            return bool(picture.info.get("Source") == digest)
+    except (OSError, SyntaxError):  # the latter of broken chunks
+        return False

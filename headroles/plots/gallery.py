@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -20,8 +23,7 @@ from headroles.tables.study import Study
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    Figures = Iterator[tuple[str, Axes]]
-
+DRAWING = ("headroles", "matplotlib", "seaborn")
 DRAWN = (  # files that `score_study.draw` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
@@ -45,14 +47,35 @@ MAPS = (  # columns that are drawn as heatmaps
 )
 
 
-def figures(study: Study) -> Figures:
-    """Draw every figure that a study's tables allow.
+class Figure(NamedTuple):
+    """A figure that the tables of a study allow: its file name without suffix, and the call that draws it."""
+
+    name: str
+    call: partial[Axes] | partial[list[Axes]]
+
+    def draw(self) -> Axes:
+        """Draw it, and return the first of its axes."""
+        drawn = self.call()
+        return drawn[0] if isinstance(drawn, list) else drawn
+
+    def digest(self) -> str:
+        """Return a digest of what is drawn: values, names, options, and the versions of what draws."""
+        drawn = hashlib.sha256(repr([version(name) for name in DRAWING]).encode())
+        drawn.update(f"{self.call.func.__name__} {self.call.keywords}".encode())
+        for table in map(pd.DataFrame, self.call.args):
+            drawn.update(repr([list(table), list(table.index.names)]).encode())
+            drawn.update(pd.util.hash_pandas_object(table).to_numpy().tobytes())
+        return drawn.hexdigest()
+
+
+def figures(study: Study) -> Iterator[Figure]:
+    """List every figure that a study's tables allow.
 
     Args:
         study: The study.
 
     Yields:
-        File name without suffix, and axes; the next figure is drawn on demand.
+        The figures, of one table after the other.
     """
     names = study.names()
     if "heads" in names:
@@ -60,7 +83,7 @@ def figures(study: Study) -> Figures:
     if "roles" in names:
         table = study.load("roles")
         for kind in _kinds(table[role_rules.names(table)].where(lambda held: held.astype(bool))):
-            yield f"roles-{kind}", plots.roles(table, kind=kind)
+            yield Figure(f"roles-{kind}", partial(plots.roles, table, kind=kind))
     for stem in ("conservation", "ablation", "curves"):
         for name in (name for name in names if name.partition("-")[0] == stem and name != "conservation"):
             yield from _outcomes(name, study.load(name))
@@ -70,10 +93,10 @@ def figures(study: Study) -> Figures:
     for name in names:
         yield from _related(study, name)
     if "offsets" in names:
-        yield "offsets", plots.offsets(study.load("offsets"))[0]
+        yield Figure("offsets", partial(plots.offsets, study.load("offsets")))
 
 
-def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
+def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = "") -> Path:
     """Save the figure of `axes`, marked as made by headroles, and release it.
 
     Args:
@@ -81,6 +104,7 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
         path: The file; its suffix is the format.
         dpi: Resolution.
         of: Digest of the weights that the figure is of.
+        digest: Digest of what is drawn, kept in a PNG.
 
     Returns:
         The path.
@@ -90,6 +114,8 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
     kind = path.suffix.lstrip(".") or "png"
     note = {"png": "Software", "pdf": "Creator", "svg": "Creator"}.get(kind)
     metadata = None if note is None else {note: mark_of(of)}
+    if metadata is not None and kind == "png":
+        metadata["Source"] = digest
     figure = plt.figure(axes.get_figure(root=True))
     with replacing(path) as draft:
         figure.savefig(draft, dpi=dpi, bbox_inches="tight", format=kind, metadata=metadata)
@@ -97,76 +123,78 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
     return path
 
 
-def _scores(table: pd.DataFrame) -> Figures:
+def _scores(table: pd.DataFrame) -> Iterator[Figure]:
     for column in MAPS:
         if column in table and table[column].notna().any():
-            yield _slug(f"heatmap {column}"), plots.heatmaps(table[column])[0]
+            yield Figure(_slug(f"heatmap {column}"), partial(plots.heatmaps, table[column]))
     for column in map(str, table.filter(regex=r"^relevance\[[^ ]*\]\.size$")):
         for kind in _kinds(table[[column]]):
-            yield _slug(f"{column.removesuffix('.size')} {kind}"), plots.relevance(table[column], kind=kind)
-    for kind in _kinds(table.filter(regex=r"^syntax\[[^.]*$")):
-        yield f"dependency-{kind}", plots.dependency(table, kind=kind)
+            name = _slug(f"{column.removesuffix('.size')} {kind}")
+            yield Figure(name, partial(plots.relevance, table[column], kind=kind))
+    syntax = table.filter(regex=r"^syntax\[")
+    for kind in _kinds(syntax.filter(regex=r"^[^.]*$")):
+        yield Figure(f"dependency-{kind}", partial(plots.dependency, syntax, kind=kind))
 
 
-def _outcomes(name: str, table: pd.DataFrame) -> Figures:
+def _outcomes(name: str, table: pd.DataFrame) -> Iterator[Figure]:
     """Figures of conservation, ablation and curves."""
     if name.startswith("conservation"):
-        yield _slug(name), plots.conservation(table)
+        yield Figure(_slug(name), partial(plots.conservation, table))
     elif name.startswith("curves"):
-        yield _slug(name), plots.curves(table, label=_measured(table))
+        yield Figure(_slug(name), partial(plots.curves, table, label=_measured(table)))
     else:
         for kind in _kinds(table):
-            yield _slug(f"{name} {kind}"), plots.ablation(table, kind=kind)
+            yield Figure(_slug(f"{name} {kind}"), partial(plots.ablation, table, kind=kind))
         if "-single-" in name:
-            yield _slug(f"{name} histogram"), plots.histogram(table)
+            yield Figure(_slug(f"{name} histogram"), partial(plots.histogram, table))
 
 
-def _pruned(study: Study, name: str) -> Figures:
+def _pruned(study: Study, name: str) -> Iterator[Figure]:
     """Figures of pruned models."""
     stem = name.partition("-")[0]
     if stem not in ("sizes", "survival", "functions", "gates", "compensation"):
         return
     table = study.load(name)
     if stem == "sizes":
-        yield _slug(name), plots.survival(table, label=_measured(table))
-        yield _slug(f"{name} kinds"), plots.by_kind(table)
+        yield Figure(_slug(name), partial(plots.survival, table, label=_measured(table)))
+        yield Figure(_slug(f"{name} kinds"), partial(plots.by_kind, table))
     elif stem == "survival":
         for kind in _kinds(table[(table.filter(regex=r"\]$") == 0).any(axis=1)]):
-            yield _slug(f"{name} {kind}"), plots.by_layer(table, kind=kind)
+            yield Figure(_slug(f"{name} {kind}"), partial(plots.by_layer, table, kind=kind))
     elif stem == "functions":
         for kind in table["kind"].unique():
-            yield _slug(f"{name} {kind}"), plots.functions(table, kind=kind)
+            yield Figure(_slug(f"{name} {kind}"), partial(plots.functions, table, kind=kind))
     elif stem == "gates":
-        yield _slug(name), plots.gates(table)
+        yield Figure(_slug(name), partial(plots.gates, table))
     else:
-        yield _slug(name), plots.heatmaps(table["moved[all]"], label="change of the weights, relative")[0]
+        yield Figure(_slug(name), partial(plots.heatmaps, table["moved[all]"], label="change of the weights, relative"))
 
 
-def _compared(study: Study, name: str) -> Figures:
+def _compared(study: Study, name: str) -> Iterator[Figure]:
     """Figures of strategies, speed and training."""
     if name == "contest":
         table = study.load(name)
-        yield name, plots.contest(table, study.load("contest-seeds"), label=_measured(table))[0]
+        yield Figure(name, partial(plots.contest, table, study.load("contest-seeds"), label=_measured(table)))
     elif name == "efficiency":
-        yield name, plots.efficiency(study.load(name))
+        yield Figure(name, partial(plots.efficiency, study.load(name)))
     elif name == "dynamics-curves":
         table = study.load(name)
-        yield "dynamics", plots.dynamics(table, label=_measured(table))
-        yield "settling", plots.settling(study.load("dynamics-order"))[0]
+        yield Figure("dynamics", partial(plots.dynamics, table, label=_measured(table)))
+        yield Figure("settling", partial(plots.settling, study.load("dynamics-order")))
 
 
-def _related(study: Study, name: str) -> Figures:
+def _related(study: Study, name: str) -> Iterator[Figure]:
     """Figures of roles and outcomes, except empty ones."""
     if name.startswith("drift-") and (table := study.load(name))[["before", "after"]].to_numpy().any():
-        yield _slug(name), plots.drift(table)[0]
+        yield Figure(_slug(name), partial(plots.drift, table))
     elif name == "relate" and (table := study.load(name))["auc"].notna().any():
-        yield name, plots.relation(table)
+        yield Figure(name, partial(plots.relation, table))
     elif (
         name == "odds" and (table := study.load(name))["odds"][~table["term"].str.match("(kind|depth) ")].notna().any()
     ):
-        yield name, plots.odds(table)
+        yield Figure(name, partial(plots.odds, table))
     elif name == "predictors" and (table := study.load(name))["spearman"].notna().any():
-        yield name, plots.predictors(table)
+        yield Figure(name, partial(plots.predictors, table))
 
 
 def _measured(table: pd.DataFrame) -> str:

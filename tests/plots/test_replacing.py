@@ -75,6 +75,24 @@ def test_pictures_in_a_study_that_are_not_ours_stay(study):
     assert place.read_bytes() == b"a photograph"
 
 
+def test_figures_are_drawn_again_where_what_they_show_has_changed(study):
+    place = study.folder / "heatmap-entropy.png"
+    score_study.draw(study)
+    first = place.stat().st_ino, place.read_bytes()
+    score_study.draw(study)
+    assert (place.stat().st_ino, place.read_bytes()) == first  # an unchanged one stays
+    place.write_bytes(first[1][:-20])
+    score_study.draw(study)
+    assert place.read_bytes() == first[1]  # a damaged one does not
+    score_study.draw(hr.Study(study.folder, overwrite=True))
+    assert place.stat().st_ino != first[0]
+    other = frame.table({"entropy": [1.0, 2, 3, 5]}, INDEX, frame.sign(model="m", weights="abc"))
+    save_table(other, study.path("heads"))
+    score_study.draw(study)
+    assert place.read_bytes() != first[1]
+    assert score_study.draw(study) == [place]
+
+
 def test_artefacts_of_other_studies_are_not_replaced(study, tmp_path):
     place = tmp_path / "made"
     reproduce(Bench([study.folder], None), place, "voita2019", "fig6")  # of a formula
