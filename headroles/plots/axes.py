@@ -114,6 +114,7 @@ def stack(
 
 def colour_bar(ax: Axes, mesh: Collection, label: str) -> Colorbar:
     """Draw a colour bar, a sixth of an inch wide, its label wrapped to its length."""
+    lay_out(ax)
     aspect = max(3.0, 6 * ax.get_window_extent().height / ax.figure.dpi)
     bar = ax.figure.colorbar(mesh, ax=ax, aspect=aspect, pad=0.02)
     if len(label) > 30:  # the layout takes time
@@ -126,8 +127,14 @@ def colour_bar(ax: Axes, mesh: Collection, label: str) -> Colorbar:
 
 def points(bar: Colorbar) -> float:
     """Return the length of a colour bar in points."""
-    bar.ax.figure.canvas.draw()  # computes the layout
+    lay_out(bar.ax)
     return float(bar.ax.get_window_extent().height * 72 / bar.ax.figure.dpi)
+
+
+def lay_out(ax: Axes) -> None:
+    """Compute the layout of the figure of `ax`, without drawing it."""
+    if (figure := ax.get_figure(root=True)) and (engine := figure.get_layout_engine()):
+        engine.execute(figure)
 
 
 def of_kind(table: Rows, kind: Kind | None) -> tuple[Rows, Kind]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 import pandas as pd
 
 from headroles.analysis.role_rules import held, names
-from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, legend, new_axes, of_kind
+from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.scales import RGB, colours, readable, scale
 from headroles.tables.frame import LEVELS, NORM, Kind
 from headroles.tables.kv_groups import ends
@@ -53,6 +53,7 @@ def heatmap(
     vmax: float | None = None,
     cmap: str | None = None,
     label: str | None = None,
+    cbar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw one measurement as layers x heads, layer 0 at the bottom.
@@ -70,6 +71,7 @@ def heatmap(
         cmap: Colour map. By default the scale begins at 0. It diverges around 0 for negative values and for effects of
             ablation, where red is harm by every metric.
         label: Label of the colour bar; by default the column's name.
+        cbar: Whether to draw the colour bar.
         ax: Axes to draw on; by default those of a new figure.
 
     Returns:
@@ -95,11 +97,8 @@ def heatmap(
         ax.set(xlabel="rank in the layer", xticks=ax.get_xticks(), xticklabels=ax.get_xticks().astype(int) + 1)
     layer, place = cells.index[cells["value"].isna()].to_frame().to_numpy(float).T
     ax.bar(place + 0.5, 1, 1, layer, color="0.95", edgecolor="0.7", hatch="////", linewidth=0)
-    colour_bar(
-        ax,
-        ax.collections[0],
-        "" if values.name is None and label is None else str(values.name if label is None else label),
-    )
+    if cbar:
+        colour_bar(ax, ax.collections[0], str((values.name or "") if label is None else label))
     if notes is not None:
         _write(ax, grid, cells["text"])
     return ax
@@ -120,10 +119,7 @@ def heatmaps(values: pd.Series[float], **options: Unpack[HeatmapOptions]) -> lis
     kinds, indices = kinds_of(known), (known.index.get_level_values(level) for level in ("layer", "head"))
     axes = new_axes([numbers.max() + 1 for numbers in indices], panels=len(kinds))
     for kind, ax in zip(kinds, axes, strict=True):
-        heatmap(values, kind=kind, ax=ax, **options)
-    for bar in (ax.collections[0].colorbar for ax in axes[:-1]):
-        if bar is not None:
-            bar.remove()
+        heatmap(values, kind=kind, ax=ax, cbar=ax is axes[-1], **options)
     return axes
 
 
@@ -202,7 +198,9 @@ def _layers(
     import seaborn as sns
 
     low, high = limits or (None, None)
+    ax.figure.set_visible(False)  # seaborn draws the whole figure to rotate labels, which stay upright here
     sns.heatmap(grid, cbar=False, ax=ax, cmap=cmap, vmin=low, vmax=high, linewidths=linewidths)
+    ax.figure.set_visible(True)
     ax.invert_yaxis()
     ax.tick_params(rotation=0, length=0)
     ax.set(title=TITLES[kind], xlabel="head", ylabel="layer")
@@ -265,4 +263,4 @@ def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], heads: int)
     if bands["unsure"].any():
         entries[f"kept in < {100 * STABLE:g} % of resamples"] = Line2D([], [], ls="", marker="$?$", color="0.1")
     legend(ax, [*entries.values()], [*entries], size=9)
-    ax.figure.canvas.draw()  # the legend takes room from the cells, which the texts must fit
+    lay_out(ax)  # the legend takes room from the cells, which the texts must fit
