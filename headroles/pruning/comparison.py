@@ -193,7 +193,8 @@ class _Work:
             if pruned:
                 remove_heads(model, pruned)
             options: TrainOptions = {**self.tune, "seed": seed}
-            train(model, self.tokenizer, self.corpus, place, **options)
+            if self.tune.get("rate") != 0:  # an untrained control keeps its weights
+                train(model, self.tokenizer, self.corpus, place, **options)
             return model
 
         statistics = self.trials.run(what, compute)

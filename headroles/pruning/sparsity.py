@@ -133,7 +133,8 @@ class _Pruned:
             model, is_ranking = deepcopy(self.whole), isinstance(self.chosen, Ranking)
             if self.count == self.of:
                 with frozen(model, "nothing" if isinstance(self.chosen, Ranking) else self.chosen.freeze):
-                    train(model, self.tokenizer, self.corpus, self.place, **self.options)
+                    if self.options.get("rate") != 0:  # an untrained control keeps its weights
+                        train(model, self.tokenizer, self.corpus, self.place, **self.options)
             else:
                 table = prune(
                     model,

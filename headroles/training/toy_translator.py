@@ -42,7 +42,7 @@ class Recipe:
 
 RECIPES: dict[Size, Recipe] = {
     "small": Recipe(layers=2, width=96, heads=4, steps=3000, pairs=80_000, longest=25),
-    "tiny": Recipe(layers=1, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900),
+    "tiny": Recipe(layers=1, width=48, heads=4, steps=400, pairs=10_000, longest=6, vocabulary=500, rate=1e-2),
     "bare": Recipe(layers=3, width=32, heads=4, steps=100, pairs=2_000, longest=9, vocabulary=1500),
 }
 

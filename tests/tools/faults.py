@@ -70,7 +70,7 @@ def main():
     told = {"kills": asked.kills, "seed": asked.seed, "commands": []}
     with TemporaryDirectory() as folder:
         given = made(Path(folder), asked.sentences)
-        names = asked.only.split(",") if asked.only else [name for name in COMMANDS if there(name)]
+        names = [name for name in (asked.only.split(",") if asked.only else COMMANDS) if there(name)]
         shares = {name: len(range(number, asked.kills, len(names))) for number, name in enumerate(names)}
         for name in filter(shares.get, names):
             chance = random.Random(f"{asked.seed} {name}")

