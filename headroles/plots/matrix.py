@@ -208,10 +208,8 @@ def _layers(
 
 def _write(ax: Axes, grid: pd.DataFrame, texts: pd.Series[str]) -> None:
     """Write texts into the cells that have a value, in one size, if it can be read."""
-    from matplotlib.colors import to_rgba_array
-
     size = min(font(ax, grid.shape, text) for text in texts)
-    faces = to_rgba_array(ax.collections[0].get_facecolor()).reshape(*grid.shape, 4)
+    faces = ax.collections[0].to_rgba(grid.to_numpy())  # [layer, place, 4]
     layers, places = (texts.index.get_level_values(level) for level in (0, 1))
     for layer, place, text in zip(layers, places, texts, strict=True) if size else []:
         if pd.notna(grid.to_numpy()[layer, place]):
