@@ -29,6 +29,7 @@ def model(request):
     return setting.MODELS[request.param](60, layers=2, width=32, heads=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", list(peers.JOBS))
 @pytest.mark.filterwarnings("ignore:Input Tensor 0 has a dtype of torch.int64:UserWarning")  # captum's, of token ids
 def test_tools_that_do_the_same_job_give_the_same_numbers(model, key):

@@ -23,6 +23,7 @@ def test_studies_are_committed():
     assert {*SMALL} <= {*map(str, STUDIES)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES, ids=str)
 def test_every_table_is_read(study):
     for path in (FIGURES / study).glob("*.parquet"):
@@ -31,6 +32,7 @@ def test_every_table_is_read(study):
         assert len(table), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", SCORED, ids=str)
 def test_roles_are_those_that_were_committed(study):
     path = FIGURES / study / "roles.parquet"

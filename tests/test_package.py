@@ -40,6 +40,7 @@ def test_every_module_is_held_by_a_contract():
     assert sorted(layers) == sorted({path.parts[0].removesuffix(".py") for path in PATHS} - {"__init__", "__main__"})
 
 
+@pytest.mark.slow
 def test_importing_the_package_or_what_knows_no_torch_loads_nothing_heavy():
     modules = [
         ".".join(("headroles", *path.with_suffix("").parts)).removesuffix(".__init__")

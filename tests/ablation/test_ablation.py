@@ -84,7 +84,8 @@ def test_variants_are_those_of_the_gated_model(name):
         near(expected[-1], replay.output.logits)
         heads_per_batch = replay.run(rows)[0].logits
         near(heads_per_batch.reshape(expected.shape), expected)
-        for some, one in zip(rows.split(3), expected.split(3), strict=True):
+        parts = zip(rows.split(3), expected.split(3), strict=True) if name in zoo.USUAL else ()
+        for some, one in parts:
             near(replay.run(some)[0].logits.reshape(one.shape), one)
 
 
@@ -220,6 +221,7 @@ def test_a_single_example_has_no_other():
         ablate(model, tokenizer, corpus(1), replacement="resample")
 
 
+@pytest.mark.slow
 def test_plans_and_fills_differ():
     found = [
         ablated("marian", unit=unit, replacement=replacement)[column(unit, replacement=replacement)]
@@ -229,6 +231,7 @@ def test_plans_and_fills_differ():
     assert all(not np.allclose(one, other) for i, one in enumerate(found) for other in found[:i])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_agreement_is_with_the_intact_model(name):
     table = ablated(name, metric="agreement", max_tokens=100)
@@ -252,6 +255,7 @@ def test_the_mean_of_a_model_that_reads_a_cache_otherwise_is_of_what_it_does_her
     pd.testing.assert_frame_equal(found, ablate(model, tokenizer, corpus(4), **options), rtol=0, atol=bound(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", REPLACEMENTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_neither_how_many_go_together_nor_batches_matter(name, replacement):
@@ -493,6 +497,7 @@ def unfinished(tmp_path_factory):
     return first, folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ELSE)
 def test_what_was_made_from_something_else_is_not_read(what, unfinished):
     first, folder = unfinished

@@ -334,6 +334,7 @@ def compared(tmp_path_factory):
     return study, compare(zoo.tiny("marian"), tokens_of("marian"), corpus(6), corpus(20)[6:], study=study, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_comparison_keeps_its_tables(compared):
     study, (found, area) = compared
     assert {"heads", "curves", "areas", "agreement"} <= set(study.names())

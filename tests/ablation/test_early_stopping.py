@@ -264,6 +264,7 @@ def near(one, other):
     close(one, other, operations=16)  # sums over a sentence: 50 nats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_was_run_is_what_the_whole_corpus_gives(seed):
     found = by_number(early(seed=seed))
@@ -275,6 +276,7 @@ def test_what_was_run_is_what_the_whole_corpus_gives(seed):
         assert np.isnan(found.closed[each][~rows]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_variant_is_run_up_to_the_look_at_which_it_is_clear(seed):
     found = run_on(by_number(early(seed=seed)))
@@ -318,11 +320,13 @@ def equal(one, other):
     assert (one.signature, one.too_long) == (other.signature, other.too_long)
 
 
+@pytest.mark.slow
 def test_a_seed_decides():
     equal(early(seed=3), early(seed=3))
     assert early(seed=3).numbers != early(seed=4).numbers
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_its_last_finished_batch(tmp_path):
     metric, options = Stopping(), {"heads_per_batch": 1, "max_tokens": 40, "folder": tmp_path}
     metric.after = 45
@@ -360,6 +364,7 @@ def test_sentences_too_long_are_counted_wherever_they_fall():
     assert "too_long:1" in found.signature.split("|")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", ["uniform", "rescale", "mean", "resample"])
 def test_fills_are_those_of_the_whole_corpus(replacement):
     """So is the mean that a head puts out."""
@@ -409,6 +414,7 @@ def ablated(metric, *, early):
     return ablate(*given, metric=metric, unit=unit, n_resamples=100, early=early)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", CASES)
 def test_a_table_says_on_how_many_examples_it_rests(metric):
     table, name = ablated(metric, early=True), column(CASES[metric]()[-1], metric).replace("]", " early]")
@@ -418,6 +424,7 @@ def test_a_table_says_on_how_many_examples_it_rests(metric):
     assert all("early:True" in frame.provenance(table, each).split("|") for each in table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", CASES)
 def test_a_head_that_was_not_stopped_has_the_effect_of_the_whole_corpus(metric):
     early, late = (ablated(metric, early=early) for early in (True, False))
@@ -637,6 +644,7 @@ def test_a_study_keeps_the_statistics_of_each_example(tmp_path):
     equal(ExampleStats.of(study.load("examples-loss-single-zero"), Loss()), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("unit", ["head", "all_but_one", "layer", "kind"])
 def test_other_statistics_of_a_study_need_no_model(unit, early, tmp_path):
@@ -702,6 +710,7 @@ ELSE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ELSE)
 def test_what_was_made_from_something_else_is_made_anew(what, tmp_path, caplog):
     options = {"metric": "chrf", "unit": "kind", "name": "marian"}

@@ -315,6 +315,7 @@ AGAIN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "score", "column", "steps", "kind"), AGAIN)
 def test_what_is_left_is_measured_again_after_each_step(name, score, column, steps, kind):
     found = again(name, score=score, column=column, steps=steps, kind=kind)
@@ -324,6 +325,7 @@ def test_what_is_left_is_measured_again_after_each_step(name, score, column, ste
     assert found != again(name, score=score, column=column, steps=1, kind=kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, "enc-self", "dec-self", "cross"])
 def test_of_one_step_the_order_is_that_of_the_plain_score(kind):
     for score in ("importance", "confidence"):
@@ -350,6 +352,7 @@ def slopes(model, gone):
     return pd.Series(torch.stack(found).mean(0).numpy(), families.head_index(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 4, 8])
 def test_importance_again_is_of_the_gradients_of_the_gated_model(steps):
     model, gone = zoo.tiny("gpt2"), []
@@ -381,12 +384,14 @@ def test_a_model_is_left_as_it_was_by_an_order_told_again(training):
     assert attributes(model) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "kind"), [(20, None), (10, "cross")])
 def test_more_steps_than_heads_close_one_at_a_time(steps, kind):
     name = "bert" if kind is None else "marian"
     assert again(name, steps=steps, kind=kind) == again(name, steps=8, kind=kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [4, 24])
 def test_heads_that_no_longer_matter_have_a_place_too(steps):
     """Of a translator whose cross heads are all closed the encoder's are left: their gradients are all zero."""
@@ -478,6 +483,7 @@ def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
     assert f"|metric:{said!r}|" in frame.provenance(table, "value")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "one"), [case[:2] for case in CASES], ids=NAMED)
 def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
     table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
@@ -535,6 +541,7 @@ def test_a_curve_goes_on_after_its_last_finished_batch(tmp_path):
     pd.testing.assert_frame_equal(found, whole_one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", ["loss", "bleu"])
 def test_a_finished_curve_is_read(one, tmp_path):
     model, *rest = given("marian", one)
@@ -595,6 +602,7 @@ ELSE = {  # what differs, and whether the model runs for it
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ELSE)
 def test_curves_of_something_else_are_computed_anew(what, tmp_path, caplog):
     study = hr.Study(tmp_path, overwrite=True)
@@ -868,6 +876,7 @@ def scored(place):
     return folder
 
 
+@pytest.mark.slow
 def test_curve_closes_by_a_column_both_ways_and_by_what_is_told_again(place, scored):
     common = ["--study", scored, "--seeds", 2, "--steps", 4, "--resamples", 10, "--device", "cpu"]
     by = ["--by", "importance,-importance", "--again", place / "news.en"]

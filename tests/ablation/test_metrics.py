@@ -230,6 +230,7 @@ def some(made, rows):
     return made[rows] if torch.is_tensor(made) else type(made)(logits=made.logits[rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", METRICS.values(), **BY_NAME)
 @DETERMINISTIC
 @given(order=st.permutations(range(6)), cuts=st.sets(st.integers(1, 5)))

@@ -105,6 +105,7 @@ def by_hand(name, closed=()):
     return np.array(likelihoods).reshape(-1, 2) @ [1, -1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 def test_effects_are_those_of_a_plain_loop(name):
     model, tokenizer, corpus = given(name)

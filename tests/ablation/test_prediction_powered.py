@@ -258,6 +258,7 @@ def ablated(metric, **options):
     return hr.ablate(*CASES[metric](), metric=metric, n_resamples=200, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", CASES)
 @pytest.mark.parametrize("options", [{"precision": 1.2}, {"early": True}, {"early": True, "precision": 1.2}], ids=str)
 def test_a_table_says_on_what_it_rests(metric, options):
@@ -321,6 +322,7 @@ def test_a_precision_below_one(precision):
         hr.ablate(*given("gpt2"), precision=precision)
 
 
+@pytest.mark.slow
 def test_statistics_and_predictions_are_kept_and_read_again(tmp_path):
     study, options = Study(tmp_path), {"precision": 1.5, "n_resamples": 50}
     table = hr.ablate(*CASES["loss"](), study=study, **options)

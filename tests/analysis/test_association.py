@@ -122,6 +122,7 @@ def related(order=None):
     return hr.relate(table, out, **options), hr.predict_outcome(scores, out, **options), hr.survival_odds(table, out)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.permutations(range(24)))
 def test_the_order_of_the_heads_does_not_matter(order):
@@ -357,6 +358,7 @@ def odds_by_layer(seed: int) -> pd.DataFrame:
     return hr.survival_odds(told(where, rarity=rare), out)
 
 
+@pytest.mark.slow
 def test_odds_tell_a_role_from_layers_that_differ_in_any_way():
     found = pd.concat([odds_by_layer(seed) for seed in range(40)])
     assert found["term"].unique().tolist() == ["rare"]
@@ -416,6 +418,7 @@ def studies(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
     study = Study(studies / "both")
     found = relate_study(study, studies / "one", [studies / "two"])
@@ -504,6 +507,7 @@ def test_nothing_to_draw_is_said():
         hr.plots.relation(nobody)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_was_found_and_what_cannot_be(studies):
     from helpers.commands import run
 

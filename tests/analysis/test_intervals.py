@@ -132,6 +132,7 @@ def test_an_interval_is_as_many_errors_wide_as_dealing_out_rejects():
     assert ratios[-12] <= (row["within.high"] - row["within"]) / error <= ratios[-10]  # 11 of 220 are 5 %
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [3, 6])
 def test_intervals_cover_also_where_the_role_spreads_outcomes(many):
     layers, covered = np.repeat(np.arange(6), 12), []
@@ -219,6 +220,7 @@ def test_which_way_an_outcome_matters():
     assert table["matters"].tolist() == ["lower"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "seed_noise", "example_noise"), [*product((2, 3), (0.0, 1.0), (0.1, 1.0))])
 def test_means_over_seeds_cover(seeds, seed_noise, example_noise):
     random, covered = np.random.default_rng(seeds), 0

@@ -53,6 +53,7 @@ def test_what_a_layer_or_a_covariate_does_is_not_the_roles(effects):
         assert pooled(tables, covariates=()).loc["positional", "r.low"] > 0
 
 
+@pytest.mark.slow
 def test_p_is_uniform_where_there_is_nothing():
     drawn = [pooled(models(4, start=100 * number), predictors=["positional"]) for number in range(30)]
     for name, least in (("p", 0.01), ("p.within", 0.01)):

@@ -115,6 +115,7 @@ def test_a_head_can_have_several_roles():
     assert told.index.equals(made.index)
 
 
+@pytest.mark.slow
 @DETERMINISTIC
 @given(values=shares(), limits=st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted), strictly=st.booleans())
 def test_roles_are_monotone_in_their_thresholds(values, limits, strictly):
@@ -257,6 +258,7 @@ def test_errors():
         roles(table({SYNTAX: [0.5]}))
 
 
+@pytest.mark.slow
 def test_from_scores_to_figures_no_torch_is_needed(tmp_path):
     code = """
 import json, sys

@@ -61,6 +61,7 @@ def test_a_shuffled_copy_is_matched_back_exactly():
     assert set(result["of"]) == {"all heads", "enc-self:0", "enc-self:1", "enc-self:2", "cross:0", "rare", "positional"}
 
 
+@pytest.mark.slow
 def test_unrelated_heads_match_as_by_chance():
     p = np.array(
         [

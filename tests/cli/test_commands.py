@@ -82,6 +82,7 @@ def test_these_are_the_commands():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_and_each_of_its_options_say_what_they_are(name):
     command = COMMANDS[name]
@@ -102,6 +103,7 @@ def test_without_a_command_the_commands_are_listed():
     assert all(name in bare.out + bare.err and name in asked.out for name in COMMANDS)
 
 
+@pytest.mark.slow
 def test_the_module_and_the_script_are_the_command_line():
     script = Path(sys.executable).with_name("headroles")
     found = ended(started("--help"))
@@ -182,6 +184,7 @@ def test_it_prints_every_head_that_has_a_role(scored):
     assert "positional[-1] 1.00 (1.00)" in done.out
 
 
+@pytest.mark.slow
 def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     before = _contents(study)
     monkeypatch.setattr("headroles.scores.runner._score", lambda *_, **__: pytest.fail("scored again"))
@@ -212,6 +215,7 @@ def _flag(name: str) -> str:
     return f"--{name.removeprefix('n_').replace('_', '-')}"
 
 
+@pytest.mark.slow
 def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     reference = tmp_path / "reference.txt"
     reference.write_text("the a with near .\n")
@@ -241,6 +245,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     assert {"sentences:20", "resamples:7", "seed:3"} <= set(frame.provenance(table, "confidence").split("|"))
 
 
+@pytest.mark.slow
 def test_scores_by_norm_have_tables_roles_and_figures(model, trees, tmp_path):
     done = run("score", model, trees, "--weights", "norm", "--study", tmp_path, *FEW)
     assert done.code == 0
@@ -309,6 +314,7 @@ def test_plot_draws_what_score_drew(scored, study):
 # --- attention, parse, demo ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "beginning"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a", b"\x89PNG")]
 )
@@ -363,6 +369,7 @@ def scores_of_translations(tmp_path: Path, model: Path, *corpora: Path) -> None:
     assert "syntax[nsubj dep>head]" not in table
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_parse_says_where_the_trees_are(shared, tmp_path):
     text = tmp_path / "two.txt"

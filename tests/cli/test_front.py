@@ -53,6 +53,7 @@ def test_every_command_is_under_one_heading_of_the_help():
         assert listed == names, heading
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["score", "--help"]])
 def test_version_and_help_load_no_torch(arguments):
     code = (
@@ -68,6 +69,7 @@ def test_version_and_help_load_no_torch(arguments):
         assert done.stdout.splitlines()[0] == f"headroles {frame.version('headroles')}"
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_and_options():
     def completed(words: str) -> str:
         shell = {"_HEADROLES_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
@@ -78,6 +80,7 @@ def test_the_shell_completes_commands_and_options():
     assert completed("headroles score --st").split() == ["--study", "--stream"]
 
 
+@pytest.mark.slow
 def test_json_is_the_table_of_the_library_and_nothing_else(model, text, tmp_path):
     done = run("score", model, text, "--study", tmp_path / "new", "--resamples", 0, "--json")
     assert (done.code, done.err) == (0, "")
@@ -117,6 +120,7 @@ def test_an_error_with_json_leaves_the_output_empty(tmp_path):
     assert end == line(f"no score table in {tmp_path / 'none'}; make it with headroles score")
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model, text, tmp_path):
     study = tmp_path / "new"
     for _ in range(2):  # computed, then kept

@@ -34,6 +34,7 @@ ODD += [
 ODD += ["9" * 5000, "a" * 99_999, "\t" * 9_999, "\n" * 9_999, "1\t" * 9_999]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_an_error_or_read_as_it_is():
     numbers = fuzz(200)
     assert numbers["files"] >= 200

@@ -118,6 +118,7 @@ def test_without_datasets_it_is_said_what_to_install(folder, monkeypatch):
         hr.read(place)
 
 
+@pytest.mark.slow
 def test_the_command_reads_a_folder(folder, tmp_path):
     model = zoo.tiny("bert")
     model.save_pretrained(tmp_path / "model")

@@ -97,6 +97,7 @@ def test_base():
     assert (base("nsubj:pass"), base("obj")) == ("nsubj", "obj")
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("path", "size", "lost"),
@@ -151,6 +152,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
     return Sentence(text, tuple(found), tuple(heads[word] for word in range(len(found))), relations)
 
 
+@pytest.mark.slow
 @given(st.lists(sentences(), min_size=1, max_size=3), st.sampled_from(["x.conllu", "x.conllu.gz"]))
 def test_written_and_read_is_the_same(found, name):
     with tempfile.TemporaryDirectory() as folder:
@@ -158,6 +160,7 @@ def test_written_and_read_is_the_same(found, name):
         assert read(path) == Corpus("x", tuple(found))
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("language", ["en", "de", "ru"])
 def test_a_treebank_written_and_read_is_the_same(shared, tmp_path, language):

@@ -90,6 +90,7 @@ def test_a_corpus_keeps_its_targets_and_labels_and_leaves_out_what_has_no_tree(s
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_two_thirds_of_the_heads_of_real_news_are_right(shared):
     """The models' README: 72 % on English PUD. A shifted index or span would give far less."""
@@ -136,6 +137,7 @@ def test_a_line_of_several_sentences_is_left_out():
     assert seen == ["a", "a a", "-"]  # each text once
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_trees_that_cannot_be_read_are_made_again(shared, text, caplog):
     models = shared / "stanza"

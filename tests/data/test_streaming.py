@@ -64,6 +64,7 @@ def test_its_hash_is_of_the_files(files, tmp_path):
     assert StreamingCorpus(copy, files / "target.txt").hash != StreamingCorpus(copy).hash
 
 
+@pytest.mark.slow
 def test_a_long_file_begins_at_once_and_takes_no_more_memory_than_a_part(tmp_path):
     path = tmp_path / "long.txt.gz"
     packed = gzip.compress(b"a sentence of nine words or so, and again\n" * 300_000)
@@ -135,6 +136,7 @@ def test_what_must_be_known_beforehand_is_left_out_or_refused(files):
             hr.score(model, tokens_of(model), stream, name)
 
 
+@pytest.mark.slow
 def test_the_command_streams(files, tmp_path):
     model = zoo.tiny("bert")
     model.save_pretrained(tmp_path / "model")
@@ -168,6 +170,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", ["one.txt", "one.txt.gz", "one.conllu", "one.tsv.gz"])
 def test_an_endless_line_is_not_held(name, reader, tmp_path):
@@ -196,6 +199,7 @@ def test_a_line_as_long_as_may_be_is_read(tmp_path):
     assert [len(one.text) for one in hr.read(path)] == [2**20 - 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["text.txt.gz", "pairs.tsv.gz", "labels.tsv.gz", "trees.conllu.gz"])
 def test_a_limit_leaves_the_rest_of_a_file_unread(name, tmp_path):
     """What is behind the limit is damaged, and nobody notices."""

@@ -102,6 +102,7 @@ def test_without_a_model_no_sentence_can_be_asked(study):
         hr.explore(study, zoo.tiny("marian"), planted.tokenizer())
 
 
+@pytest.mark.slow
 def test_without_anywidget_the_error_names_the_extra(study):
     code = (
         "import sys; sys.modules['anywidget'] = None\nimport headroles as hr\n"

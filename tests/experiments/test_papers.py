@@ -685,6 +685,7 @@ def telling(tmp_path: Path) -> Bench:
     return Bench([tmp_path])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["voita2019 fig9", "voita2019 fig10", "michel2019 fig2"])
 def test_a_claim_about_which_heads_holds_of_no_shuffled_heads(telling, name):
     paper, _, artefact = name.partition(" ")
@@ -695,6 +696,7 @@ def test_a_claim_about_which_heads_holds_of_no_shuffled_heads(telling, name):
     assert settled(make(telling).verdict, told) == make(telling).verdict
 
 
+@pytest.mark.slow
 def test_a_rule_that_an_untrained_model_passes_is_none(telling):
     make = artefacts("michel2019")["fig2"]
     telling.untrained = telling
@@ -840,6 +842,7 @@ def test_what_a_toy_lacks_is_said(toys):
     assert not (toys / "classifier" / "papers" / "michel2019" / "table2.json").exists()
 
 
+@pytest.mark.slow
 def test_a_model_and_a_folder_of_data_make_what_an_artefact_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

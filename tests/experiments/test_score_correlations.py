@@ -47,6 +47,7 @@ def test_correlations_are_those_of_scipy():
     assert found.index[0] == ("confidence", "entropy")  # the strongest is first
 
 
+@pytest.mark.slow
 def test_intervals_take_heads_as_the_sample():
     """Of unrelated scores about one interval in twenty excludes 0, over all heads and within layers."""
     index = frame.index({("enc-self", layer): 8 for layer in range(6)})

@@ -85,6 +85,7 @@ def test_an_arm_learns_translation_alone(arm, data, tmp_path):
     assert loss[1] < loss[0]
 
 
+@pytest.mark.slow
 def test_arm_c_begins_with_the_encoder_of_the_masked_language_model(data, trained):
     place, tables = trained
     first, _ = hr.load(place / "masked-0")
@@ -100,6 +101,7 @@ def test_arm_c_begins_with_the_encoder_of_the_masked_language_model(data, traine
     pd.testing.assert_frame_equal(last.reset_index(drop=True), start.reset_index(drop=True))
 
 
+@pytest.mark.slow
 def test_a_masked_language_model_learns(data, tmp_path):
     longer = replace(TINY, masked_steps=60, steps=20, every=20, masked_rate=1e-2)
     specialise(tmp_path, data, "C", recipe=longer)
@@ -159,6 +161,7 @@ class _KilledAt(transformers.TrainerCallback):
             raise _Killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "step"), [("masked", 4), ("translation", 5)])
 def test_what_was_killed_is_resumed_as_if_nothing_had_been(phase, step, data, trained, tmp_path, monkeypatch):
     """A checkpoint at every step, and the training ends between two."""
@@ -208,6 +211,7 @@ def test_long_sentences_are_read_twice():
     assert [one.text for one in longer_twice(corpus)] == [corpus[0].text, corpus[1].text, corpus[1].text]
 
 
+@pytest.mark.slow
 def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, small_minilm):  # noqa: ARG001
     specialise(tmp_path, data, "E", recipe=TINY)
     model, tokenizer = hr.load(tmp_path / "E-0")

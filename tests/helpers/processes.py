@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -142,7 +142,8 @@ def together(code: str, *arguments: object) -> Run:
     while None in (codes := [fork.poll() for fork in forks]):
         if any(codes):
             for fork in forks:
-                fork.send_signal(signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    fork.send_signal(signal.SIGKILL)
         time.sleep(0.01)
     out, err = ("".join(fork.said(name) for fork in forks) for name in ("out", "err"))
     return Run(next(filter(None, codes), 0), out, err)

@@ -46,6 +46,7 @@ def offloaded(folder, whole, tmp_path):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [None, ["importance"], ["relevance"]])
 def test_scores_are_the_same_with_weights_on_a_disk(whole, offloaded, asked):
     expected, found = (hr.score(one, whole[1], corpus(8), asked, n_resamples=20) for one in (whole[0], offloaded))
@@ -53,6 +54,7 @@ def test_scores_are_the_same_with_weights_on_a_disk(whole, offloaded, asked):
     assert found.attrs["signatures"] == expected.attrs["signatures"]
 
 
+@pytest.mark.slow
 def test_ablation_is_the_same_with_weights_on_a_disk(whole, offloaded):
     expected, found = (hr.ablate(one, whole[1], corpus(8), n_resamples=20) for one in (whole[0], offloaded))
     pd.testing.assert_frame_equal(found, expected, rtol=0, atol=0)
@@ -64,6 +66,7 @@ def test_removing_heads_of_offloaded_weights_raises(offloaded):
         hr.remove_heads(offloaded, [])
 
 
+@pytest.mark.slow
 def test_numbers_of_16_bits_give_nearly_the_same(folder, whole):
     half, tokenizer = hr.load(folder, dtype=torch.bfloat16)
     assert half.dtype == torch.bfloat16
@@ -76,6 +79,7 @@ def test_numbers_of_16_bits_give_nearly_the_same(folder, whole):
     assert effects[0].corr(effects[1]) > 0.9
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_device_map_and_numbers_of_16_bits(folder, tmp_path):
     text = tmp_path / "text.tsv"
     text.write_text("".join(f"{one.text}\t{one.target.text}\n" for one in corpus(3)))

@@ -32,6 +32,7 @@ def whole(tmp_path):
     return hr.save(zoo.tiny("bert"), tokens_of("bert"), tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_removing_heads_again_is_the_same_and_another_model_is_refused(whole, tmp_path):
     smaller = tmp_path / "smaller"
     assert run("remove-heads", whole, GONE, "--output", smaller).code == 0

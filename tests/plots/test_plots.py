@@ -153,6 +153,7 @@ def reds(ax: Any) -> list[float]:
     return [red - blue for red, _, blue, _ in ax.collections[0].get_facecolors().round(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "harm"), [("bleu", -1), ("loss", 1), ("accuracy rest", -1), ("perplexity", 1)])
 @pytest.mark.parametrize("others", [0.0, 2.0, -2.0])  # -2: closing the third head helps
 def test_red_is_harm_and_white_no_effect_whatever_the_metric_and_the_signs(metric, harm, others) -> None:
@@ -467,6 +468,7 @@ def test_attention_shows_the_weights_with_tokens_on_both_axes() -> None:
     assert ax.collections[0].colorbar.ax.get_ylabel() == "weight"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [4, 30, 60])
 def test_tokens_do_not_overlap(length: int) -> None:
     tokens = ["unbelievably" if place % 7 == 0 else "the" for place in range(length)]
@@ -610,6 +612,7 @@ def test_dependency_errors() -> None:
     assert plt.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_every_figure_can_be_rendered_and_lies_within_its_page() -> None:
     drawn = [
         plots.heatmap(column(index(enc_self=(6, 12)), name="a name that is rather long [of its detail]")),
@@ -627,6 +630,7 @@ def test_every_figure_can_be_rendered_and_lies_within_its_page() -> None:
         assert used.y1 * dpi <= page.y1 + 1
 
 
+@pytest.mark.slow
 def test_plots_import_quickly_and_never_torch() -> None:
     script = """
 import sys

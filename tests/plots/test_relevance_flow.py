@@ -122,6 +122,7 @@ def test_relevance_of_both_signs_is_drawn_around_zero_and_has_no_uniform_share()
     assert "uniform" not in words(bar(ax).ax.get_yticklabels())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deep", "wide"), [(1, 8), (2, 4), (6, 8), (24, 16), (3, 1)])
 def test_the_uniform_share_is_marked_on_the_colour_bar(deep: int, wide: int) -> None:
     ax = relevance_flow.relevance(column(deep=deep, wide=wide))
@@ -322,6 +323,7 @@ def test_the_legend_lies_outside_and_says_each_way() -> None:
     assert colours == ["#0173b2", "#029e73", "#de8f05", "#cc78bc"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [(0, 1), (2, 2), (6, 6), (24, 24)])
 def test_conservation_has_room_for_its_words(layers: tuple[int, int]) -> None:
     ax = relevance_flow.conservation(report(*layers))

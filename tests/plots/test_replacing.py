@@ -30,6 +30,7 @@ def refused(done, path, origin):
     assert (done.code, done.err) == (2, said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
 def test_a_picture_of_attention_is_replaced_by_one_of_the_same_model(suffix, whole, tmp_path):
     path, other = tmp_path / f"a{suffix}", hr.save(zoo.tiny("bert", seed=1), tokens_of("bert"), tmp_path / "other")
@@ -75,6 +76,7 @@ def test_pictures_in_a_study_that_are_not_ours_stay(study):
     assert place.read_bytes() == b"a photograph"
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_again_where_what_they_show_has_changed(study):
     place = study.folder / "heatmap-entropy.png"
     score_study.draw(study)

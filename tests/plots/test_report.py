@@ -205,6 +205,7 @@ def test_attention_is_that_of_the_table(study, html):
 # --- what is not there, and what is there twice ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", LACKS)
 def test_a_section_without_its_table_says_so_in_a_sentence(small, tmp_path, lacking):
     for path in small.folder.glob("*.parquet"):

@@ -78,6 +78,7 @@ def test_no_function_is_left_out():
     assert [bars.get_label() for bars in ax.containers] == ["none", "positional", "induction"]
 
 
+@pytest.mark.slow
 def test_sizes_of_one_strategy_are_numbers_and_gates_of_many_heads_fit_a_page():
     index = frame.index({("enc-self", 0): 2})
     ax = plots.by_layer(frame.table({f"survival[l0 {size}]": [1, 0] for size in (72, 36)}, index, "made up"))

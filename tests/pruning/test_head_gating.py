@@ -83,6 +83,7 @@ def plain_fit(model, batch, logits, strength, n_updates, rate):
     return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 def test_fits_are_those_of_plain_loops(name):
     model, text = zoo.tiny(name), corpus(6)

@@ -317,6 +317,7 @@ def test_gates_with_a_number_to_keep_have_to_know_how_long_training_is():
             model.train()(**inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [2, 5])
 def test_pressure_leads_the_expected_number_of_open_gates_to_the_target(keep):
     """Where gates are pulled open, half of them more than the others."""
@@ -334,6 +335,7 @@ def test_pressure_leads_the_expected_number_of_open_gates_to_the_target(keep):
     assert float(gates.chances().detach().sum()) == pytest.approx(keep, abs=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [16, 48, 400])
 @pytest.mark.parametrize("keep", [2, 5])
 def test_without_a_rate_gates_decide_at_the_target_in_trainings_of_any_length(keep, steps):
@@ -376,6 +378,7 @@ def test_gates_that_are_undecided_are_said_with_numbers(caplog):
 # --- with the stock Trainer -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", STRATEGIES)
 @pytest.mark.parametrize("name", ["classifier", "translator"])
 def test_gates_learn_with_the_stock_trainer_and_leave_no_trace(name, which, tmp_path):
@@ -450,6 +453,7 @@ RESUMED = [
 ]  # the first keeps what the next does
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", RESUMED)
 def test_training_that_was_stopped_goes_on_as_if_it_had_not_been(which, tmp_path):
     def ran(folder, **options):
@@ -482,6 +486,7 @@ def pruned(strategy, folder=None, *, name="classifier", tune=SHORT, **options):
     return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "keep", "label", "count"),
     [("l0", 3, "l0 3", 3), (L0(), 0.25, "l0 2", 2), ("exactly", 5, "exactly 5", 5),
@@ -602,6 +607,7 @@ def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strength", "left"), [(100.0, 0), (0.0, 12)])
 def test_a_huge_strength_closes_all_gates_and_none_closes_none(strength, left):
     _, table = pruned(L0(strength, start=5.0, rate=1.0), name="translator", tune=SHORT | {"epochs": 8})
@@ -635,6 +641,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "keep", "message"), REFUSED)
 def test_strategies_that_are_not_to_be_had(strategy, keep, message, tmp_path):
     model = classifier()

@@ -28,6 +28,7 @@ def usual(name):
     return rows(zoo.tiny(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_drawn_with_any_seed_have_the_same_rows(name):
     assert all(runs for maps in usual(name) for runs in maps.values())
@@ -58,6 +59,7 @@ def saturated(_, weight):
     weight *= 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [dead_heads, dead_inputs, dead, no_biases, saturated])
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_belong_to_the_same_heads_whatever_their_weights(name, spoil):

@@ -42,6 +42,7 @@ def given(model):
     return {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_is_cut_in_rounds_until_no_head_is_left(name, tmp_path):
     like, counts = zoo.tiny(name), []
@@ -70,6 +71,7 @@ def quantised(model, which):
         return torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), which, dtype=torch.qint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_with_a_layer_without_heads_is_quantised_right(name, tmp_path):
     model = hr.remove_heads(zoo.tiny(name), first_layers(zoo.tiny(name)))

@@ -199,6 +199,7 @@ def test_what_is_cut_already_cannot_be_cut(name):
     assert unchanged(model, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_a_whole_layer_can_go(name, tmp_path):
     model, gone, given = without_first_layers(name), first_layers(whole(name)), zoo.inputs(whole(name))
@@ -259,6 +260,7 @@ def backward(model, given):
     model(**given)[0].square().mean().backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "mpnet", "deberta-v2", "gpt2", "phi3", "bloom"])
 def test_a_cut_model_learns_is_copied_and_is_saved(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
@@ -304,6 +306,7 @@ def test_a_model_without_attention_is_refused_and_left_alone(name):
     assert site.RECORD not in model.config.to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("already", [False, True])
 @pytest.mark.parametrize("name", ["t5", "mpnet", "bloom", "phi3", "gpt2", "deberta-v2", "llama-grouped", "bert2gpt2"])
 def test_what_would_put_out_something_else_is_undone(name, already, monkeypatch):
@@ -402,6 +405,7 @@ FALCONS = ["falcon", "falcon-grouped"]  # which have queries, keys and values in
 SHARING = [case for case in SHARING if case[0] not in FALCONS or case[1] != "expand"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "groups", "first", "second", "silenced"), SHARING)
 def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, second, silenced, caplog):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
@@ -427,6 +431,7 @@ def test_where_keys_and_values_cannot_be_given_to_each_head_nothing_changes(name
     assert unchanged(whole(name), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in GROUPED if name not in FALCONS])
 def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
@@ -511,6 +516,7 @@ def test_what_is_frozen_stays_frozen():
     assert {name for name, value in model.named_parameters() if not value.requires_grad} == frozen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOADED)
 def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))

@@ -66,6 +66,7 @@ def placed(where, alternating=False, layers=6):
     return [layer for _, layer, _ in line][::2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMED)
 def test_an_order_has_every_head_once_and_its_reverse_is_the_other_way(name):
     first = rankings.ranking(name).order(setting())

@@ -167,6 +167,7 @@ def test_patched_queries_and_keys_pass_through_the_softmax(node, replacement):
     close(found["size"], expected.abs().mean(1), size=expected.abs().max(), operations=MANY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "t5", "albert", "llama-grouped", "gemma3"])
 @pytest.mark.parametrize("node", ["query", "key"])
 def test_zero_queries_and_zero_keys_attend_alike(name, node):
@@ -216,6 +217,7 @@ def test_layers_that_add_nothing_change_nothing():
     close(dropped.xs(0, level="layer"), plain.xs(0, level="layer"), operations=MANY)
 
 
+@pytest.mark.slow
 def test_a_direct_and_an_indirect_effect_do_not_cancel():
     """The second layer undoes what a head of the first does, as far as a gradient can see."""
     text = Corpus("one", (corpus(6)[3],))
@@ -237,6 +239,7 @@ def test_a_direct_and_an_indirect_effect_do_not_cancel():
     assert plain < 0.01 * dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"node": "key", "replacement": "resample"}, {"replacement": "resample"}])
 def test_the_table_is_the_same_for_every_budget_and_order(options):
     model, tokenizer, text = setting("marian", 8)

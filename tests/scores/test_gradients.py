@@ -246,12 +246,14 @@ def scored(name, max_tokens=4096):
     return measured(name, asked(), n_resamples=20, max_tokens=max_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_table_is_the_same_for_every_budget(name):
     pd.testing.assert_frame_equal(plain(scored(name, 20)), plain(scored(name)), rtol=0, atol=bound(1))
     assert scored(name).notna().all(axis=None)
 
 
+@pytest.mark.slow
 def test_of_its_own_output_it_is_the_same_too():
     model, given = writing("marian"), corpus(6, translated=False)
     asked = ["relevance", "importance", hr.Attribution(method="FeatureAblation")]
@@ -269,6 +271,7 @@ def test_attributions_are_the_same_for_every_budget(method):
     np.testing.assert_allclose(small, large, rtol=0, atol=bound(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_the_corpus_does_not_matter(name):
     sentences = list(corpus(8))
@@ -277,6 +280,7 @@ def test_the_order_of_the_corpus_does_not_matter(name):
     pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_the_sentences_that_steps_are_drawn_of_are_known_by_their_numbers(name):
     drawn = hr.Relevance(steps=2)
@@ -298,6 +302,7 @@ def test_scores_of_attention_and_of_gradients_stand_side_by_side(name):
     assert len(heads_per_batch.columns) == 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["cp", "attn", "gradient"])
 @pytest.mark.parametrize("name", ["marian", "llama-grouped"])
 def test_one_pass_for_the_sum_gives_the_sum_of_the_steps(name, rules):
@@ -307,6 +312,7 @@ def test_one_pass_for_the_sum_gives_the_sum_of_the_steps(name, rules):
     assert (sum_[f"{column}.size"] < all_[f"{column}.size"] + 1e-6).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", ["all", "sum", 2])
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2"])
 def test_by_voita_the_heads_of_a_layer_take_no_more_than_there_is(name, steps):
@@ -394,6 +400,7 @@ def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog
     assert level(hr.Relevance(epsilon=0.1)) == level(hr.Relevance(rules="attn")) == logging.INFO
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["marian", "llama-grouped"])
 def test_the_model_is_left_as_it_was(name, training):
@@ -523,6 +530,7 @@ def test_integrated_gradients_are_complete(name):
     assert found.sum() == pytest.approx(whole_effect, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", ["zero", "uniform"])
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_feature_ablation_is_a_loop_that_closes_one_head_at_a_time(name, replacement):
@@ -737,6 +745,7 @@ OF_NOTHING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", OF_NOTHING)
 def test_a_sentence_of_one_token_is_nothing_in_any_batch(scores):
     mixed = Corpus("mixed", (*SHORT, *corpus(3)))

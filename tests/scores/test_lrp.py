@@ -247,6 +247,7 @@ def test_generation_is_the_same(name, rules):
         assert torch.equal(model.generate(**inputs, **options), plain)
 
 
+@pytest.mark.slow
 @DETERMINISTIC
 @given(name=st.sampled_from(["marian", "llama-grouped"]), data=st.data())
 def test_any_part_of_the_rules_keeps_the_forward(name, data):
@@ -295,6 +296,7 @@ def stop(*_):
     raise ArithmeticError("stop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", ["marian", "bert2gpt2", "albert", "gpt2", "llama"])
 def test_all_is_as_it_was(name, rules):
@@ -385,6 +387,7 @@ def test_what_is_explained_reaches_inputs_and_biases(name, rules):
     assert found.loc[[("output", 0)], "leaves"].item() != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", ["marian", "bart", "bert", "gpt2", "t5", "llama", "modernbert"])
 def test_a_report_adds_up(name, rules):
@@ -396,6 +399,7 @@ def test_a_report_adds_up(name, rules):
     assert (found["residue"].abs().max() < 1e-5) == conserves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "bart", "t5", "bert", "gpt2", "llama", "bert2gpt2", "m2m100"])
 @pytest.mark.parametrize("rules", ["cp", "voita"])
 def test_without_biases_every_stream_carries_all(name, rules):
@@ -506,6 +510,7 @@ def attentions(model):
         yield from (layer.self_attn, layer.encoder_attn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_way_to_write_the_same_function(rules, change):
@@ -535,6 +540,7 @@ def test_heads_in_another_order(rules, kind, layer):
     close(relevance(model, inputs, rules), before, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", ["marian", "t5", "bert"])
 def test_padding_and_company_do_not_count(name, rules):
@@ -571,6 +577,7 @@ def first_batch(name):
     return model, next(batching.batches(batching.encode(corpus()[:4], tokens_of(name), model), model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [Top(), Reference(), Loss()], ids=lambda one: one.name)
 @pytest.mark.parametrize("rules", ["cp", "attn", "gradient"])
 @pytest.mark.parametrize("name", ["marian", "gpt2", "bert"])
@@ -586,6 +593,7 @@ def test_steps_add_up(name, rules, objective):
     close(every.values.sum(1), at_once.values[:, 0], 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_steps_by_themselves_however_they_are_asked_for(name, rules):
@@ -640,6 +648,7 @@ HALF = [
 MISSED = pytest.mark.xfail(reason="0.037 of the largest: a bound of relevance that is not met", strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rules", "dtype", "tolerance"),
     [pytest.param(*row, marks=MISSED if row[:3] == ("llama", "cp", torch.bfloat16) else ()) for row in HALF],

@@ -54,6 +54,7 @@ def same(found, expected):
 # --- tokens ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMULAS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_each_token_has_the_value_of_the_plain_formula(name, kind):
@@ -115,6 +116,7 @@ def test_of_its_own_output_the_tokens_are_explained_that_were_written(kind):
     same(by_sentence(explained(model, kind(), batch), batch), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_neither_padding_nor_what_comes_after_the_end_counts(name):
     model = zoo.tiny(name)

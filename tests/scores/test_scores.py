@@ -502,6 +502,7 @@ def test_how_often_a_sentence_counts_depends_on_its_number_and_the_seed_alone():
     assert len(torch.unique(weights[1:], dim=1).T) == 50
 
 
+@pytest.mark.slow
 @DETERMINISTIC
 @given(rows(kinds=("enc-self",)), st.integers(0, 5))
 def test_sums_over_batches_in_any_order_are_equal(rows, seed):
@@ -565,6 +566,7 @@ FAMILIES = [*TEMPLATES, "marian", "t5", "fsmt"]
 IN_PARTS = [name for name, score in list_scores().items() if getattr(score, "in_parts", False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "marian", "llama-grouped", "t5"])
 def test_the_table_is_the_same_for_texts_in_parts(name, monkeypatch):
     kinds = {site.kind for site in hr.attention_sites(zoo.tiny(name))}
@@ -597,6 +599,7 @@ def noted(update, shown):
     return noting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_table_is_the_same_for_every_budget(name):
     small, large = scored(name, 64), scored(name)
@@ -607,6 +610,7 @@ def test_the_table_is_the_same_for_every_budget(name):
         np.testing.assert_allclose(one, other, rtol=2 * STEP, atol=bound(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_order_of_the_corpus_does_not_matter(name):
     sentences = list(corpus())
@@ -617,6 +621,7 @@ def test_the_order_of_the_corpus_does_not_matter(name):
     pd.testing.assert_frame_equal(other, plain(scored(name)), rtol=0, atol=bound(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_scores_stand_where_they_are_for(name):
     """A column has values for all heads of the kinds of its score, and for no others."""
@@ -751,6 +756,7 @@ def test_two_calls_of_one_module_are_two_layers():
     assert not np.allclose(table.loc["enc-self", 0]["confidence"], table.loc["enc-self", 1]["confidence"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "t5"])
 def test_a_decoder_is_forced_on_references_or_writes_its_own(name):
     model, sources = writing(name), corpus(translated=False)

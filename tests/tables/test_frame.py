@@ -92,6 +92,7 @@ def same(one, other):
 # --- saved and loaded -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @DETERMINISTIC
 @given(made=tables())
 def test_what_was_saved_is_loaded(made, tmp_path_factory):

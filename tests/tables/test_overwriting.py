@@ -119,6 +119,7 @@ def test_what_is_not_ours_is_neither_read_nor_removed(study):
     assert study.names() == ["damaged", "heads", "mine"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: "/".join(folder.parts[-2:]))
 def test_no_study_in_the_repository_would_be_refused(folder):
     """Every table of ours could be made again where it is, by what made it."""

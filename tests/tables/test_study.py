@@ -189,6 +189,7 @@ def test_a_model_is_measured_once(study):
         assert watching.written() == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"seed": 1}, {"n_resamples": 21}, {"scores": ["confidence"]}, {"scores": None}, {"reference": planted.corpus()}],
@@ -249,6 +250,7 @@ def test_roles_are_told_and_saved(study):
     pd.testing.assert_frame_equal(study.load("roles"), strict)
 
 
+@pytest.mark.slow
 def test_the_figures_are_the_files_it_says(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
     hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)

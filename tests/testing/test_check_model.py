@@ -43,6 +43,7 @@ def results(name):
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama, grouped", "bart", "llava"])
 def test_check_model_of_text_models_all_yes(name):
     found = results(name)
@@ -175,6 +176,7 @@ def twice(own, ctx, c):
     return back, None if felt is None else 2 * felt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", CHECKS)
 def test_a_fault_fails_its_check(law, monkeypatch):
     monkeypatch.setattr(*FAULTS[law]())
@@ -267,6 +269,7 @@ def test_causal_multimodal_model():
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_check_model_command_for_a_folder_and_a_config(tmp_path):
     tiny_model("siglip").save_pretrained(tmp_path / "model")
     told = run("check-model", tmp_path / "model", "--submodel", "text")
@@ -309,6 +312,7 @@ def test_check_model_command_without_a_model_or_with_two_fails(tmp_path):
     assert told.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{architecture_table.START}\nold\n{architecture_table.END}\nafter\n")
@@ -366,6 +370,7 @@ def same(name):
     assert set(now.index.unique("name")) == {name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_architecture_results_equal_the_table(name):
     same(name)

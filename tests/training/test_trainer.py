@@ -102,6 +102,7 @@ def test_a_classifier_learns_what_tells_the_label(tmp_path):
     assert table.iloc[-1, 3:].tolist() == after.loc["accuracy"].tolist()
 
 
+@pytest.mark.slow
 def test_a_translator_learns_and_its_folder_is_a_model(tmp_path):
     model, tokens, text = translator(dropout=0.0), tokens_of("marian"), letters(12)
     table = train(model, tokens, text, tmp_path, held_out=text, epochs=20, batch=4, rate=1e-2)
@@ -228,6 +229,7 @@ def written(_):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [unwritten, half_written, empty, written])
 def test_what_was_cut_off_at_the_last_checkpoint_is_made_again(cut, tmp_path, whole_run):
     folder, expected, history = whole_run("classifier")
