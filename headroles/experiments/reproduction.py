@@ -38,19 +38,7 @@ def from_studies(
     command: str = "",
     overwrite: bool = False,
 ) -> Reproduction:
-    """Reproduce artefacts from the tables of studies, beside those of an untrained model where there are any.
-
-    Args:
-        folders: Study folders.
-        study: Study folder for the results.
-        paper: Paper; by default all.
-        artefact: Name of one artefact of `paper`; by default all.
-        command: Command line to record.
-        overwrite: Whether to replace artefacts of other studies.
-
-    Returns:
-        The verdicts.
-    """
+    """Reproduce artefacts from the tables of studies, beside those of an untrained model where there are any."""
     bench = Bench(folders)
     if untrained := [folder / "untrained" for folder in folders if (folder / "untrained").is_dir()]:
         bench.untrained = Bench(untrained, shared=bench)
@@ -74,25 +62,7 @@ def workflow_of(
     scratch_rate: float = 2e-3,
     overwrite: bool = False,
 ) -> Workflow:
-    """Load a model, as a classifier if the data have labels, into the workflow that computes its tables.
-
-    Args:
-        study: Study folder.
-        model: Hub id or folder.
-        data: Folder of corpora, as of `preparation.material`.
-        limit: Number of first examples to read of each file.
-        device: PyTorch device.
-        metric: Metric; by default as of `Workflow`.
-        gate_rate: Learning rate of gates.
-        rate: Learning rate of weights in pruning.
-        batch: Examples of a step.
-        scratch_epochs: Epochs of trainings from scratch.
-        scratch_rate: Learning rate of trainings from scratch.
-        overwrite: Whether to remove tables of another model or corpus.
-
-    Returns:
-        The workflow.
-    """
+    """Load a model, as a classifier if the data have labels, into the workflow that computes its tables."""
     from headroles.experiments.preparation import material
     from headroles.experiments.workflow import Workflow
     from headroles.models.loading import load, place
@@ -124,20 +94,7 @@ def from_model(
     command: str = "",
     overwrite: bool = False,
 ) -> Reproduction:
-    """Reproduce artefacts of a model, of which missing tables are computed, beside an untrained model.
-
-    Args:
-        workflow: Workflow of the model.
-        paper: Paper; by default all.
-        artefact: Name of one artefact of `paper`; by default all.
-        title: Title of the verdicts.
-        trains: Whether the untrained model is pruned and trained, too.
-        command: Command line to record.
-        overwrite: Whether to replace artefacts of other studies.
-
-    Returns:
-        The verdicts.
-    """
+    """Reproduce artefacts of a model, of which missing tables are computed, beside an untrained model."""
     study = workflow.folder
     bench = Bench([study], workflow)
     bench.untrained = Bench([study / "untrained"], workflow.untrained(trains=trains), shared=bench)
@@ -148,20 +105,7 @@ def from_model(
 def on_toys(
     study: Path, paper: Paper | None = None, artefact: str | None = None, *, command: str = ""
 ) -> Iterator[Reproduction]:
-    """Reproduce artefacts on a toy translator and a toy classifier.
-
-    Args:
-        study: Study folder, with a subfolder for each toy.
-        paper: Paper; by default all.
-        artefact: Name of one artefact of `paper`; by default all.
-        command: Command line to record.
-
-    Yields:
-        The verdicts of each toy and paper.
-
-    Raises:
-        RuntimeError: If an artefact could be made on neither toy.
-    """
+    """Yield verdicts on a toy translator and a toy classifier; raise RuntimeError for artefacts made on neither."""
     from headroles.experiments.papers.tiny import workflows
 
     made: list[pd.DataFrame] = []

@@ -44,49 +44,27 @@ ARMS: dict[ArmName, Arm] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes and training of the translators; rates fall with the inverse square root of the step after `warmup`.
+    """Sizes and training of the translators; rates fall with the inverse square root of the step after `warmup`."""
 
-    Args:
-        width: Width of the model; a pretrained encoder keeps its own.
-        heads: Heads of each attention.
-        encoder_layers: Layers of the encoder.
-        decoder_layers: Layers of the decoder.
-        dropout: Dropout.
-        smoothing: Label smoothing of translation.
-        pieces: Pieces of the decoder's tokenizer beside a pretrained encoder.
-        steps: Steps of translation.
-        batch: Pairs of a step.
-        rate: Peak learning rate of translation.
-        warmup: Warm-up steps of translation.
-        masked_steps: Steps of the masked language model.
-        masked_batch: Sentences of its steps.
-        masked_rate: Its peak learning rate.
-        masked_warmup: Its warm-up steps.
-        hidden: Share of tokens that it masks.
-        encoder_rate: Peak learning rate of a pretrained encoder.
-        every: Steps between two probes of the heads.
-        minutes: Minutes between two checkpoints.
-    """
-
-    width: int = 128
-    heads: int = 8
+    width: int = 128  # a pretrained encoder keeps its own
+    heads: int = 8  # of each attention
     encoder_layers: int = 3
     decoder_layers: int = 1
     dropout: float = 0.1
-    smoothing: float = 0.1
-    pieces: int = 8000
-    steps: int = 4000
-    batch: int = 64
-    rate: float = 1e-3
-    warmup: int = 400
-    masked_steps: int = 12000
-    masked_batch: int = 64
-    masked_rate: float = 2e-3
-    masked_warmup: int = 1000
-    hidden: float = 0.25
-    encoder_rate: float = 5e-5
-    every: int = 500
-    minutes: float = 5.0
+    smoothing: float = 0.1  # of labels, in translation
+    pieces: int = 8000  # of the decoder's tokenizer beside a pretrained encoder
+    steps: int = 4000  # of translation, as the next three
+    batch: int = 64  # pairs of a step
+    rate: float = 1e-3  # peak
+    warmup: int = 400  # steps
+    masked_steps: int = 12000  # of the masked language model, as the next four
+    masked_batch: int = 64  # sentences of a step
+    masked_rate: float = 2e-3  # peak
+    masked_warmup: int = 1000  # steps
+    hidden: float = 0.25  # share of masked tokens
+    encoder_rate: float = 5e-5  # peak, of a pretrained encoder
+    every: int = 500  # steps between two probes of the heads
+    minutes: float = 5.0  # between two checkpoints
 
     def __post_init__(self) -> None:
         for name in ("steps", "masked_steps"):

@@ -44,18 +44,7 @@ def untrained(
 def pretrained(
     pairs: Corpus, *, layers: int = 2, pieces: int = 8000, seed: int = 0, dropout: float = 0.1
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Join MiniLM as the encoder of a translator with a new decoder.
-
-    Args:
-        pairs: Sentence pairs; the decoder's tokenizer is learnt from their targets.
-        layers: Layers of the decoder, a BERT of the encoder's width and heads with cross-attention.
-        pieces: Pieces of the decoder's tokenizer.
-        seed: Seed of the decoder's weights.
-        dropout: Dropout of the decoder.
-
-    Returns:
-        The model, and the tokenizer of both sides.
-    """
+    """Join MiniLM as the encoder of a translator with a new decoder; return the model and its tokenizer."""
     encoder, source = demo.minilm()
     return joined(encoder, source, pairs, layers=layers, pieces=pieces, seed=seed, dropout=dropout)
 

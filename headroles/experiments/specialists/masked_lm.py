@@ -42,17 +42,14 @@ def train_masked(
         model: Encoder-decoder with `get_encoder` and output embeddings.
         tokenizer: Its tokenizer, with an unknown token.
         texts: Sentences, cut at 128 tokens.
-        folder: Folder for checkpoints and the model.
+        folder: Folder for checkpoints and the model; that of another training raises ValueError.
         hidden: Share of masked tokens, drawn at every step.
         batch: Sentences of a step.
         rate: Peak learning rate.
         seed: Seed of the order of sentences and of masked tokens.
         callbacks: Callbacks of the Trainer.
         **arguments: Options of `transformers.TrainingArguments`.
-
-    Raises:
-        ValueError: For a folder of another training.
-    """  # noqa: DOC502
+    """
     place = Path(folder)
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
     recipe = cache_key(model, tokenizer=tokens(tokenizer), text=texts.hash, **options)
