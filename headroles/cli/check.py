@@ -51,7 +51,7 @@ def architectures(
     if readme is not None:
         architecture_table.around(readme)
     with _quietly():
-        table = architectures.architectures(None if only is None else names(only))
+        table = architectures.architectures(names(only))
     output.mkdir(parents=True, exist_ok=True)
     hr.save_table(table, output / "families.parquet")
     (output / "families.md").write_text(architecture_table.written(table) + "\n", encoding="utf-8")

@@ -46,14 +46,7 @@ MAPS = (  # columns that are drawn as heatmaps
 
 
 def figures(study: Study) -> Figures:
-    """Draw every figure that a study's tables allow.
-
-    Args:
-        study: The study.
-
-    Yields:
-        File name without suffix, and axes; the next figure is drawn on demand.
-    """
+    """Draw every figure that a study's tables allow, each on demand: its file name without suffix, and its axes."""
     names = study.names()
     if "heads" in names:
         yield from _scores(study.load("heads"))
@@ -74,17 +67,7 @@ def figures(study: Study) -> Figures:
 
 
 def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "") -> Path:
-    """Save the figure of `axes`, marked as made by headroles, and release it.
-
-    Args:
-        axes: Any axes of the figure.
-        path: The file; its suffix is the format.
-        dpi: Resolution.
-        of: Digest of the weights that the figure is of.
-
-    Returns:
-        The path.
-    """
+    """Save the figure of `axes` in the format of the suffix, marked as of headroles and of weights `of`; release it."""
     import matplotlib.pyplot as plt
 
     kind = path.suffix.lstrip(".") or "png"

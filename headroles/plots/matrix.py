@@ -95,11 +95,7 @@ def heatmap(
         ax.set(xlabel="rank in the layer", xticks=ax.get_xticks(), xticklabels=ax.get_xticks().astype(int) + 1)
     layer, place = cells.index[cells["value"].isna()].to_frame().to_numpy(float).T
     ax.bar(place + 0.5, 1, 1, layer, color="0.95", edgecolor="0.7", hatch="////", linewidth=0)
-    colour_bar(
-        ax,
-        ax.collections[0],
-        "" if values.name is None and label is None else str(values.name if label is None else label),
-    )
+    colour_bar(ax, ax.collections[0], str("" if values.name is None else values.name) if label is None else label)
     if notes is not None:
         _write(ax, grid, cells["text"])
     return ax
@@ -227,9 +223,8 @@ def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
         raise ValueError(f"no roles in the table: got {described(table)}; make them with hr.roles(heads)")
     bands = held(table[table.index.get_level_values("kind") == kind])
     bands["family"], bands["text"] = bands["role"].str.split("[").str[0], bands["role"].map(short)
-    bands = (
-        bands.sort_values("value", kind="stable").drop_duplicates([*LEVELS, "family", "text"], keep="last").sort_index()
-    )
+    bands = bands.sort_values("value", kind="stable").drop_duplicates([*LEVELS, "family", "text"], keep="last")
+    bands = bands.sort_index()
     cells = bands.groupby(["layer", "head"])["text"]
     bands["height"] = 0.92 / cells.transform("size")
     bands["bottom"] = bands["layer"] + 0.96 - bands["height"] * (cells.cumcount() + 1)

@@ -27,18 +27,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def architectures(names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Run all checks on a tiny model of every architecture.
-
-    Args:
-        names: Names of `GROUPS` and `VARIANTS`; by default all of them.
-
-    Returns:
-        The rows of `check_model` for each architecture, index (name, law), with its group and its model type. An
-        architecture that cannot be built has the reason in all its rows.
-
-    Raises:
-        ValueError: A name is unknown.
-    """
+    """Run all checks on a tiny model of every architecture, or of some; one that cannot be built has the reason."""
     groups = dict(_listed())
     chosen = list(groups) if names is None else list(names)
     if unknown := [name for name in chosen if name not in groups]:

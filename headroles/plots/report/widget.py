@@ -54,17 +54,7 @@ class Explorer(anywidget.AnyWidget):
         return None if self.opened is None else self.heads[self.opened]
 
     def attention(self, sentence: str) -> Entry:
-        """Return the attention of all heads on a sentence, as the page shows it.
-
-        Args:
-            sentence: The text.
-
-        Returns:
-            Text, tokens and weights.
-
-        Raises:
-            ValueError: If the widget was made without a model.
-        """
+        """Return the attention of all heads on a sentence, as the page shows it."""
         if self.attend is None:
             raise ValueError(
                 "no model to compute attention: got a study alone; try hr.explore(study, model, tokenizer)"
