@@ -76,10 +76,8 @@ def reproduce(
             device=device,
             metric=metric,
             gate_rate=gate_rate,
-            rate=rate,
-            batch=batch,
-            scratch_epochs=scratch_epochs,
-            scratch_rate=scratch_rate,
+            tune={"rate": rate, "batch": batch},
+            scratch={"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs},
             overwrite=overwrite,
         )
         verdicts = [reproduction.from_model(workflow, source, name, command=command, overwrite=overwrite)]

@@ -13,6 +13,7 @@ from headroles.experiments.papers.tables import Bench
 
 if TYPE_CHECKING:
     from headroles.experiments.workflow import Workflow
+    from headroles.training.hf_trainer import TrainOptions
 
 TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
     "translation": ("voita2019", "michel2019"),
@@ -52,15 +53,13 @@ def workflow_of(
     model: str,
     data: Path,
     *,
-    limit: int | None = None,
-    device: str | None = None,
-    metric: str | None = None,
-    gate_rate: float = 0.1,
-    rate: float = 2e-5,
-    batch: int = 32,
-    scratch_epochs: int = 10,
-    scratch_rate: float = 2e-3,
-    overwrite: bool = False,
+    limit: int | None,
+    device: str | None,
+    metric: str | None,
+    gate_rate: float,
+    tune: TrainOptions,
+    scratch: TrainOptions,
+    overwrite: bool,
 ) -> Workflow:
     """Load a model, as a classifier if the data have labels, into the workflow that computes its tables."""
     from headroles.experiments.preparation import material
@@ -78,8 +77,8 @@ def workflow_of(
         corpora,
         metric=metric or "",
         gate_rate=gate_rate,
-        tune={"rate": rate, "batch": batch},
-        scratch={"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs},
+        tune=tune,
+        scratch=scratch,
         overwrite=overwrite,
     )
 

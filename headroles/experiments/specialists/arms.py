@@ -73,28 +73,19 @@ class Recipe:
 
 
 def specialise(
-    folder: str | Path,
-    data: Prepared,
+    folder: str | Path,  # of all arms and seeds
+    data: Prepared,  # its held-out parts are not trained on
     arm: ArmName,
     *,
-    seed: int = 0,
+    seed: int = 0,  # of the weights, of the order of the data and of dropout
     recipe: Recipe | None = None,
-    texts: Corpus | None = None,
-    probed: Sequence[Corpus] = (),
+    texts: Corpus | None = None,  # more sentences for the masked language model beside the sources
+    probed: Sequence[Corpus] = (),  # with trees, on which heads are scored every `recipe.every` steps
 ) -> pd.DataFrame:
     """Train the translator of an arm and a seed, and probe the heads of its encoder.
 
     The model is saved in `folder/ARM-SEED`, a masked language model in `folder/masked-SEED`. Interrupted training is
     resumed from its last checkpoint; finished models are read.
-
-    Args:
-        folder: Folder of all arms and seeds.
-        data: Sentence pairs that `prepare` made; held-out parts are not trained on.
-        arm: Name of the arm, a key of `ARMS`.
-        seed: Seed of the weights, of the order of the data and of dropout.
-        recipe: Sizes and steps.
-        texts: More sentences for the masked language model besides the source side of the pairs.
-        probed: Corpora with trees on which the heads of the encoder are scored every `recipe.every` steps.
 
     Returns:
         One row per phase, step, corpus, score and rank (the best three heads of each score): `layer`, `head`, `value`,
