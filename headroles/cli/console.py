@@ -49,12 +49,8 @@ def show_roles(assigned: pd.DataFrame) -> None:
     rows = held(assigned)
     rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
     lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
-    shown = Table(title=title, caption="role, its score, its stability")
-    for column in ("kind", "layer", "head", "roles"):
-        shown.add_column(column, justify="right" if column in ("layer", "head") else "left", overflow="fold")
-    for row in lines.astype(str).to_numpy().tolist():
-        shown.add_row(*map(escape, row))
-    the_console().print(shown)
+    rows = lines.rename(columns={"text": "roles"}).astype(str)
+    _show_grid(rows, title, caption="role, its score, its stability", right=["layer", "head"])
 
 
 def show_measured(table: pd.DataFrame, left_out: Mapping[str, str]) -> None:
@@ -167,13 +163,10 @@ def show_relations(table: pd.DataFrame) -> None:
 
 def show_claims(rows: pd.DataFrame) -> None:
     """Print whether the claim of each artefact of a paper holds, a line each, and why."""
-    record().keep(rows, "do the papers' claims hold here?")
-    shown = Table(title="do the papers' claims hold here?")
-    for column in ("paper", "artefact", "holds", "why", "negative controls"):
-        shown.add_column(column, no_wrap=column in ("paper", "artefact"), overflow="fold")
-    for row in rows[["paper", "artefact", "answer", "why", "controls"]].to_numpy().tolist():
-        shown.add_row(*map(escape, row))
-    the_console().print(shown)
+    title = "do the papers' claims hold here?"
+    record().keep(rows, title)
+    shown = rows[["paper", "artefact", "answer", "why", "controls"]]
+    _show_grid(shown.set_axis(["paper", "artefact", "holds", "why", "negative controls"], axis=1), title, whole=2)
 
 
 def show_rows(table: pd.DataFrame, title: str) -> None:
@@ -188,12 +181,8 @@ def show_rows(table: pd.DataFrame, title: str) -> None:
 def show_answers(table: pd.DataFrame, title: str) -> None:
     """Print the results of checks, a line each, with their deviations, then each reason once."""
     record().keep(table, title)
-    shown = Table(title=escape(title))
-    for column in ("check", "of", "holds", "off"):
-        shown.add_column(column, justify="right" if column == "off" else "left", overflow="fold")
-    for check, row in zip(table.index, table.to_dict("records"), strict=True):
-        shown.add_row(str(check), row["of"], row["holds"], "" if row["off"] != row["off"] else f"{row['off']:.1g}")
-    the_console().print(shown)
+    off = ["" if math.isnan(number) else f"{number:.1g}" for number in table["off"]]
+    _show_grid(table[["of", "holds"]].assign(off=off).rename_axis("check").reset_index(), title, right=["off"])
     for why, rows in table[table["why"] != ""].groupby("why", sort=False):
         say(f"{', '.join(rows.index)}: {why}")
 
@@ -206,6 +195,18 @@ def show_removed(before: pd.MultiIndex, after: pd.MultiIndex) -> None:
     for (kind, layer), numbers in removed.items():
         say(f"removed: {kind} layer {layer}, head{'s' * (len(numbers) > 1)} {', '.join(numbers)}")
     say(f"{len(before) - len(after)} of {len(before)} heads are removed")
+
+
+def _show_grid(
+    rows: pd.DataFrame, title: str, *, caption: str | None = None, right: Sequence[str] = (), whole: int = 0
+) -> None:
+    """Print rows of text, some columns at the right of their cells, the words of the first ones `whole`."""
+    shown = Table(title=escape(title), caption=caption)
+    for place, column in enumerate(map(str, rows)):
+        shown.add_column(column, justify="right" if column in right else "left", no_wrap=place < whole, overflow="fold")
+    for row in rows.to_numpy().tolist():
+        shown.add_row(*map(escape, row))
+    the_console().print(shown)
 
 
 def _show_columns(columns: dict[str, list[str]], title: str) -> None:

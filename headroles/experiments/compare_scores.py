@@ -120,8 +120,7 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
         rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
     names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
-    result.attrs["signatures"] = dict.fromkeys(names, frame.provenance(table, with_))
-    return result.sort_values("all", ascending=False)
+    return frame.signed(result, frame.provenance(table, with_)).sort_values("all", ascending=False)
 
 
 def score_correlations(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:

@@ -253,8 +253,7 @@ def _written(
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
     names = ",".join(f"{corpus.name} {corpus.hash}" for corpus in sources)
-    table.attrs["signatures"] = {"pairs": frame.sign_version(sources=names, seed=seed)}
-    save_table(table, place / COUNTS)
+    save_table(frame.signed(table, frame.sign_version(sources=names, seed=seed)), place / COUNTS)
     return table
 
 

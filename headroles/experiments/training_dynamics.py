@@ -125,6 +125,5 @@ def _settled(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
 
 
 def _held(table: pd.DataFrame) -> set[tuple[Any, str]]:
-    """Return the pairs of head and assigned role."""
     held: Any = role_rules.held(role_rules.roles(table))
     return {((row.kind, row.layer, row.head), row.role) for row in held.itertuples()}

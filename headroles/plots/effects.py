@@ -26,10 +26,8 @@ SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
     """Draw the effect of ablating each head as layers x heads.
 
-    See Michel et al. 2019, Table 1.
-
     Red is harm by every metric, white no effect; the scale is that of all kinds. "*" marks p < 0.01, "**" p < 0.01
-    after Holm's correction for all heads.
+    after Holm's correction for all heads (after Michel et al. 2019, Table 1).
 
     Args:
         table: Table of `hr.ablate`.
@@ -56,9 +54,7 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
 
 
 def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw the distribution of the effects of single heads, by kind.
-
-    See Michel et al. 2019, Fig. 1.
+    """Draw the distribution of the effects of single heads, by kind (Michel et al. 2019, Fig. 1).
 
     Args:
         table: Table of `hr.ablate`.

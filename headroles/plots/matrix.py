@@ -126,11 +126,9 @@ def heatmaps(values: pd.Series[float], **options: Unpack[HeatmapOptions]) -> lis
 def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True, ax: Axes | None = None) -> Axes:
     """Draw the roles of each head: a cell per head, a band per role.
 
-    See Voita et al. 2019, Fig. 1c.
-
     The hue is the role's family, the strength of the colour its score from 0 to 1. Roles with one text (sink[first] and
     sink[special]) are one band, of the larger score. Italics and "?" mark a role that is found in fewer than 95 % of
-    the resamples; a head without a role is pale grey.
+    the resamples; a head without a role is pale grey (after Voita et al. 2019, Fig. 1c).
 
     Args:
         table: Table of `hr.roles`.

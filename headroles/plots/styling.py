@@ -92,7 +92,6 @@ def _is_number(values: pd.Series[float]) -> bool:
 
 
 def _texts(table: pd.DataFrame, name: str, decimals: int) -> list[str]:
-    """Texts of the cells of a column."""
     if not _is_number(table[name]):
         return ["" if value is None else str(value) for value in table[name]]
     places = 0 if pd.api.types.is_integer_dtype(table[name]) else decimals

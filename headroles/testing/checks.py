@@ -132,7 +132,6 @@ def confidence(case: Case) -> float:
 
 
 def _configured(case: Case) -> Counter[tuple[Kind, int]]:
-    """The numbers of heads in the config."""
     config: Any = case.model.config
     layers, heads = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
     if not (isinstance(layers, int) and isinstance(heads, int)) or case.is_encoder_decoder:
@@ -160,7 +159,6 @@ def cut(case: Case) -> float:
 
 
 def _reloaded(case: Case, model: PreTrainedModel) -> Tensor:
-    """The output of a model after saving and loading."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return case.output(resized(type(model)).from_pretrained(folder).eval())

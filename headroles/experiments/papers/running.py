@@ -112,7 +112,6 @@ def paper_of(paper: str | None, artefact: str | None) -> tuple[Paper | None, str
 
 
 def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, object]:
-    """Make, judge and write one artefact; return its row."""
     bench.used = []
     try:
         artefact = make(bench)

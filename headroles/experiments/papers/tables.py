@@ -99,7 +99,6 @@ class Bench:
 
 
 def _fits(path: Path, need: Need) -> bool:
-    """Return whether a file has the columns and values of a need."""
     columns = pq.read_schema(path).names
     if not all(any(re.fullmatch(pattern, name) for name in columns) for pattern in need.columns):
         return False

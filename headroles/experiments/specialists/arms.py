@@ -150,7 +150,6 @@ def longer_twice(corpus: Corpus) -> Corpus:
 
 
 def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the model before training, and its tokenizer."""
     if arm.positions == "pretrained":
         model, pair = beginnings.pretrained(
             data.train, layers=recipe.decoder_layers, pieces=recipe.pieces, dropout=recipe.dropout, seed=seed

@@ -109,7 +109,6 @@ def fig10(bench: Bench) -> Reproduced:
 
 
 def _permute_heads(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Permute all columns together over all heads."""
     return table.iloc[random.permutation(len(table))].set_axis(table.index)
 
 

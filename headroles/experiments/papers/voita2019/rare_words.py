@@ -130,12 +130,10 @@ def rare_claim(table: pd.DataFrame) -> Verdict:
 
 
 def _weights(part: pd.DataFrame) -> pd.DataFrame:
-    """Return the attention weights of one sentence, queries by keys."""
     return part.pivot_table(index="query", columns="key", values="weight")
 
 
 def _draw_sentences(table: pd.DataFrame) -> Axes:
-    """Draw the attention of one head on each sentence."""
     parts = [part for _, part in table.groupby("sentence", sort=False)]
     axes = new_axes((10, 10), cell=0.4, panels=len(parts))
     for ax, part in zip(axes, parts, strict=True):
