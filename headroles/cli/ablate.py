@@ -282,14 +282,6 @@ def train(
         hr.remove_heads(loaded, heads_of(without, loaded))
     training = tuning(epochs, batch, rate, warmup, smoothing)
     training["seed"] = seed
-    history = hr.train(
-        loaded,
-        tokenizer,
-        sentences,
-        output,
-        held_out=measured,
-        metrics=names(metrics),
-        **training,
-    )
+    history = hr.train(loaded, tokenizer, sentences, output, held_out=measured, metrics=names(metrics), **training)
     show_table(history.set_index("epoch"), f"trained on {len(sentences)} examples")
     say(f"written: {output}")

@@ -75,12 +75,7 @@ def generation(case: Case) -> float:
     side = "decoder_input_ids" if case.is_encoder_decoder else "input_ids"
     with mask_heads(case.model, _random_masks(case)[1]), torch.no_grad():
         output: Any = case.model.generate(
-            **source,
-            do_sample=False,
-            num_beams=1,
-            max_new_tokens=4,
-            output_logits=True,
-            return_dict_in_generate=True,
+            **source, do_sample=False, num_beams=1, max_new_tokens=4, output_logits=True, return_dict_in_generate=True
         )
         steps = torch.stack(output.logits, 1)  # [1, step, token]
         before = output.sequences.shape[1] - steps.shape[1]
