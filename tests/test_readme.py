@@ -16,7 +16,7 @@ import typer
 from helpers.processes import Fork
 
 import headroles as hr
-from headroles.testing import architecture_table
+from headroles.testing import architectures
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted(
@@ -183,7 +183,7 @@ def _interval(row, column, digits):
 
 
 def test_the_counts_of_architectures_are_those_of_the_table():
-    results = architecture_table.areas(hr.load_table(ROOT / "figures/families/families.parquet"))
+    results = architectures.areas(hr.load_table(ROOT / "figures/families/families.parquet"))
     scores, ablation, relevance, pruning, removal = (results == "yes").sum()
     assert (
         f"tiny models of {len(results)} architectures: all that applies holds in scores for {scores}, in ablation for "

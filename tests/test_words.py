@@ -17,7 +17,7 @@ OURS = re.compile(
 )
 KEPT = (  # names on disk: a column of role changes, areas of the checks' table, and the start of its older reasons
     "analysis/role_persistence.py",
-    "testing/architecture_table.py",
+    "testing/architectures.py",
     "testing/runner.py",
 )
 

@@ -9,7 +9,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import check_heads, heads_of, kinds_of, names, opened, study_of, tuning
+from headroles.cli.arguments import check_heads, heads_of, names, opened, study_of, tuning
 from headroles.cli.console import draw_figures, say, show_best, show_effects, show_relations, show_table
 from headroles.tables import frame
 
@@ -185,8 +185,7 @@ def correlate(
     overwrite: options.Replace = False,
 ) -> None:
     """Correlate scores, effects and survival of heads with each other: a table and a clustered map."""
-    chosen = None if columns is None else names(columns)
-    table = hr.experiments.correlation_study(tables, output, columns=chosen, overwrite=overwrite)
+    table = hr.experiments.correlation_study(tables, output, columns=names(columns), overwrite=overwrite)
     pairs = list(table["first"] + ", " + table["second"])
     shown = table.drop(columns=["first", "second"])
     show_table(shown[:20], f"the strongest of {len(table)} rank correlations", label="scores", rows=pairs[:20])
@@ -210,8 +209,8 @@ def relate(
     """Relate the roles of heads to the effects of ablation and to survival of pruning, within layers."""
     from headroles.experiments.relate_study import relate_study
 
-    folder, words = study_of(study, overwrite=overwrite), None if only is None else names(only)
-    show_relations(relate_study(folder, roles, outcomes, by=by, kinds=kinds_of(kinds), only=words, seed=seed))
+    folder = study_of(study, overwrite=overwrite)
+    show_relations(relate_study(folder, roles, outcomes, by=by, kinds=names(kinds), only=names(only), seed=seed))
     draw_figures(folder)
 
 
@@ -283,14 +282,6 @@ def train(
         hr.remove_heads(loaded, heads_of(without, loaded))
     training = tuning(epochs, batch, rate, warmup, smoothing)
     training["seed"] = seed
-    history = hr.train(
-        loaded,
-        tokenizer,
-        sentences,
-        output,
-        held_out=measured,
-        metrics=names(metrics),
-        **training,
-    )
+    history = hr.train(loaded, tokenizer, sentences, output, held_out=measured, metrics=names(metrics), **training)
     show_table(history.set_index("epoch"), f"trained on {len(sentences)} examples")
     say(f"written: {output}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headroles.pruning.l0 import Freeze
     from headroles.pruning.selection import Strategy
     from headroles.scores import Relevance
-    from headroles.tables.frame import Kind
     from headroles.tables.study import Study
     from headroles.training.hf_trainer import TrainOptions
 
@@ -49,14 +48,13 @@ def tuning(epochs: int, batch: int, rate: float, warmup: int, smoothing: float =
     return {**options, "label_smoothing_factor": smoothing} if smoothing else options
 
 
-def names(text: str) -> list[Any]:
-    """Split names at commas; the library checks them."""
-    return [name.strip() for name in text.split(",")]
-
-
-def kinds_of(text: str | None) -> list[Kind] | None:
-    """Parse kinds of heads; None: all."""
-    return None if text is None else names(text)
+@overload
+def names(text: str) -> list[Any]: ...
+@overload
+def names(text: None) -> None: ...
+def names(text: str | None) -> list[Any] | None:
+    """Split names at commas, which the library checks; None, where all are meant, stays."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def numbers(text: str) -> list[float]:
@@ -74,11 +72,6 @@ def sizes(text: str) -> list[int]:
     if not re.fullmatch(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", text):
         raise ValueError(f"no batch sizes: got {text!r}; expected numbers from 1 on, such as 1,4,16")
     return [int(size) for size in text.split(",")]
-
-
-def shares(text: str) -> tuple[float, ...]:
-    """Parse shares of heads; raise ValueError for other text."""
-    return tuple(map(float, numbers(text)))
 
 
 def scores_of(scores: str, rules: str) -> list[str | Relevance]:
@@ -160,18 +153,7 @@ def check_heads(text: str) -> None:
 
 
 def heads_of(text: str, model: PreTrainedModel) -> list[Head] | pd.Series[float]:
-    """Return the heads of a text, such as enc-self:0:2,cross:1:0, or of a column of a survival table.
-
-    Args:
-        text: Heads, or FILE:COLUMN of a survival table; FILE alone if it has one such column.
-        model: Model of which a head such as L0H2 is.
-
-    Returns:
-        The heads, or the column of heads that are kept (1) or pruned (0).
-
-    Raises:
-        ValueError: For another form, and for a file with several columns without a name.
-    """
+    """Return the heads of a text, such as enc-self:0:2,cross:1:0, or the column FILE:COLUMN of a survival table."""
     from headroles.models.heads import named_heads
     from headroles.tables.io import load_table
 

@@ -45,18 +45,18 @@ def architectures(
 ) -> None:
     """Run all checks on a tiny model of every known architecture and write the table."""
     from headroles.tables.files import check_writable
-    from headroles.testing import architecture_table, architectures
+    from headroles.testing import architectures
 
     check_writable(output, "folder")
     if readme is not None:
-        architecture_table.around(readme)
+        architectures.around(readme)
     with _quietly():
-        table = architectures.architectures(None if only is None else names(only))
+        table = architectures.architectures(names(only))
     output.mkdir(parents=True, exist_ok=True)
     hr.save_table(table, output / "families.parquet")
-    (output / "families.md").write_text(architecture_table.written(table) + "\n", encoding="utf-8")
+    (output / "families.md").write_text(architectures.written(table) + "\n", encoding="utf-8")
     if readme is not None:
-        architecture_table.into(readme, table)
+        architectures.into(readme, table)
     answers = table["holds"].value_counts()
     counted = ", ".join(f"{answers.get(answer, 0)} {answer}" for answer in ("yes", "no", "refused", "not asked"))
     count = table.index.get_level_values("name").nunique()

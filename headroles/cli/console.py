@@ -49,12 +49,8 @@ def show_roles(assigned: pd.DataFrame) -> None:
     rows = held(assigned)
     rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
     lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
-    shown = Table(title=title, caption="role, its score, its stability")
-    for column in ("kind", "layer", "head", "roles"):
-        shown.add_column(column, justify="right" if column in ("layer", "head") else "left", overflow="fold")
-    for row in lines.astype(str).to_dict("records"):
-        shown.add_row(row["kind"], row["layer"], row["head"], escape(row["text"]))
-    the_console().print(shown)
+    rows = lines.rename(columns={"text": "roles"}).astype(str)
+    _show_grid(rows, title, caption="role, its score, its stability", right=["layer", "head"])
 
 
 def show_measured(table: pd.DataFrame, left_out: Mapping[str, str]) -> None:
@@ -69,15 +65,7 @@ def show_measured(table: pd.DataFrame, left_out: Mapping[str, str]) -> None:
 def show_table(
     table: pd.DataFrame, title: str, *, label: str = "", rows: Sequence[str] = (), whole: pd.DataFrame | None = None
 ) -> None:
-    """Print a table of numbers with the columns `.low` and `.high` as intervals; `rows` may name the rows.
-
-    Args:
-        table: The table.
-        title: Its title.
-        label: Title of the rows.
-        rows: Names of the rows; by default the index.
-        whole: The table for --json, with all columns and rows; by default the same.
-    """
+    """Print a table of numbers with intervals, rows named by `label` and `rows`; --json has the `whole` table."""
     record().keep(table if whole is None else whole, title)
     columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
     cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
@@ -86,7 +74,8 @@ def show_table(
 
 def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> None:
     """Print the score of the intact model, the largest effects of ablation, and how many have a small p."""
-    say(f"the intact model: {metric} {_number(intact)}")
+    ends = "" if math.isnan(intact["low"]) else f" [{intact['low']:.3f}, {intact['high']:.3f}]"
+    say(f"the intact model: {metric} {intact['value']:.3f}{ends}")
     name = str(table.columns[0])
     most = table.loc[table[name].abs().sort_values(ascending=False, kind="stable").index[:10]]
     most.columns = ["change", "change.low", "change.high", "p", "Holm", "BH", *most.columns[6:]]
@@ -105,8 +94,8 @@ def show_effects(table: pd.DataFrame, intact: dict[str, float], metric: str) -> 
 def show_gating(table: pd.DataFrame) -> None:
     """Print how many heads help, do nothing and harm, and those that help and harm most."""
     names = ("facilitating", "irrelevant", "interfering")
-    scores = table[[f"gating[{name}]{end}" for name in names for end in ("", ".low", ".high")]]
-    scores.columns = [f"{name}{end}" for name in names for end in ("", ".low", ".high")]
+    shown = {f"gating[{name}]{end}": f"{name}{end}" for name in names for end in ("", ".low", ".high")}
+    scores = table[[*shown]].rename(columns=shown)
     role = scores[list(names)].idxmax(axis=1)
     for name in ("facilitating", "interfering"):
         most = scores.loc[scores[name].sort_values(ascending=False, kind="stable").index[:5]]
@@ -174,13 +163,10 @@ def show_relations(table: pd.DataFrame) -> None:
 
 def show_claims(rows: pd.DataFrame) -> None:
     """Print whether the claim of each artefact of a paper holds, a line each, and why."""
-    record().keep(rows, "do the papers' claims hold here?")
-    shown = Table(title="do the papers' claims hold here?")
-    for column in ("paper", "artefact", "holds", "why", "negative controls"):
-        shown.add_column(column, no_wrap=column in ("paper", "artefact"), overflow="fold")
-    for row in rows[["paper", "artefact", "answer", "why", "controls"]].to_numpy().tolist():
-        shown.add_row(*map(escape, row))
-    the_console().print(shown)
+    title = "do the papers' claims hold here?"
+    record().keep(rows, title)
+    shown = rows[["paper", "artefact", "answer", "why", "controls"]]
+    _show_grid(shown.set_axis(["paper", "artefact", "holds", "why", "negative controls"], axis=1), title, whole=2)
 
 
 def show_rows(table: pd.DataFrame, title: str) -> None:
@@ -195,12 +181,8 @@ def show_rows(table: pd.DataFrame, title: str) -> None:
 def show_answers(table: pd.DataFrame, title: str) -> None:
     """Print the results of checks, a line each, with their deviations, then each reason once."""
     record().keep(table, title)
-    shown = Table(title=escape(title))
-    for column in ("check", "of", "holds", "off"):
-        shown.add_column(column, justify="right" if column == "off" else "left", overflow="fold")
-    for check, row in zip(table.index, table.to_dict("records"), strict=True):
-        shown.add_row(str(check), row["of"], row["holds"], "" if row["off"] != row["off"] else f"{row['off']:.1g}")
-    the_console().print(shown)
+    off = ["" if math.isnan(number) else f"{number:.1g}" for number in table["off"]]
+    _show_grid(table[["of", "holds"]].assign(off=off).rename_axis("check").reset_index(), title, right=["off"])
     for why, rows in table[table["why"] != ""].groupby("why", sort=False):
         say(f"{', '.join(rows.index)}: {why}")
 
@@ -215,21 +197,31 @@ def show_removed(before: pd.MultiIndex, after: pd.MultiIndex) -> None:
     say(f"{len(before) - len(after)} of {len(before)} heads are removed")
 
 
+def _show_grid(
+    rows: pd.DataFrame, title: str, *, caption: str | None = None, right: Sequence[str] = (), whole: int = 0
+) -> None:
+    """Print rows of text, some columns at the right of their cells, the words of the first ones `whole`."""
+    shown = Table(title=escape(title), caption=caption)
+    for place, column in enumerate(map(str, rows)):
+        shown.add_column(column, justify="right" if column in right else "left", no_wrap=place < whole, overflow="fold")
+    for row in rows.to_numpy().tolist():
+        shown.add_row(*map(escape, row))
+    the_console().print(shown)
+
+
 def _show_columns(columns: dict[str, list[str]], title: str) -> None:
     """Print columns of text; columns beyond the width of the terminal follow below, beside the first column."""
-    console = the_console()
+    console, widths = the_console(), {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
     (first, labels), *rest = columns.items()
     half = console.width // 2
-    start = 4 + min(half, _widest(first, labels))  # borders and padding
-    parts: list[list[str]] = [[]]
-    room = console.width - start
-    for name, cells in rest:
-        width = 3 + _widest(name, cells)
-        if parts[-1] and width > room:
+    whole = console.width - 4 - min(half, widths[first])  # less borders and padding
+    parts, room = [list[str]()], whole
+    for name, _ in rest:
+        if parts[-1] and 3 + widths[name] > room:
             parts.append([])
-            room = console.width - start
+            room = whole
         parts[-1].append(name)
-        room -= width
+        room -= 3 + widths[name]
     for number, names in enumerate(parts):
         shown = Table(title=None if number else escape(title))
         shown.add_column(escape(first), overflow="fold", max_width=half)
@@ -238,16 +230,6 @@ def _show_columns(columns: dict[str, list[str]], title: str) -> None:
         for row in zip(labels, *(columns[name] for name in names), strict=True):
             shown.add_row(*map(escape, row))
         console.print(shown)
-
-
-def _widest(name: str, cells: list[str]) -> int:
-    return max(map(cell_len, (name, *cells)))
-
-
-def _number(interval: dict[str, float]) -> str:
-    """Format a value and its interval."""
-    ends = "" if interval["low"] != interval["low"] else f" [{interval['low']:.3f}, {interval['high']:.3f}]"
-    return f"{interval['value']:.3f}{ends}"
 
 
 def the_console(*, soft_wrap: bool = False, highlight: bool = True) -> Console:

@@ -69,8 +69,7 @@ HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or
 Kinds = Annotated[str | None, typer.Option(help="Kinds of heads, separated by commas; by default all.")]
 Keep = Annotated[str, typer.Option(help="Numbers of heads to keep, or shares below 1, separated by commas.")]
 GateRate = Annotated[
-    float | None,
-    typer.Option(help="Learning rate of gates; by default large enough for gates to converge."),
+    float | None, typer.Option(help="Learning rate of gates; by default large enough for gates to converge.")
 ]
 Freeze = Annotated[
     Literal["nothing", "decoder", "all"], typer.Option(help="Parameters to freeze while gates are trained.")

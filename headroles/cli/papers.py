@@ -11,7 +11,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import names, pairs_of, recipe_of, shares, study_of
+from headroles.cli.arguments import names, numbers, pairs_of, recipe_of, study_of
 from headroles.cli.console import list_figures, say, show_claims, show_probes, show_rows, show_table
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ def reproduce(
     from headroles.experiments.papers.running import chosen, paper_of
 
     source, name = paper_of(paper, artefact)
-    _check_sources({"--from": folders, "--model": model, "--tiny": tiny}, whole=(model is None) == (data is None))
+    sources = [option for option, value in {"--from": folders, "--model": model, "--tiny": tiny}.items() if value]
+    if len(sources) != 1 or (model is None) != (data is None):
+        got = f"; got {' and '.join(sources)}" if sources else ""
+        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
     list(chosen(source, name))  # an unknown one is an error before models are loaded or trained
@@ -73,46 +76,30 @@ def reproduce(
             device=device,
             metric=metric,
             gate_rate=gate_rate,
-            rate=rate,
-            batch=batch,
-            scratch_epochs=scratch_epochs,
-            scratch_rate=scratch_rate,
+            tune={"rate": rate, "batch": batch},
+            scratch={"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs},
             overwrite=overwrite,
         )
         verdicts = [reproduction.from_model(workflow, source, name, command=command, overwrite=overwrite)]
     _show_all(verdicts, name)
 
 
-def _check_sources(values: dict[str, object], *, whole: bool) -> None:
-    """Raise ValueError unless tables are from exactly one source."""
-    sources = [name for name, value in values.items() if value]
-    if len(sources) != 1 or not whole:
-        got = f"; got {' and '.join(sources)}" if sources else ""
-        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
-
-
 def _show_all(several: Iterable[Reproduction], artefact: str | None) -> None:
-    """Print verdicts; raise RuntimeError, with what is missing, if no artefact was made."""
+    """Print verdicts, and the table of a single artefact; raise RuntimeError, with the reasons, if none was made."""
     reasons: dict[str, None] = {}
     made = False
-    for verdicts in several:
-        _show(verdicts, artefact)
-        made = made or bool(verdicts.rows["made"].any())
-        reasons |= {f"{row.artefact} of {row.paper}: {row.why}": None for row in verdicts.rows.itertuples()}
+    for title, study, paper, rows in several:
+        if title:
+            say(title)
+        table = study / "papers" / str(paper) / f"{artefact}.parquet"
+        if artefact is not None and table.is_file():
+            show_rows(hr.load_table(table), f"{paper} {artefact}")
+        show_claims(rows)
+        say(f"written: {study / 'papers'}, {rows['made'].sum()} of {len(rows)} artefacts")
+        made = made or bool(rows["made"].any())
+        reasons |= {f"{row.artefact} of {row.paper}: {row.why}": None for row in rows.itertuples()}
     if not made:
         raise RuntimeError(f"nothing was made: {'; '.join(reasons)}")
-
-
-def _show(verdicts: Reproduction, artefact: str | None) -> None:
-    """Print the verdicts on artefacts, and the table of a single one."""
-    if verdicts.title:
-        say(verdicts.title)
-    place = verdicts.study / "papers"
-    table = place / str(verdicts.paper) / f"{artefact}.parquet"
-    if artefact is not None and table.is_file():
-        show_rows(hr.load_table(table), f"{verdicts.paper} {artefact}")
-    show_claims(verdicts.rows)
-    say(f"written: {place}, {verdicts.rows['made'].sum()} of {len(verdicts.rows)} artefacts")
 
 
 def prepare(
@@ -199,13 +186,13 @@ def replicate(
         rate=rate,
         tune_epochs=tune_epochs,
         tune_pairs=tune_pairs,
-        encoder_keep=shares(encoder_keep),
-        keep=shares(keep),
+        encoder_keep=tuple(map(float, numbers(encoder_keep))),
+        keep=tuple(map(float, numbers(keep))),
         n_resamples=n_resamples,
         seed=seed,
     )
-    stages = None if only is None else names(only)
-    hr.experiments.replicate(study, hr.experiments.prepared(folder), recipe, weights=weights, only=stages, report=say)
+    data = hr.experiments.prepared(folder)
+    hr.experiments.replicate(study, data, recipe, weights=weights, only=names(only), report=say)
     list_figures(sorted(study.glob("*.png")), study)
 
 

@@ -10,18 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 import headroles as hr
-from headroles.cli import arguments, options
-from headroles.cli.arguments import opened, study_of, tuning
-from headroles.cli.console import (
-    draw_figures,
-    say,
-    show_comparison,
-    show_gating,
-    show_removed,
-    show_sizes,
-    show_speed,
-    show_table,
-)
+from headroles.cli import arguments, console, options
 
 
 def prune(
@@ -56,11 +45,11 @@ def prune(
     device: options.Device = None,
 ) -> None:
     """Prune a model to several numbers of heads, by learnt gates or by a ranking with training afterwards."""
-    folder = study_of(study, overwrite=overwrite)
+    folder = arguments.study_of(study, overwrite=overwrite)
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
     roles_on = None if scored is None else hr.read(scored, scored_target)
     chosen = arguments.strategy_of(strategy, gate_rate, freeze, role_scores)
-    loaded, tokenizer = opened(model, device, whole=True)
+    loaded, tokenizer = arguments.opened(model, device, whole=True)
     intact = hr.evaluate(loaded, tokenizer, measured, [metric])  # fails now rather than after training
     table = hr.sparsity_sweep(
         loaded,
@@ -69,15 +58,15 @@ def prune(
         measured,
         chosen,
         keep=arguments.numbers(keep),
-        kinds=arguments.kinds_of(kinds),
+        kinds=arguments.names(kinds),
         metric=metric,
         scored=roles_on,
         seed=seed,
-        tune=tuning(epochs, batch, rate, warmup),
+        tune=arguments.tuning(epochs, batch, rate, warmup),
         study=folder,
     )
-    show_sizes(intact, table, f"{strategy}: {metric} on {held_out.name}")
-    draw_figures(folder)
+    console.show_sizes(intact, table, f"{strategy}: {metric} on {held_out.name}")
+    console.draw_figures(folder)
 
 
 def compare_pruning(
@@ -111,10 +100,10 @@ def compare_pruning(
     device: options.Device = None,
 ) -> None:
     """Compare pruning strategies at equal numbers of heads, without and with retraining, over several seeds."""
-    folder = study_of(study, overwrite=overwrite)
+    folder = arguments.study_of(study, overwrite=overwrite)
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
     chosen = [arguments.strategy_of(name, gate_rate, freeze, role_scores) for name in arguments.names(strategies)]
-    loaded, tokenizer = opened(model, device, whole=True)
+    loaded, tokenizer = arguments.opened(model, device, whole=True)
     hr.evaluate(loaded, tokenizer, measured[:2], [metric], n_resamples=0)  # fails now rather than after training
     table = hr.compare_pruning(
         loaded,
@@ -124,14 +113,14 @@ def compare_pruning(
         strategies=chosen,
         keep=arguments.numbers(keep),
         seeds=seeds,
-        kinds=arguments.kinds_of(kinds),
+        kinds=arguments.names(kinds),
         metric=metric,
         scored=scored,
-        tune={**tuning(epochs, batch, rate, warmup, smoothing), "save_strategy": "no"},
+        tune={**arguments.tuning(epochs, batch, rate, warmup, smoothing), "save_strategy": "no"},
         study=folder,
     )
-    show_comparison(table, f"{metric} on {held_out.name}, mean of {seeds} seeds")
-    draw_figures(folder)
+    console.show_comparison(table, f"{metric} on {held_out.name}, mean of {seeds} seeds")
+    console.draw_figures(folder)
 
 
 def remove_heads(
@@ -156,13 +145,13 @@ def remove_heads(
     loaded, tokenizer = loading.load(model)
     if zero:
         hr.save(hr.zero_heads(loaded, arguments.heads_of(heads, loaded)), tokenizer, output, overwrite=overwrite)
-        say(f"written: {output}, with these heads set to zero, for any program that loads the original model")
+        console.say(f"written: {output}, with these heads set to zero, for any program that loads the original model")
         return
     before, heads_before = loaded.num_parameters(), hr.models.head_index(loaded)
     smaller = hr.remove_heads(loaded, arguments.heads_of(heads, loaded), groups=groups)
     hr.save(smaller, tokenizer, output, overwrite=overwrite, command=shlex.join(["headroles", *sys.argv[1:]]))
-    show_removed(heads_before, hr.models.head_index(smaller))
-    say(f"written: {output}, {smaller.num_parameters():,} of {before:,} parameters")
+    console.show_removed(heads_before, hr.models.head_index(smaller))
+    console.say(f"written: {output}, {smaller.num_parameters():,} of {before:,} parameters")
 
 
 def efficiency(
@@ -176,14 +165,14 @@ def efficiency(
     device: options.Device = None,
 ) -> None:
     """Time a model with heads masked and with heads removed, the same number from each layer."""
-    folder = study_of(study, overwrite=overwrite)
+    folder = arguments.study_of(study, overwrite=overwrite)
     counts = arguments.sizes(batches)
-    loaded, tokenizer = opened(model, device, whole=True)
+    loaded, tokenizer = arguments.opened(model, device, whole=True)
     table = hr.experiments.efficiency_study(
         loaded, tokenizer, folder, batches=counts, length=length, repeats=repeats, seed=seed
     )
-    show_speed(table)
-    draw_figures(folder)
+    console.show_speed(table)
+    console.draw_figures(folder)
 
 
 def causal_gating(
@@ -202,9 +191,9 @@ def causal_gating(
     device: options.Device = None,
 ) -> None:
     """Fit gates under pressure up and down: which heads help, which do nothing, which harm."""
-    folder = study_of(study, overwrite=overwrite)
+    folder = arguments.study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)
-    loaded, tokenizer = opened(model, device, whole=True)
+    loaded, tokenizer = arguments.opened(model, device, whole=True)
     table = hr.causal_gating(
         loaded,
         tokenizer,
@@ -216,8 +205,8 @@ def causal_gating(
         seed=seed,
         study=folder,
     )
-    show_gating(table)
-    draw_figures(folder)
+    console.show_gating(table)
+    console.draw_figures(folder)
 
 
 def dynamics(
@@ -234,11 +223,11 @@ def dynamics(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Ablate heads at every checkpoint of a training, to see when their ranking settles and when roles appear."""
-    folder = study_of(study, overwrite=overwrite)
+    folder = arguments.study_of(study, overwrite=overwrite)
     scored, measured = hr.read(corpus, target), hr.read(held_out, held_out_target, limit=limit)
     _, order = hr.dynamics(training, scored, measured, study=folder, metric=metric, steps=steps)
-    show_table(order.set_index("epoch"), "the ranking of heads, and roles, at each checkpoint")
-    draw_figures(folder)
+    console.show_table(order.set_index("epoch"), "the ranking of heads, and roles, at each checkpoint")
+    console.draw_figures(folder)
 
 
 def weight_change(
@@ -248,7 +237,7 @@ def weight_change(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Measure how much the weights of each head changed in fine-tuning, and whether all changed alike."""
-    folder = study_of(study, overwrite=overwrite)
+    folder = arguments.study_of(study, overwrite=overwrite)
     if (uniformity := hr.experiments.weight_change_study(before, after, folder)) is not None:
-        show_table(uniformity, "do all heads move alike? w 0: chance, 1: the same heads move most each time")
-    draw_figures(folder)
+        console.show_table(uniformity, "do all heads move alike? w 0: chance, 1: the same heads move most each time")
+    console.draw_figures(folder)

@@ -84,8 +84,7 @@ def score(
 def roles(
     study: options.Tables,
     thresholds: Annotated[
-        list[str] | None,
-        typer.Option("--threshold", help="Threshold of a role, such as positional=0.8; repeatable."),
+        list[str] | None, typer.Option("--threshold", help="Threshold of a role, such as positional=0.8; repeatable.")
     ] = None,
     test: Annotated[
         bool, typer.Option("--test", help="Test whether scores exceed the thresholds, with corrections over heads.")

@@ -20,24 +20,14 @@ REPORT = "headroles report {study}"
 NEXT = {  # function of a command -> the next commands to try, in the words of its arguments
     "parse": ["headroles score MODEL {output} --study study"],
     "score": ["headroles ablate {model} {corpus} {target} --study {study}", REPORT],
-    "roles": [REPORT],
-    "plot": [REPORT],
-    "attention_examples": [REPORT],
-    "demo": [REPORT],
-    "compare": [REPORT],
     "ablate": ["headroles relate {study} {study} --study {study}", REPORT],
-    "ablation_curve": [REPORT],
-    "relate": [REPORT],
     "train": ["headroles score {output} {corpus} {target} --study study"],
     "prune": ["headroles remove-heads {model} {study}/survival-STRATEGY.parquet:COLUMN --output smaller", REPORT],
-    "compare_pruning": [REPORT],
     "remove_heads": ["headroles score {output} CORPUS --study smaller-study"],
-    "efficiency": [REPORT],
-    "weight_change": [REPORT],
-    "dynamics": [REPORT],
     "prepare": ["headroles replicate {output}"],
-    "replicate": [REPORT],
     "check_model": ["headroles score {model} CORPUS --study study"],
+    **dict.fromkeys(("roles", "plot", "attention_examples", "demo", "compare", "ablation_curve", "relate"), [REPORT]),
+    **dict.fromkeys(("compare_pruning", "efficiency", "weight_change", "dynamics", "replicate"), [REPORT]),
 }
 
 

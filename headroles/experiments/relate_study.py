@@ -38,22 +38,11 @@ def relate_study(
     the roles of the remaining heads at several sizes. Of a column in several studies the first is taken. Columns of
     several seeds are averaged; of survival this is the share of seeds in which a head stays.
 
-    Args:
-        study: Study in which the tables are kept.
-        roles: Study folder or table of roles.
-        outcomes: Study folders or tables of outcomes.
-        by: Unit of a role, as of `hr.relate`.
-        only: Words; outcomes are kept if their name or their bracket begins with one of them.
-        kinds: Kinds of heads; by default all.
-        seed: Seed of resamples and permutations.
+    With `only`, outcomes are kept if their name or their bracket begins with one of its words.
 
     Returns:
         The table `relate`.
-
-    Raises:
-        FileNotFoundError: If a study has no such table.
-        ValueError: If no outcome remains, or as of `hr.relate`.
-    """  # noqa: DOC502
+    """
     assigned = load_table(roles) if Path(roles).is_file() else _roles(Study(roles))
     measured = joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
     table = relate(assigned, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
@@ -109,12 +98,13 @@ def joined(places: Sequence[str | Path]) -> pd.DataFrame:
 def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     """Average columns that differ only by a seed, as in `survival[random 36 seed 0]`."""
     seeds: dict[str, list[str]] = {}
+    unseeded = []
     for name in map(str, table):
         if (short := re.sub(r" seed \d+(?=\])", "", name)) != name:
             seeds.setdefault(short, []).append(name)
-    rest = frame.only(
-        table, [name for name in map(str, table) if not any(name in columns for columns in seeds.values())]
-    )
+        else:
+            unseeded.append(name)
+    rest = frame.only(table, unseeded)
     means = {name: table[columns].mean(axis=1) for name, columns in seeds.items()}
     signed = {name: f"{frame.provenance(table, columns[0])}|seeds:{len(columns)}" for name, columns in seeds.items()}
     return frame.join(*filter(len, [rest] if not means else [rest, frame.table(means, frame.rows(table), signed)]))

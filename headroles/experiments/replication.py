@@ -15,7 +15,6 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.evaluation import evaluate
-from headroles.data.corpus import Corpus
 from headroles.experiments import score_study
 from headroles.experiments.preparation import Material, Prepared
 from headroles.experiments.relate_study import relate_study
@@ -51,41 +50,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes of the model, its training, and the numbers of heads it is pruned to; Transformer-base by default.
-
-    Args:
-        width: Width of the model.
-        layers: Layers of the encoder, and of the decoder.
-        heads: Heads of each attention.
-        inner: Width of the feed-forward layers; by default 4 x `width`.
-        dropout: Dropout.
-        smoothing: Label smoothing of training.
-        epochs: Epochs of training.
-        batch: Pairs of a step.
-        rate: Peak learning rate; by default 7e-4 at width 512, and larger by the square root for narrower models.
-        tune_epochs: Epochs of training for each size of pruning.
-        tune_pairs: Number of first pairs of that training; by default all.
-        encoder_keep: Shares of the encoder's heads that pruning keeps.
-        keep: Shares of all heads that pruning keeps.
-        n_resamples: Number of bootstrap resamples.
-        seed: Seed of the weights and of training.
-    """
+    """Sizes of the model, its training, and the numbers of heads it is pruned to; Transformer-base by default."""
 
     width: int = 512
-    layers: int = 6
-    heads: int = 8
-    inner: int | None = None
+    layers: int = 6  # of the encoder, and of the decoder
+    heads: int = 8  # of each attention
+    inner: int | None = None  # width of the feed-forward layers; by default 4 x `width`
     dropout: float = 0.1
-    smoothing: float = 0.1
+    smoothing: float = 0.1  # of labels
     epochs: int = 20
-    batch: int = 512
-    rate: float | None = None
-    tune_epochs: int = 1
-    tune_pairs: int | None = None
-    encoder_keep: tuple[float, ...] = (0.75, 0.5, 0.33, 0.2, 0.125, 0.06)
-    keep: tuple[float, ...] = (0.75, 0.5, 0.375, 0.25)
+    batch: int = 512  # pairs of a step
+    rate: float | None = None  # peak; by default 7e-4 at width 512, larger by the square root for narrower models
+    tune_epochs: int = 1  # for each size of pruning
+    tune_pairs: int | None = None  # number of first pairs of that training; by default all
+    encoder_keep: tuple[float, ...] = (0.75, 0.5, 0.33, 0.2, 0.125, 0.06)  # shares of the encoder's heads
+    keep: tuple[float, ...] = (0.75, 0.5, 0.375, 0.25)  # shares of all heads
     n_resamples: int = 1000
-    seed: int = 0
+    seed: int = 0  # of the weights and of training
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "epochs", "batch", "tune_epochs"):
@@ -119,10 +100,6 @@ class Recipe:
         """Return options of `train` for each size of pruning; gates are learnt from the loss without smoothing."""
         rate = TUNED * self.training()["rate"]
         return {**self._both(rate), "epochs": self.tune_epochs, "save_steps": 0.25, "save_total_limit": 1}
-
-    def tuned_on(self, data: Prepared) -> Corpus:
-        """Select the pairs on which each size of pruning is trained."""
-        return data.train if self.tune_pairs is None else data.train[: self.tune_pairs]
 
     def _both(self, rate: float) -> TrainOptions:
         adam: TrainOptions = {"adam_beta2": 0.98, "adam_epsilon": 1e-9}
@@ -242,7 +219,7 @@ class _Replication:
     def workflow(self) -> Workflow:
         """The workflow of the trained model."""
         data, recipe = self.data, self.recipe
-        material = Material(recipe.tuned_on(data), data.dev, data.test, data.other, data.parsed)
+        material = Material(data.train[: recipe.tune_pairs], data.dev, data.test, data.other, data.parsed)
         return Workflow(
             self.study.folder,
             self.model,

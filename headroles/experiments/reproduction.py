@@ -13,6 +13,7 @@ from headroles.experiments.papers.tables import Bench
 
 if TYPE_CHECKING:
     from headroles.experiments.workflow import Workflow
+    from headroles.training.hf_trainer import TrainOptions
 
 TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
     "translation": ("voita2019", "michel2019"),
@@ -38,19 +39,7 @@ def from_studies(
     command: str = "",
     overwrite: bool = False,
 ) -> Reproduction:
-    """Reproduce artefacts from the tables of studies, beside those of an untrained model where there are any.
-
-    Args:
-        folders: Study folders.
-        study: Study folder for the results.
-        paper: Paper; by default all.
-        artefact: Name of one artefact of `paper`; by default all.
-        command: Command line to record.
-        overwrite: Whether to replace artefacts of other studies.
-
-    Returns:
-        The verdicts.
-    """
+    """Reproduce artefacts from the tables of studies, beside those of an untrained model where there are any."""
     bench = Bench(folders)
     if untrained := [folder / "untrained" for folder in folders if (folder / "untrained").is_dir()]:
         bench.untrained = Bench(untrained, shared=bench)
@@ -64,35 +53,15 @@ def workflow_of(
     model: str,
     data: Path,
     *,
-    limit: int | None = None,
-    device: str | None = None,
-    metric: str | None = None,
-    gate_rate: float = 0.1,
-    rate: float = 2e-5,
-    batch: int = 32,
-    scratch_epochs: int = 10,
-    scratch_rate: float = 2e-3,
-    overwrite: bool = False,
+    limit: int | None,
+    device: str | None,
+    metric: str | None,
+    gate_rate: float,
+    tune: TrainOptions,
+    scratch: TrainOptions,
+    overwrite: bool,
 ) -> Workflow:
-    """Load a model, as a classifier if the data have labels, into the workflow that computes its tables.
-
-    Args:
-        study: Study folder.
-        model: Hub id or folder.
-        data: Folder of corpora, as of `preparation.material`.
-        limit: Number of first examples to read of each file.
-        device: PyTorch device.
-        metric: Metric; by default as of `Workflow`.
-        gate_rate: Learning rate of gates.
-        rate: Learning rate of weights in pruning.
-        batch: Examples of a step.
-        scratch_epochs: Epochs of trainings from scratch.
-        scratch_rate: Learning rate of trainings from scratch.
-        overwrite: Whether to remove tables of another model or corpus.
-
-    Returns:
-        The workflow.
-    """
+    """Load a model, as a classifier if the data have labels, into the workflow that computes its tables."""
     from headroles.experiments.preparation import material
     from headroles.experiments.workflow import Workflow
     from headroles.models.loading import load, place
@@ -108,8 +77,8 @@ def workflow_of(
         corpora,
         metric=metric or "",
         gate_rate=gate_rate,
-        tune={"rate": rate, "batch": batch},
-        scratch={"rate": scratch_rate, "batch": batch, "epochs": scratch_epochs},
+        tune=tune,
+        scratch=scratch,
         overwrite=overwrite,
     )
 
@@ -124,20 +93,7 @@ def from_model(
     command: str = "",
     overwrite: bool = False,
 ) -> Reproduction:
-    """Reproduce artefacts of a model, of which missing tables are computed, beside an untrained model.
-
-    Args:
-        workflow: Workflow of the model.
-        paper: Paper; by default all.
-        artefact: Name of one artefact of `paper`; by default all.
-        title: Title of the verdicts.
-        trains: Whether the untrained model is pruned and trained, too.
-        command: Command line to record.
-        overwrite: Whether to replace artefacts of other studies.
-
-    Returns:
-        The verdicts.
-    """
+    """Reproduce artefacts of a model, of which missing tables are computed, beside an untrained model."""
     study = workflow.folder
     bench = Bench([study], workflow)
     bench.untrained = Bench([study / "untrained"], workflow.untrained(trains=trains), shared=bench)
@@ -148,20 +104,7 @@ def from_model(
 def on_toys(
     study: Path, paper: Paper | None = None, artefact: str | None = None, *, command: str = ""
 ) -> Iterator[Reproduction]:
-    """Reproduce artefacts on a toy translator and a toy classifier.
-
-    Args:
-        study: Study folder, with a subfolder for each toy.
-        paper: Paper; by default all.
-        artefact: Name of one artefact of `paper`; by default all.
-        command: Command line to record.
-
-    Yields:
-        The verdicts of each toy and paper.
-
-    Raises:
-        RuntimeError: If an artefact could be made on neither toy.
-    """
+    """Yield verdicts on a toy translator and a toy classifier; raise RuntimeError for artefacts made on neither."""
     from headroles.experiments.papers.tiny import workflows
 
     made: list[pd.DataFrame] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from headroles.tables.io import save_table
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -40,21 +41,15 @@ def agreement_study(
         ValueError: If a study lacks the column.
         FileExistsError: If the picture is of another model or program, or its table another table, unless `overwrite`.
     """  # noqa: DOC502
-    place = Path(output)
     first, second = (_column(folder, column) for folder in (study, other))
     correlations = effects.correlations(first[column], second[column])
     signatures = [provenance(table, column) for table in (first, second)]
     correlations.attrs["signatures"] = dict.fromkeys(correlations, " AND ".join(signatures))
     corpora = [dict(fields(text)) for text in signatures]
     of = " and ".join(f"{corpus.get('weights')} on {corpus.get('text')}" for corpus in corpora)
-    files.check_ours(place, of, overwrite=overwrite)
-    table = place.with_suffix(".parquet")
-    if table.is_file() and not place.is_file() and not overwrite:
-        raise FileExistsError(f"{table} exists without a picture; name another file, or give --overwrite")
     source, target = (corpus["corpus"] for corpus in corpora)
-    axes = effects.agreement(first, second, names=(source.partition("+")[0], target.partition("+")[0]))
-    gallery.save(axes, place, of=of)
-    save_table(correlations, table)
+    names = source.partition("+")[0], target.partition("+")[0]
+    _save(correlations, lambda: effects.agreement(first, second, names=names), Path(output), of, overwrite=overwrite)
     correlations.attrs["corpora"] = source, target
     return correlations
 
@@ -77,17 +72,22 @@ def correlation_study(
     Raises:
         FileExistsError: If the picture is of another model or program, or its table another table, unless `overwrite`.
     """  # noqa: DOC502
-    place, table = Path(output), joined(places)
+    table = joined(places)
     correlations = score_correlations(table, columns)
     weights = {dict(fields(text)).get("weights", "") for text in table.attrs["signatures"].values()}
     of = f"{' and '.join(sorted(weights))}, correlations"
-    files.check_ours(place, of, overwrite=overwrite)
-    beside = place.with_suffix(".parquet")
-    if beside.is_file() and not place.is_file() and not overwrite:
-        raise FileExistsError(f"{beside} exists without a picture; name another file, or give --overwrite")
-    gallery.save(effects.score_map(correlations), place, of=of)
-    save_table(correlations, beside)
+    _save(correlations, lambda: effects.score_map(correlations), Path(output), of, overwrite=overwrite)
     return correlations
+
+
+def _save(table: pd.DataFrame, draw: Callable[[], Axes], picture: Path, of: str, *, overwrite: bool) -> None:
+    """Save a picture, and its table beside it; raise FileExistsError for files of another origin."""
+    files.check_ours(picture, of, overwrite=overwrite)
+    place = picture.with_suffix(".parquet")
+    if place.is_file() and not picture.is_file() and not overwrite:
+        raise FileExistsError(f"{place} exists without a picture; name another file, or give --overwrite")
+    gallery.save(draw(), picture, of=of)
+    save_table(table, place)
 
 
 def _column(folder: str | Path, column: str) -> pd.DataFrame:

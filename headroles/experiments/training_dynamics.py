@@ -72,8 +72,7 @@ def dynamics(
     )
     kept.remove(outdated)
     for name, table in (("dynamics-curves", curves), ("dynamics-order", order)):
-        table.attrs["signatures"] = dict.fromkeys(map(str, table.columns), parts[-1].attrs["signatures"]["value"])
-        save_table(table, kept.path(name))
+        save_table(frame.signed(table, frame.provenance(parts[-1], "value")), kept.path(name))
     return curves, order
 
 
@@ -92,14 +91,8 @@ def _measured(
     """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
     model, tokenizer = loading.load(place)
-    key = cache_key(
-        model,
-        text=corpus.hash,
-        held_out=held_out.hash,
-        metric=metric,
-        steps=steps,
-        resamples=n_resamples,
-    )
+    corpora = {"text": corpus.hash, "held_out": held_out.hash}
+    key = cache_key(model, **corpora, metric=metric, steps=steps, resamples=n_resamples)
 
     def scores() -> pd.DataFrame:
         rest = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
@@ -132,6 +125,5 @@ def _settled(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
 
 
 def _held(table: pd.DataFrame) -> set[tuple[Any, str]]:
-    """Return the pairs of head and assigned role."""
     held: Any = role_rules.held(role_rules.roles(table))
     return {((row.kind, row.layer, row.head), row.role) for row in held.itertuples()}

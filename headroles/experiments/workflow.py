@@ -50,48 +50,27 @@ class Timing(TypedDict, total=False):
 
 @dataclass(eq=False)
 class Workflow:
-    """A model, its corpora and options; each method computes tables of a study, or finds them there.
+    """A model, its corpora and options; each method computes tables of a study, or finds them there."""
 
-    Args:
-        folder: Folder of the studies.
-        model: Model; pruning and training change copies of it.
-        tokenizer: Its tokenizer.
-        material: Corpora.
-        metric: Metric; by default BLEU of a translation model, accuracy of a classifier, else the loss.
-        keep: Shares of heads that gates keep.
-        contested: Shares of heads that compared pruning strategies keep.
-        seeds: Number of seeds of compared strategies.
-        seed: Seed of pruning.
-        gate_rate: Learning rate of gates.
-        tune: Options of retraining.
-        scratch: Options of training from scratch.
-        n_resamples: Number of bootstrap resamples.
-        max_tokens: Largest number of tokens in a batch of measuring.
-        timed: Options of `efficiency`.
-        counted: Corpus of token counts; by default the training corpus.
-        trains: Whether tables that take training are computed.
-        overwrite: Whether to remove tables of another model or corpus.
-    """
-
-    folder: Path
-    model: PreTrainedModel
+    folder: Path  # of the studies
+    model: PreTrainedModel  # pruning and training change copies of it
     tokenizer: PreTrainedTokenizerBase
     material: Material
     _: KW_ONLY
-    metric: str = ""
-    keep: Sequence[float] = (0.75, 0.5, 0.375, 0.25, 0.2, 0.1)
-    contested: Sequence[float] = (0.5, 0.25)
-    seeds: int = 3
-    seed: int = 0
+    metric: str = ""  # by default BLEU of a translation model, accuracy of a classifier, else the loss
+    keep: Sequence[float] = (0.75, 0.5, 0.375, 0.25, 0.2, 0.1)  # shares of heads that gates keep
+    contested: Sequence[float] = (0.5, 0.25)  # shares of heads that compared pruning strategies keep
+    seeds: int = 3  # number of seeds of compared strategies
+    seed: int = 0  # of pruning
     gate_rate: float = GATES
-    tune: TrainOptions = field(default_factory=TrainOptions)
-    scratch: TrainOptions = field(default_factory=TrainOptions)
+    tune: TrainOptions = field(default_factory=TrainOptions)  # options of retraining
+    scratch: TrainOptions = field(default_factory=TrainOptions)  # options of training from scratch
     n_resamples: int = 1000
-    max_tokens: int = 4096
+    max_tokens: int = 4096  # in a batch of measuring
     timed: Timing = field(default_factory=Timing)
-    counted: Corpus | None = None
-    trains: bool = True
-    overwrite: bool = False
+    counted: Corpus | None = None  # for token counts; by default the training corpus
+    trains: bool = True  # whether tables that take training are computed
+    overwrite: bool = False  # whether to remove tables of another model or corpus
 
     def __post_init__(self) -> None:
         self.translation = bool(self.model.config.is_encoder_decoder)
@@ -103,14 +82,7 @@ class Workflow:
         self.scratch = {"epochs": 10, "rate": 2e-3, "save_strategy": "epoch", **self.scratch}
 
     def untrained(self, *, trains: bool = False) -> Self:
-        """Return the negative control: an untrained model of the same shape, in a subfolder, its weights kept as drawn.
-
-        Args:
-            trains: Whether tables that take training are computed, with a rate of 0; by default they are refused.
-
-        Returns:
-            Its workflow.
-        """
+        """Return the negative control, an untrained model in a subfolder; trained, if it is, with a rate of 0."""
         return replace(
             self,
             folder=self.folder / "untrained",

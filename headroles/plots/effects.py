@@ -13,7 +13,7 @@ from headroles.analysis.resampling import pearson, spearman
 from headroles.plots.axes import TITLES, colour_bar, described, font, needs, new_axes, of_kind
 from headroles.plots.matrix import heatmap
 from headroles.plots.scales import NAMES, UNITS, colours, metric_name, readable, red
-from headroles.tables.frame import Kind
+from headroles.tables.frame import Kind, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,10 +26,8 @@ SURE = 0.01  # p below which an effect is marked (Michel et al. 2019, Table 1)
 def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
     """Draw the effect of ablating each head as layers x heads.
 
-    See Michel et al. 2019, Table 1.
-
     Red is harm by every metric, white no effect; the scale is that of all kinds. "*" marks p < 0.01, "**" p < 0.01
-    after Holm's correction for all heads.
+    after Holm's correction for all heads (after Michel et al. 2019, Table 1).
 
     Args:
         table: Table of `hr.ablate`.
@@ -56,9 +54,7 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
 
 
 def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Draw the distribution of the effects of single heads, by kind.
-
-    See Michel et al. 2019, Fig. 1.
+    """Draw the distribution of the effects of single heads, by kind (Michel et al. 2019, Fig. 1).
 
     Args:
         table: Table of `hr.ablate`.
@@ -121,16 +117,10 @@ def agreement(
 def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
     """Correlate measurements of the same heads on two corpora.
 
-    Args:
-        one: A column of a head table.
-        other: A column of a table of the same heads.
-
     Returns:
         One row for all heads and one for each kind: `heads`, `pearson` and `spearman`, with 95 % intervals over heads
         after Fisher's z: of Pearson's with the spread of bootstrap resamples, of Spearman's by Bonett and Wright
         (2000). They are NaN for fewer than eight heads and for a perfect correlation.
-
-    Raises ValueError for tables of different heads and for infinite numbers.
     """
     both = _both(one, other)
     parts = {"all": both} | {str(kind): part for kind, part in both.groupby(level="kind", sort=False, observed=True)}
@@ -141,12 +131,10 @@ def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame
         x, y = (part[column].to_numpy() for column in part)
         values, rank = pearson(x[heads], y[heads]), float(spearman(x[None], y[None])[0])
         ends = correlation(float(values[0]), values[1:], len(part)), rank_correlation(rank, len(part))
-        rows[name] = {"heads": len(part)}
-        rows[name] |= dict(zip(("pearson", "pearson.low", "pearson.high"), (values[0], *ends[0]), strict=True))
-        rows[name] |= dict(zip(("spearman", "spearman.low", "spearman.high"), (rank, *ends[1]), strict=True))
+        names = [f"{key}{end}" for _, key in RANKS for end in ("", ".low", ".high")]
+        rows[name] = {"heads": len(part), **dict(zip(names, (values[0], *ends[0], rank, *ends[1]), strict=True))}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("heads of")
-    table.attrs["signatures"] = dict.fromkeys(table.columns, "correlations over heads; see the two studies")
-    return table
+    return signed(table, "correlations over heads; see the two studies")
 
 
 def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, ax: Axes | None = None) -> Axes:
@@ -207,24 +195,10 @@ def _both(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
 
 
 def effect_of(table: pd.DataFrame) -> str:
-    """Return the column of effects in a table of `hr.ablate`.
-
-    Args:
-        table: The table.
-
-    Returns:
-        Name of the column.
-
-    Raises:
-        ValueError: For another table, or if no effect has a value.
-    """
+    """Return the column of effects in a table of `hr.ablate`; raise ValueError for another table, or without values."""
     names = list(map(str, table)) if isinstance(table, pd.DataFrame) else []
     effects = [name for name in names if name.startswith("ablation[") and name.endswith("]")]
-    if (
-        not isinstance(table, pd.DataFrame)
-        or len(effects) != 1
-        or not {f"{effects[0]}.p", f"{effects[0]}.holm"} <= set(names)
-    ):
+    if len(effects) != 1 or not {f"{effects[0]}.p", f"{effects[0]}.holm"} <= set(names):
         raise ValueError(
             f"not a table of hr.ablate: got {described(table)}; expected one column ablation[...], with .p and .holm"
         )

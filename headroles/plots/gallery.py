@@ -32,18 +32,8 @@ DRAWN = (  # files that `score_study.draw` may write
     *("relate.png", "odds.png", "predictors.png", "drift-*.png"),
 )
 MAPS = (  # columns that are drawn as heatmaps
-    "confidence",
-    "position[best]",
-    "rarity",
-    "entropy",
-    "distance",
-    "sink[special]",
-    "sink[first]",
-    "alignment[monotone]",
-    "alignment[diagonal]",
-    "induction",
-    "duplicate",
-    "importance",
+    *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
+    *("alignment[monotone]", "alignment[diagonal]", "induction", "duplicate", "importance"),
 )
 
 

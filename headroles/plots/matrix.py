@@ -126,11 +126,9 @@ def heatmaps(values: pd.Series[float], **options: Unpack[HeatmapOptions]) -> lis
 def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True, ax: Axes | None = None) -> Axes:
     """Draw the roles of each head: a cell per head, a band per role.
 
-    See Voita et al. 2019, Fig. 1c.
-
     The hue is the role's family, the strength of the colour its score from 0 to 1. Roles with one text (sink[first] and
     sink[special]) are one band, of the larger score. Italics and "?" mark a role that is found in fewer than 95 % of
-    the resamples; a head without a role is pale grey.
+    the resamples; a head without a role is pale grey (after Voita et al. 2019, Fig. 1c).
 
     Args:
         table: Table of `hr.roles`.
@@ -223,9 +221,8 @@ def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
         raise ValueError(f"no roles in the table: got {described(table)}; make them with hr.roles(heads)")
     bands = held(table[table.index.get_level_values("kind") == kind])
     bands["family"], bands["text"] = bands["role"].str.split("[").str[0], bands["role"].map(short)
-    bands = (
-        bands.sort_values("value", kind="stable").drop_duplicates([*LEVELS, "family", "text"], keep="last").sort_index()
-    )
+    bands = bands.sort_values("value", kind="stable").drop_duplicates([*LEVELS, "family", "text"], keep="last")
+    bands = bands.sort_index()
     cells = bands.groupby(["layer", "head"])["text"]
     bands["height"] = 0.92 / cells.transform("size")
     bands["bottom"] = bands["layer"] + 0.96 - bands["height"] * (cells.cumcount() + 1)

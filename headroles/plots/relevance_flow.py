@@ -30,10 +30,8 @@ _HUES = {"leaves": 0, "source": 2, "biases": 1, "residue": 4}  # places in seabo
 def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
     """Draw relevance, the heads of each layer in descending order.
 
-    See Voita et al. 2019, Fig. 1a.
-
     Each cell has the number of its head. If the values of each layer sum to 1, as those of `relevance[cp].size`, and
-    all layers have equally many heads, a line on the colour bar marks the uniform share.
+    all layers have equally many heads, a line on the colour bar marks the uniform share (Voita et al. 2019, Fig. 1a).
 
     Args:
         values: A column of relevance, such as `heads["relevance[cp].size"]`.

@@ -48,15 +48,7 @@ def scale(values: pd.Series[float], vmin: float | None, vmax: float | None, cmap
 
 
 def harm(column: object) -> int:
-    """Return the sign of harm in a column.
-
-    Args:
-        column: Name of the column.
-
-    Returns:
-        1 or -1 for effects of ablation, 0 for other columns. Of an unknown metric, more is taken to be better, as by
-        `Metric` of `headroles.ablation.metrics`.
-    """
+    """Return 1 or -1, the sign of harm in a column of effects, by default -1 as of `Metric`; 0 for other columns."""
     metric = _metric(column)
     return 0 if metric is None else WORSE.get(metric, -1)
 

@@ -188,7 +188,6 @@ def thirds(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sizes(table: pd.DataFrame) -> list[str]:
-    """Columns of survival, one for each size."""
     columns = [name for name in map(str, table) if re.fullmatch(r"survival\[[^\]]*\]", name)]
     if not columns or list(table.index.names) != LEVELS:
         raise ValueError(

@@ -64,13 +64,8 @@ def _styled_roles(table: pd.DataFrame) -> Styler:
 
     roles = [name for name in role_rules.names(table) if table[name].any()]
     hues = colours(name.partition("[")[0] for name in role_rules.names(table))
-    texts = {
-        name: [
-            _role(value, stability)
-            for value, stability in zip(table[f"{name}.value"], table[f"{name}.stability"], strict=True)
-        ]
-        for name in roles
-    }
+    parts = {name: zip(table[f"{name}.value"], table[f"{name}.stability"], strict=True) for name in roles}
+    texts = {name: [_role(value, stability) for value, stability in cells] for name, cells in parts.items()}
 
     def style(column: pd.Series[str]) -> list[str]:
         face = hues[str(column.name).partition("[")[0]]
@@ -97,7 +92,6 @@ def _is_number(values: pd.Series[float]) -> bool:
 
 
 def _texts(table: pd.DataFrame, name: str, decimals: int) -> list[str]:
-    """Texts of the cells of a column."""
     if not _is_number(table[name]):
         return ["" if value is None else str(value) for value in table[name]]
     places = 0 if pd.api.types.is_integer_dtype(table[name]) else decimals

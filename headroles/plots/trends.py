@@ -19,11 +19,7 @@ WAYS = {"cut": "removed", "gates": "masked"}  # entry of the column `way` -> its
 
 
 def contest(
-    table: pd.DataFrame,
-    seeds: pd.DataFrame | None = None,
-    *,
-    label: str = "metric",
-    axes: Sequence[Axes] | None = None,
+    table: pd.DataFrame, seeds: pd.DataFrame | None = None, *, label: str = "metric", axes: Sequence[Axes] | None = None
 ) -> list[Axes]:
     """Draw the quality of each pruning strategy, masked and retrained: a panel per number of heads left.
 

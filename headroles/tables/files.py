@@ -79,17 +79,7 @@ def seal(content: bytes) -> bytes:
 
 
 def is_sealed(content: bytes) -> bool:
-    """Verify the digest of a file's bytes.
-
-    Args:
-        content: All bytes of the file.
-
-    Returns:
-        Whether the file has a digest.
-
-    Raises:
-        ValueError: If the digest is not that of the bytes.
-    """
+    """Return whether a file has a digest; raise ValueError if it is not that of its other bytes."""
     place = content.rfind(MARK)
     if place < 0:
         return False

@@ -51,14 +51,7 @@ class Resamples(dict[str, object]):
 
 
 def index(sizes: Mapping[tuple[Kind, int], int | Sequence[int]]) -> pd.MultiIndex:
-    """Build the head index of a model.
-
-    Args:
-        sizes: The number of heads of each (kind, layer), or the numbers of these heads, in the order of the rows.
-
-    Returns:
-        Index with the levels kind, layer, head.
-    """
+    """Build the head index of a model from the number of heads of each (kind, layer), or the heads' numbers."""
     numbered = {key: range(size) if isinstance(size, int) else size for key, size in sizes.items()}
     return _index([(kind, layer, head) for (kind, layer), numbers in numbered.items() for head in numbers])
 
@@ -70,17 +63,7 @@ def table(
     *,
     draws: Mapping[str, npt.NDArray[np.float32]] | None = None,
 ) -> pd.DataFrame:
-    """Build a head table with provenance.
-
-    Args:
-        columns: Column name -> values, one per row of `index`.
-        index: The heads, as made by `index`.
-        signatures: One provenance string for all columns, or one for each.
-        draws: Bootstrap resamples of columns: column name -> [heads, resamples].
-
-    Returns:
-        The columns over the index; provenance and resamples are in `attrs`.
-    """
+    """Build a head table with provenance, for all columns or for each, and resamples: [heads, resamples]."""
     frame = pd.DataFrame(dict(columns), index=index)
     texts = signatures if isinstance(signatures, Mapping) else dict.fromkeys(frame.columns, signatures)
     frame.attrs["signatures"] = dict(texts)
@@ -95,17 +78,7 @@ def by_norm(column: str) -> str:
 
 
 def parsed_head(text: str) -> tuple[Kind | None, int, int]:
-    """Parse a head such as enc-self:0:2, or L0H2, which has no kind.
-
-    Args:
-        text: The head.
-
-    Returns:
-        Kind, layer, head.
-
-    Raises:
-        ValueError: For another form.
-    """
+    """Parse a head such as enc-self:0:2, or L0H2, which has no kind; raise ValueError for another form."""
     if not (match := _HEAD.fullmatch(text)):
         raise ValueError(
             f"head {text!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has "
@@ -117,14 +90,7 @@ def parsed_head(text: str) -> tuple[Kind | None, int, int]:
 
 
 def sign(**fields: object) -> str:
-    """Join fields into a signature, as in sacreBLEU; `fields` reads it.
-
-    Args:
-        **fields: Names and values. Bars, percent signs and control characters are escaped as in a URL: %7C, %25, %0A.
-
-    Returns:
-        The signature.
-    """
+    """Join fields into a signature, as in sacreBLEU, unsafe characters escaped as in a URL; `fields` reads it."""
     return "|".join(f"{key}:{_UNSAFE.sub(_escaped, str(value))}" for key, value in fields.items())
 
 
@@ -221,8 +187,7 @@ def join(*tables: pd.DataFrame) -> pd.DataFrame:
     frame = pd.concat([part.loc[first.index].set_axis(part.columns, axis=1) for part in map(bare, tables)], axis=1)
     frame.attrs["signatures"] = {k: text for part in tables for k, text in part.attrs.get("signatures", {}).items()}
     index, parts = rows(first), [drawn for table in tables if (drawn := resamples(table)) is not None]
-    draws = {name: part.of(name, index) for part in parts for name in part.draws}
-    if draws:
+    if draws := {name: part.of(name, index) for part in parts for name in part.draws}:
         frame.attrs["resamples"] = Resamples(index, draws)
     return frame
 
@@ -240,8 +205,9 @@ def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Select columns of a table, with their provenance and resamples."""
     frame = bare(table)[list(columns)]
     frame.attrs["signatures"] = {k: text for k, text in table.attrs.get("signatures", {}).items() if k in frame}
-    drawn = resamples(table)
-    if drawn is not None and (draws := {name: drawn.draws[name] for name in drawn.draws if name in frame}):
+    if (drawn := resamples(table)) is not None and (
+        draws := {name: drawn.draws[name] for name in drawn.draws if name in frame}
+    ):
         frame.attrs["resamples"] = Resamples(drawn.index, draws)
     return frame
 

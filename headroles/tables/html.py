@@ -9,15 +9,7 @@ import pandas as pd
 
 
 def shown(caption: str, rows: Iterable[Mapping[str, object]]) -> str:
-    """Return a table with a caption as HTML.
-
-    Args:
-        caption: What stands above the table.
-        rows: Column -> value of each row; all have the same columns.
-
-    Returns:
-        The HTML, all text escaped.
-    """
+    """Return rows of the same columns as an HTML table below a caption, all text escaped."""
     table = pd.DataFrame([{name: str(value) for name, value in row.items()} for row in rows])
     with pd.option_context("display.max_colwidth", 120):
         body = "" if table.empty else table.to_html(index=False, border=0, justify="left")

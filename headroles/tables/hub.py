@@ -46,22 +46,8 @@ Without headroles: `datasets.load_dataset("{repo}", "{first}")`, or pandas' `rea
 """
 
 
-def push(study: Study, repo: str, *, private: bool = False, message: str = "", api: HfApi | None = None) -> str:
-    """Upload a study to the Hub as a data set, with a card.
-
-    Args:
-        study: The study. A report in its folder (`hr.report(study, study.folder / "report.html")`) is uploaded, too.
-        repo: Name on the Hub, OWNER/NAME; the data set is created if needed.
-        private: Whether a new data set is private.
-        message: Message of the commit.
-        api: Client of the Hub; by default that of the user who is logged in.
-
-    Returns:
-        The address of the commit.
-
-    Raises:
-        FileNotFoundError: If the study has no tables.
-    """  # noqa: DOC502
+def push(study: Study, repo: str, *, private: bool, message: str, api: HfApi | None) -> str:
+    """Upload a study, as `Study.push_to_hub`; return the address of the commit."""
     from huggingface_hub import HfApi
 
     client = api or HfApi()
@@ -78,19 +64,7 @@ def push(study: Study, repo: str, *, private: bool = False, message: str = "", a
 
 
 def prepare(study: Study, folder: str | Path, *, repo: str = "OWNER/NAME") -> Path:
-    """Copy the tables, figures and reports of a study into a folder, with a card, as `push` uploads them.
-
-    Args:
-        study: The study.
-        folder: The folder, created if needed.
-        repo: Name on the Hub, for the card.
-
-    Returns:
-        The path of the folder.
-
-    Raises:
-        FileNotFoundError: If the study has no tables.
-    """
+    """Copy the tables, figures and reports of a study into a folder, with a card, as `push` uploads them."""
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     place = Path(folder)
@@ -104,28 +78,9 @@ def prepare(study: Study, folder: str | Path, *, repo: str = "OWNER/NAME") -> Pa
 
 
 def fetch(
-    repo: str,
-    folder: str | Path | None = None,
-    *,
-    revision: str | None = None,
-    local_files_only: bool = False,
-    cache: str | Path | None = None,
+    repo: str, folder: str | Path | None, *, revision: str | None, local_files_only: bool, cache: str | Path | None
 ) -> Path:
-    """Download a study from the Hub.
-
-    Args:
-        repo: Name on the Hub, OWNER/NAME.
-        folder: Folder for the files; by default the cache of huggingface_hub, in which nothing should be written.
-        revision: Commit, branch or tag.
-        local_files_only: Whether to take only what was downloaded before.
-        cache: Folder of that cache, if it is another one.
-
-    Returns:
-        The folder of the tables.
-
-    Raises:
-        FileNotFoundError: If the data set has no table of headroles.
-    """
+    """Download a study, as `Study.from_hub`; return the folder of its tables."""
     from huggingface_hub import snapshot_download
 
     place = Path(

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TypedDict
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,9 +40,8 @@ def save_table(table: pd.DataFrame, path: str | Path) -> Path:
 
     Raises:
         ValueError: If a column's name begins with the prefix that is reserved for resamples.
-
-    A file that cannot be written raises OSError with the path and the reason.
-    """
+        OSError: If the file cannot be written.
+    """  # noqa: DOC502
     path = Path(path)
     if reserved := [name for name in map(str, table.columns) if name.startswith(_DRAWS)]:
         raise ValueError(f"columns may not begin with {_DRAWS!r}, where resamples are kept: {listed(reserved)}")
@@ -116,13 +113,9 @@ def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:
         frame.index = rows(frame)
     frame.attrs = {name: value for name, value in notes.items() if value is not None}
     if names:
-        frame.attrs["resamples"] = Resamples(
-            rows(frame), {name.removeprefix(_DRAWS): _matrix(arrow[name]) for name in names}
-        )
+        cells = {name.removeprefix(_DRAWS): arrow[name].combine_chunks() for name in names}
+        draws = {
+            name: part.flatten().to_numpy().reshape(len(part), part.type.list_size) for name, part in cells.items()
+        }
+        frame.attrs["resamples"] = Resamples(rows(frame), draws)
     return frame
-
-
-def _matrix(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
-    cells = column.combine_chunks()
-    values: npt.NDArray[np.float32] = cells.flatten().to_numpy().reshape(len(cells), cells.type.list_size)
-    return values

@@ -14,21 +14,9 @@ if TYPE_CHECKING:
 
 
 def description(sites: Iterable[Site]) -> str:
-    """Describe how many query heads share a key-value head: "dec-self=4".
-
-    The text is a field of provenance.
-
-    The numbers of the layers are joined by points where they differ.
-
-    Args:
-        sites: Attention sites (`headroles.models.sites.Site`).
-
-    Returns:
-        The description. It is empty if no keys and values are shared. A layer with removed heads counts as unshared,
-        because head numbers no longer identify the groups.
-    """
+    """Describe how many query heads share a key-value head: "dec-self=4", or "4.2" if layers differ; "" if none do."""
     counts: dict[str, list[int]] = {}
-    for site in sites:
+    for site in sites:  # a layer with removed heads counts as unshared: head numbers no longer identify the groups
         counts.setdefault(site.kind, []).append(1 if site.heads != site.of else site.heads // site.kv_heads)
     return ",".join(
         f"{kind}={sizes[0] if len(set(sizes)) == 1 else '.'.join(map(str, sizes))}"
@@ -56,17 +44,7 @@ def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:
 
 
 def ends(values: pd.Series[float], kind: str) -> list[tuple[int, int]]:
-    """Return (layer, head) of each head that starts a key-value group.
-
-    The list is empty if no keys and values are shared.
-
-    Args:
-        values: A column of a head table.
-        kind: The kind of attention.
-
-    Returns:
-        One pair per group.
-    """
+    """Return (layer, head) of each head that starts a key-value group; none if no keys and values are shared."""
     shared = groups(values)
     places: dict[Any, int] = {} if shared is None else dict(shared.xs(kind, level="kind").items())
     if all(group == head for (_, head), group in places.items()):

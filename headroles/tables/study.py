@@ -151,9 +151,10 @@ class Study:
         """
         self.check_writable()
         origins = self._made_from()
-        same_model = [table for table in origins if table == name or _of_one_model(table, name)]
+        shares_model = ONE_MODEL.fullmatch(name) is not None
+        same_model = [table for table in origins if table == name or (shares_model and ONE_MODEL.fullmatch(table))]
         if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
-            outdated = origins if ONE_MODEL.fullmatch(name) else {table: origins[table] for table in others}
+            outdated = origins if shares_model else {table: origins[table] for table in others}
             return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
         if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
             old = set(filter(None, _corpus(origins[name])))
@@ -269,10 +270,6 @@ def study_at(place: Study | str | Path | None) -> Study:
     study = Study(temporary.name)
     study.temporary = temporary
     return study
-
-
-def _of_one_model(first: str, second: str) -> bool:
-    return bool(ONE_MODEL.fullmatch(first) and ONE_MODEL.fullmatch(second))
 
 
 def _model(text: str) -> tuple[str, ...]:

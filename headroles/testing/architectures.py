@@ -1,11 +1,13 @@
-"""The architectures that are checked as tiny models, with the config options that some of them need."""
+"""The architectures that are checked as tiny models, and the table of results as Markdown, in a README."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,33 +26,35 @@ OPTIONS: dict[str, dict[str, Any]] = _FILE["options"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     name: (row["architecture"], row["options"]) for name, row in _FILE["variants"].items()
 }
+AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
+WORST = ("no", "refused", "yes", "not asked")  # an area has the worst result of its checks
+START, END = "<!-- families: written by `headroles architectures --readme README.md` -->", "<!-- end of families -->"
+LONGEST = 160  # characters of a reason
+_LINEAR = "layers of linear attention, or of none, have no rules"
+NOTES = {  # the cause of a result
+    "big_bird": "what is loaded puts other attention into itself at its first text",
+    "bigbird_pegasus": "what is loaded puts other attention into itself at its first text",
+    **dict.fromkeys(("jamba", "kimi_linear", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), _LINEAR),
+    "minimax": "it gives out numbers of its linear layers as if they were attention weights",
+    "mobilebert": "it reads the token after each, so that of a padded text the last one sees padding",
+    "paligemma": "it looks ahead in the text it is given, not in what it writes",
+    "phimoe": "the gradient of its router is no gradient, by design",
+    "swin": "it gives out the weights of one layer of each stage, watching shows all",
+}
 
 
 def architectures(names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Run all checks on a tiny model of every architecture.
-
-    Args:
-        names: Names of `GROUPS` and `VARIANTS`; by default all of them.
-
-    Returns:
-        The rows of `check_model` for each architecture, index (name, law), with its group and its model type. An
-        architecture that cannot be built has the reason in all its rows.
-
-    Raises:
-        ValueError: A name is unknown.
-    """
+    """Run all checks on a tiny model of every architecture, or of some; one that cannot be built has the reason."""
     groups = dict(_listed())
     chosen = list(groups) if names is None else list(names)
     if unknown := [name for name in chosen if name not in groups]:
         raise ValueError(f"unknown architecture: got {', '.join(unknown)}; expected one of: {', '.join(groups)}")
     table = pd.concat([_checked(name, groups[name]) for name in track(chosen, "architectures", len(chosen))])
     text = frame.sign(headroles=version("headroles"), transformers=transformers.__version__, seed=0)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-    return table
+    return frame.signed(table, text)
 
 
 def _listed() -> Iterator[tuple[str, str]]:
-    """Each name with its group."""
     for group, names in GROUPS.items():
         yield from ((name, group) for name in names.split())
     yield from ((name, "variants") for name in VARIANTS)
@@ -73,3 +77,67 @@ def build(name: str) -> PreTrainedModel:
     model = tiny_model(kind, **(options or OPTIONS.get(kind, {})))
     part = name.partition("/")[2]
     return submodel(model, part) if part else model
+
+
+def areas(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per architecture and a column per area: "yes", "no", "refused" or "not asked"."""
+    ranked = table.assign(rank=table["holds"].map(WORST.index)).reset_index()
+    worst = ranked.groupby(["group", "name", "of"], sort=False)["rank"].min().map(WORST.__getitem__)
+    return worst.unstack("of")[list(AREAS)]
+
+
+def written(table: pd.DataFrame) -> str:
+    """Return Markdown: counts by group, the architectures where all works, and the others with their reasons."""
+    results = areas(table)
+    return "\n".join([*_counts(table, results), "", *_complete(results), "", *_partial(table, results)])
+
+
+def into(readme: Path, table: pd.DataFrame) -> None:
+    """Write the table between its marks in a README."""
+    before, after = around(readme)
+    readme.write_text(f"{before}{START}\n{written(table)}\n{END}{after}", encoding="utf-8")
+
+
+def around(readme: Path) -> tuple[str, str]:
+    """Return the text before and after the table of a README; raise an error if the file or a mark is missing."""
+    if not readme.is_file():
+        raise FileNotFoundError(f"no file at {readme}")
+    text = readme.read_text(encoding="utf-8")
+    if START not in text or END not in text:
+        raise ValueError(f"{readme} has no place for the table; expected the lines {START!r} and {END!r}")
+    return text.split(START)[0], text.split(END)[1]
+
+
+def _counts(table: pd.DataFrame, results: pd.DataFrame) -> list[str]:
+    lines = [f"| | architectures | types | {' | '.join(AREAS)} |", "|---|---|---|" + "---|" * len(AREAS)]
+    for group in [*results.index.unique("group"), None]:
+        in_group, checks = (results, table) if group is None else (results.loc[[group]], table[table["group"] == group])
+        counts = " | ".join(str((in_group[area] == "yes").sum()) for area in AREAS)
+        lines.append(f"| {group or 'all'} | {len(in_group)} | {checks['architecture'].nunique()} | {counts} |")
+    return lines
+
+
+def _complete(results: pd.DataFrame) -> list[str]:
+    good = results[results.isin(["yes", "not asked"]).all(axis=1)]
+    names = {group: ", ".join(good.loc[group].index) for group in good.index.unique("group")}
+    return [f"- All that is asked of them works, {group}: {listed}." for group, listed in names.items()]
+
+
+def _partial(table: pd.DataFrame, results: pd.DataFrame) -> list[str]:
+    partial = results[results.isin(["no", "refused"]).any(axis=1)].droplevel("group")
+    lines = [f"<details><summary>The {len(partial)} of which something is wrong or refused, and why</summary>", ""]
+    lines += ["| not all works | " + " | ".join(AREAS) + " | why |", "|---|" + "---|" * (len(AREAS) + 1)]
+    for name in partial.index:
+        checks = table.loc[name]
+        reasons = dict.fromkeys(_short(why) for why in checks["why"][checks["holds"].isin(["no", "refused"])])
+        why = "; ".join([*([NOTES[name]] if name in NOTES else []), *reasons])
+        cells = " | ".join("" if result == "not asked" else result for result in partial.loc[name])
+        lines.append(f"| {name} | {cells} | {why} |")
+    return [*lines, "", "</details>"]
+
+
+def _short(why: str) -> str:
+    """Return a reason in one cell: without its preamble and without what follows from it."""
+    start = r"^heads cannot be (cut out of \w+, gates close them|removed from \w+; mask them instead): "
+    text = re.sub(start, "", why).replace("|", "/")
+    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " ..."

@@ -75,12 +75,7 @@ def generation(case: Case) -> float:
     side = "decoder_input_ids" if case.is_encoder_decoder else "input_ids"
     with mask_heads(case.model, _random_masks(case)[1]), torch.no_grad():
         output: Any = case.model.generate(
-            **source,
-            do_sample=False,
-            num_beams=1,
-            max_new_tokens=4,
-            output_logits=True,
-            return_dict_in_generate=True,
+            **source, do_sample=False, num_beams=1, max_new_tokens=4, output_logits=True, return_dict_in_generate=True
         )
         steps = torch.stack(output.logits, 1)  # [1, step, token]
         before = output.sequences.shape[1] - steps.shape[1]
@@ -132,7 +127,6 @@ def confidence(case: Case) -> float:
 
 
 def _configured(case: Case) -> Counter[tuple[Kind, int]]:
-    """The numbers of heads in the config."""
     config: Any = case.model.config
     layers, heads = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
     if not (isinstance(layers, int) and isinstance(heads, int)) or case.is_encoder_decoder:
@@ -160,7 +154,6 @@ def cut(case: Case) -> float:
 
 
 def _reloaded(case: Case, model: PreTrainedModel) -> Tensor:
-    """The output of a model after saving and loading."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return case.output(resized(type(model)).from_pretrained(folder).eval())

@@ -20,7 +20,7 @@ from headroles.models import attention_hooks, heads, masking
 from headroles.models.dummy_inputs import examples
 from headroles.scores.lrp import rules
 from headroles.tables.io import load_table
-from headroles.testing import CHECKS, architecture_table, architectures, checks
+from headroles.testing import CHECKS, architectures, checks
 from headroles.testing.case import Case
 from headroles.testing.tiny_models import tiny_model
 
@@ -190,7 +190,7 @@ def test_a_fault_fails_its_check(law, monkeypatch):
 @pytest.mark.parametrize("law", CHECKS)
 def test_a_check_documents_its_claim(law):
     assert re.fullmatch(r"Check that .*\.", CHECKS[law].check.__doc__.splitlines()[0])
-    assert CHECKS[law].of in architecture_table.AREAS
+    assert CHECKS[law].of in architectures.AREAS
 
 
 def test_checks_are_unique():
@@ -315,7 +315,7 @@ def test_check_model_command_without_a_model_or_with_two_fails(tmp_path):
 @pytest.mark.slow
 def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{architecture_table.START}\nold\n{architecture_table.END}\nafter\n")
+    readme.write_text(f"before\n{architectures.START}\nold\n{architectures.END}\nafter\n")
     told = run("architectures", "--only", "olmo2,mamba,vit", "--output", tmp_path / "made", "--readme", readme)
     assert told.code == 0
     assert "3 architectures, checks that hold: 25 yes, 0 no, 16 refused, 4 not asked" in told.out
@@ -323,7 +323,7 @@ def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
     assert list(found.index.unique("name")) == ["olmo2", "mamba", "vit"]
     assert (
         readme.read_text()
-        == f"before\n{architecture_table.START}\n{architecture_table.written(found)}\n{architecture_table.END}\nafter\n"
+        == f"before\n{architectures.START}\n{architectures.written(found)}\n{architectures.END}\nafter\n"
     )
     assert "| olmo2 | yes | yes | yes | yes | refused | heads cannot be removed from " in readme.read_text()
     told = run("architectures", "--only", "vit,unicorn", "--output", tmp_path / "other")
@@ -332,8 +332,8 @@ def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
     readme.write_text("nothing")
     told = run("architectures", "--only", "mamba", "--output", tmp_path / "made", "--readme", readme)
     assert told.err == (
-        f"headroles: {readme} has no place for the table; expected the lines {architecture_table.START!r} and "
-        f"{architecture_table.END!r}\n"
+        f"headroles: {readme} has no place for the table; expected the lines {architectures.START!r} and "
+        f"{architectures.END!r}\n"
     )
 
 
@@ -344,7 +344,7 @@ def test_the_documentation_has_the_table_that_is_kept():
     kept = load_table(TABLE)
     text = (ROOT / ".docs/reference/architectures.md").read_text(encoding="utf-8")
     assert "```{include} ../../figures/families/families.md\n```" in text
-    assert (TABLE.with_suffix(".md")).read_text(encoding="utf-8") == architecture_table.written(kept) + "\n"
+    assert (TABLE.with_suffix(".md")).read_text(encoding="utf-8") == architectures.written(kept) + "\n"
 
 
 def test_the_table_has_every_architecture():

@@ -73,17 +73,7 @@ def judged(claim: Claim, table: pd.DataFrame, draw: Draw | None = None) -> Repro
 
 
 def printed(name: str) -> pd.DataFrame:
-    """Load the paper's numbers of one artefact.
-
-    Args:
-        name: Paper and artefact, such as `voita2019-fig7`.
-
-    Returns:
-        The numbers; `attrs["source"]` cites the figure, table or section they are from.
-
-    Raises:
-        FileNotFoundError: If there are no numbers of that name.
-    """
+    """Load the paper's numbers of an artefact, such as `voita2019-fig7`; `attrs["source"]` cites their place."""
     folder = files("headroles.experiments.papers") / "numbers"
     file = folder / f"{name}.csv"
     if not file.is_file():

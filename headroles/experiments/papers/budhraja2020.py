@@ -51,7 +51,6 @@ NEEDS["contest"] = Need(
 
 
 def _permute_strategies(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Permute the names of the strategies."""
     names = [name for name in table["strategy"].unique() if name != ALL]
     return table.assign(strategy=table["strategy"].replace(dict(zip(names, random.permutation(names), strict=True))))
 

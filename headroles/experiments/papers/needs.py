@@ -126,8 +126,7 @@ def _trainings(run: Workflow) -> list[Path]:
     for name, options in {"retrained": run.tune, "finetuned": run.tune, "scratch": run.scratch}.items():
         steps = math.ceil(len(run.material.train) / options.get("batch", 32)) * options["epochs"]
         rows.append({"what": name, "steps": steps, "epochs": float(options["epochs"])})
-    table = pd.DataFrame(rows)
-    table.attrs["signatures"] = dict.fromkeys(table, frame.sign(corpus=run.material.train.name))
+    table = frame.signed(pd.DataFrame(rows), frame.sign(corpus=run.material.train.name))
     return [save_table(table, run.study("pruning").path("trainings"))]
 
 

@@ -30,17 +30,7 @@ Make = Callable[[Bench], Reproduced]
 
 
 def artefacts(paper: Paper) -> dict[str, Make]:
-    """Return the functions that reproduce the figures, tables and claims of a paper.
-
-    Args:
-        paper: Paper, one of `PAPERS`.
-
-    Returns:
-        The functions by name, in the order of the paper.
-
-    Raises:
-        ValueError: For an unknown paper.
-    """
+    """Return the functions that reproduce the artefacts of a paper, by name, in its order."""
     if paper not in PAPERS:
         raise ValueError(f"unknown paper {paper!r}; known: {', '.join(PAPERS)}")
     module: ModuleType = import_module(f"headroles.experiments.papers.{paper}")
@@ -66,23 +56,12 @@ def reproduce(
     Each is written into `folder`/papers/PAPER: its table as NAME.parquet; its picture, where the paper has one, as
     NAME.png; and as NAME.json the claim, its rule, its verdict and reason, the verdicts of its negative controls (an
     untrained model, shuffled labels), and the tables it is from with their provenance. An artefact that cannot be made
-    does not stop the others.
-
-    Args:
-        bench: Tables of the model.
-        folder: Study folder for the results.
-        paper: Paper; by default all.
-        artefact: Name of one artefact of `paper`; by default all.
-        command: Command line to record.
-        overwrite: Whether to replace artefacts of other studies in the folder.
+    does not stop the others. An unknown paper or artefact raises ValueError; artefacts of other studies in the folder
+    raise FileExistsError, unless `overwrite`.
 
     Returns:
         One row per artefact: `paper`, `artefact`, `made`, `holds`, `answer`, `why`, `controls`.
-
-    Raises:
-        ValueError: For an unknown paper or artefact.
-        FileExistsError: If the folder has artefacts of other studies, unless `overwrite`.
-    """  # noqa: DOC502  # raised by helpers
+    """
     if not overwrite:
         _check_same(bench, Path(folder) / "papers")
     return pd.DataFrame(
@@ -115,18 +94,7 @@ def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, s
 
 
 def paper_of(paper: str | None, artefact: str | None) -> tuple[Paper | None, str | None]:
-    """Return a paper and an artefact, also for the name of an artefact in place of the paper.
-
-    Args:
-        paper: Paper, or an artefact that one paper alone has; None: all.
-        artefact: Artefact of the paper; None: all.
-
-    Returns:
-        The paper and the artefact.
-
-    Raises:
-        ValueError: For an unknown paper or artefact, and for an artefact of several papers.
-    """
+    """Return a paper and an artefact, also for the name of an artefact in place of the paper."""
     known = next((name for name in PAPERS if name == paper), None)
     if paper is None or known is not None:
         return known, artefact
@@ -144,7 +112,6 @@ def paper_of(paper: str | None, artefact: str | None) -> tuple[Paper | None, str
 
 
 def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, object]:
-    """Make, judge and write one artefact; return its row."""
     bench.used = []
     try:
         artefact = make(bench)
@@ -218,16 +185,7 @@ class Control(NamedTuple):
 
 
 def controls(artefact: Reproduced, make: Make, bench: Bench) -> dict[str, Control]:
-    """Apply the rule of an artefact to the tables of an untrained model, and to tables with shuffled labels.
-
-    Args:
-        artefact: The artefact of the model.
-        make: Function that reproduces it.
-        bench: Tables of the model.
-
-    Returns:
-        The controls `untrained` and `shuffled`.
-    """
+    """Apply an artefact's rule to the tables of an untrained model, and to tables with shuffled labels."""
     used = [*bench.used]
     controls = {"untrained": _untrained(artefact, make, bench.untrained), "shuffled": _shuffled(artefact, make, bench)}
     bench.used = used

@@ -35,18 +35,11 @@ CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
 
 
 class Bench:
-    """Tables by need, from study folders.
+    """Tables by need, computed by the workflow of the model; without one, searched for in study folders.
 
-    Tables are searched for in the order of the folders. Tables of the papers' own metrics come first, then those
+    They are searched for in the order of the folders. Tables of the papers' own metrics come first, then those
     outside subfolders, then those of a subfolder named as a part of its folder (the model's own domain: `captions` in
     `captions-en-de`).
-
-    Args:
-        folders: Study folders.
-        run: Workflow of the model, which computes what is missing in the first folder; by default tables are only
-            searched for.
-        untrained: Tables of an untrained model of the same shape, for negative controls.
-        shared: Bench of the model itself, from which an untrained control takes the shared needs.
     """
 
     def __init__(
@@ -58,7 +51,8 @@ class Bench:
         shared: Bench | None = None,
     ) -> None:
         self.folders, self.run = [Path(folder) for folder in folders], run
-        self.untrained, self.shared = untrained, shared
+        self.untrained = untrained  # tables of an untrained model of the same shape, for negative controls
+        self.shared = shared  # of the model itself, from which an untrained control takes the shared needs
         self.used: list[Path] = []  # the files that were loaded
 
     def tables(self, name: str) -> list[pd.DataFrame]:
@@ -105,7 +99,6 @@ class Bench:
 
 
 def _fits(path: Path, need: Need) -> bool:
-    """Return whether a file has the columns and values of a need."""
     columns = pq.read_schema(path).names
     if not all(any(re.fullmatch(pattern, name) for name in columns) for pattern in need.columns):
         return False

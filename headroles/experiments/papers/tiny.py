@@ -28,36 +28,32 @@ _few = partial(
 )
 
 
-def workflows(folder: str | Path, *, seed: int = 0) -> dict[str, Workflow]:
+def workflows(folder: Path) -> dict[str, Workflow]:
     """Return the workflows of the two toys, `translation` and `classifier`, each with its own folder."""
-    place = Path(folder)
-    return {
-        "translation": _translation(place / "translation", seed),
-        "classifier": _classifier(place / "classifier", seed),
-    }
+    return {"translation": _translation(folder / "translation"), "classifier": _classifier(folder / "classifier")}
 
 
-def _translation(folder: Path, seed: int) -> Workflow:
+def _translation(folder: Path) -> Workflow:
     """Train a toy translator of three layers: a lower, a middle and an upper one."""
-    model, tokenizer = translator(folder / ".trainings" / "model", size="bare", seed=seed)
+    model, tokenizer = translator(folder / ".trainings" / "model", size="bare")
     scratch = TrainOptions(epochs=2, rate=3e-3, batch=32)
     tune = TrainOptions(epochs=1, rate=1e-3, batch=32)
-    parts = folder, model, tokenizer, _material(seed, translated=True)
+    parts = folder, model, tokenizer, _material(translated=True)
     counted = synthetic.synthetic_corpus(COUNTED)
     return _few(*parts, metric="loss", tune=tune, scratch=scratch, counted=counted)
 
 
-def _classifier(folder: Path, seed: int) -> Workflow:
+def _classifier(folder: Path) -> Workflow:
     """Train a BERT of three layers to classify whether a sentence has a direct object."""
-    _, tokenizer = translator(folder.parent / "translation" / ".trainings" / "model", size="bare", seed=seed)
-    data = _material(seed, translated=False)
+    _, tokenizer = translator(folder.parent / "translation" / ".trainings" / "model", size="bare")
+    data = _material(translated=False)
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=64, pad_token_id=tokenizer.pad_token_id,
         id2label={0: "no", 1: "object"}, label2id={"no": 0, "object": 1},
     )  # fmt: skip
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = transformers.BertForSequenceClassification(config)
     options = TrainOptions(epochs=10, rate=3e-3, batch=16, warmup_steps=10, save_strategy="no")
     train(model, tokenizer, data.train, folder / ".trainings" / "model", **options)
@@ -65,9 +61,9 @@ def _classifier(folder: Path, seed: int) -> Workflow:
     return _few(folder, model, tokenizer, data, tune=tune, counted=counted)
 
 
-def _material(seed: int, *, translated: bool) -> Material:
+def _material(*, translated: bool) -> Material:
     """Draw short sentences for training and measuring, and longer ones as the other domain."""
-    drawn = synthetic.synthetic_corpus(1800, seed=seed + 2, translated=translated)
+    drawn = synthetic.synthetic_corpus(1800, seed=2, translated=translated)
     sentences = list(drawn)
     if not translated:
         sentences = [replace(row, label="object" if "obj" in row.relations else "no") for row in drawn]

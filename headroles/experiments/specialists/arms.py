@@ -44,49 +44,27 @@ ARMS: dict[ArmName, Arm] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes and training of the translators; rates fall with the inverse square root of the step after `warmup`.
+    """Sizes and training of the translators; rates fall with the inverse square root of the step after `warmup`."""
 
-    Args:
-        width: Width of the model; a pretrained encoder keeps its own.
-        heads: Heads of each attention.
-        encoder_layers: Layers of the encoder.
-        decoder_layers: Layers of the decoder.
-        dropout: Dropout.
-        smoothing: Label smoothing of translation.
-        pieces: Pieces of the decoder's tokenizer beside a pretrained encoder.
-        steps: Steps of translation.
-        batch: Pairs of a step.
-        rate: Peak learning rate of translation.
-        warmup: Warm-up steps of translation.
-        masked_steps: Steps of the masked language model.
-        masked_batch: Sentences of its steps.
-        masked_rate: Its peak learning rate.
-        masked_warmup: Its warm-up steps.
-        hidden: Share of tokens that it masks.
-        encoder_rate: Peak learning rate of a pretrained encoder.
-        every: Steps between two probes of the heads.
-        minutes: Minutes between two checkpoints.
-    """
-
-    width: int = 128
-    heads: int = 8
+    width: int = 128  # a pretrained encoder keeps its own
+    heads: int = 8  # of each attention
     encoder_layers: int = 3
     decoder_layers: int = 1
     dropout: float = 0.1
-    smoothing: float = 0.1
-    pieces: int = 8000
-    steps: int = 4000
-    batch: int = 64
-    rate: float = 1e-3
-    warmup: int = 400
-    masked_steps: int = 12000
-    masked_batch: int = 64
-    masked_rate: float = 2e-3
-    masked_warmup: int = 1000
-    hidden: float = 0.25
-    encoder_rate: float = 5e-5
-    every: int = 500
-    minutes: float = 5.0
+    smoothing: float = 0.1  # of labels, in translation
+    pieces: int = 8000  # of the decoder's tokenizer beside a pretrained encoder
+    steps: int = 4000  # of translation, as the next three
+    batch: int = 64  # pairs of a step
+    rate: float = 1e-3  # peak
+    warmup: int = 400  # steps
+    masked_steps: int = 12000  # of the masked language model, as the next four
+    masked_batch: int = 64  # sentences of a step
+    masked_rate: float = 2e-3  # peak
+    masked_warmup: int = 1000  # steps
+    hidden: float = 0.25  # share of masked tokens
+    encoder_rate: float = 5e-5  # peak, of a pretrained encoder
+    every: int = 500  # steps between two probes of the heads
+    minutes: float = 5.0  # between two checkpoints
 
     def __post_init__(self) -> None:
         for name in ("steps", "masked_steps"):
@@ -95,28 +73,19 @@ class Recipe:
 
 
 def specialise(
-    folder: str | Path,
-    data: Prepared,
+    folder: str | Path,  # of all arms and seeds
+    data: Prepared,  # its held-out parts are not trained on
     arm: ArmName,
     *,
-    seed: int = 0,
+    seed: int = 0,  # of the weights, of the order of the data and of dropout
     recipe: Recipe | None = None,
-    texts: Corpus | None = None,
-    probed: Sequence[Corpus] = (),
+    texts: Corpus | None = None,  # more sentences for the masked language model beside the sources
+    probed: Sequence[Corpus] = (),  # with trees, on which heads are scored every `recipe.every` steps
 ) -> pd.DataFrame:
     """Train the translator of an arm and a seed, and probe the heads of its encoder.
 
     The model is saved in `folder/ARM-SEED`, a masked language model in `folder/masked-SEED`. Interrupted training is
     resumed from its last checkpoint; finished models are read.
-
-    Args:
-        folder: Folder of all arms and seeds.
-        data: Sentence pairs that `prepare` made; held-out parts are not trained on.
-        arm: Name of the arm, a key of `ARMS`.
-        seed: Seed of the weights, of the order of the data and of dropout.
-        recipe: Sizes and steps.
-        texts: More sentences for the masked language model besides the source side of the pairs.
-        probed: Corpora with trees on which the heads of the encoder are scored every `recipe.every` steps.
 
     Returns:
         One row per phase, step, corpus, score and rank (the best three heads of each score): `layer`, `head`, `value`,
@@ -181,7 +150,6 @@ def longer_twice(corpus: Corpus) -> Corpus:
 
 
 def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the model before training, and its tokenizer."""
     if arm.positions == "pretrained":
         model, pair = beginnings.pretrained(
             data.train, layers=recipe.decoder_layers, pieces=recipe.pieces, dropout=recipe.dropout, seed=seed

@@ -44,33 +44,8 @@ def untrained(
 def pretrained(
     pairs: Corpus, *, layers: int = 2, pieces: int = 8000, seed: int = 0, dropout: float = 0.1
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Join MiniLM as the encoder of a translator with a new decoder.
-
-    Args:
-        pairs: Sentence pairs; the decoder's tokenizer is learnt from their targets.
-        layers: Layers of the decoder, a BERT of the encoder's width and heads with cross-attention.
-        pieces: Pieces of the decoder's tokenizer.
-        seed: Seed of the decoder's weights.
-        dropout: Dropout of the decoder.
-
-    Returns:
-        The model, and the tokenizer of both sides.
-    """
+    """Join MiniLM as the encoder of a translator with a new decoder; return the model and its tokenizer."""
     encoder, source = demo.minilm()
-    return joined(encoder, source, pairs, layers=layers, pieces=pieces, seed=seed, dropout=dropout)
-
-
-def joined(
-    encoder: PreTrainedModel,
-    source: PreTrainedTokenizerBase,
-    pairs: Corpus,
-    *,
-    layers: int,
-    pieces: int,
-    seed: int = 0,
-    dropout: float = 0.1,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Join a BERT encoder with a new decoder; return the model and the tokenizer of both sides."""
     last = max(source.all_special_ids)
     vocabulary = source.convert_ids_to_tokens(list(range(last + 1)))
     target = pieced(

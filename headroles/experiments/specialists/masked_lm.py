@@ -21,38 +21,24 @@ from headroles.training.trainer import finished, fit
 
 
 def train_masked(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Corpus,
+    model: PreTrainedModel,  # with `get_encoder` and output embeddings
+    tokenizer: PreTrainedTokenizerBase,  # with an unknown token
+    texts: Corpus,  # cut at 128 tokens
     folder: str | Path,
     *,
-    hidden: float = 0.25,
-    batch: int = 64,
-    rate: float = 2e-3,
-    seed: int = 0,
+    hidden: float,  # share of masked tokens, drawn at every step
+    batch: int,
+    rate: float,
+    seed: int,  # of the order of sentences and of masked tokens
     callbacks: Sequence[TrainerCallback] = (),
     **arguments: Unpack[TrainerOptions],
 ) -> None:
     """Train the encoder of a translator, in place, to predict masked tokens, and save the model.
 
     The unknown token replaces masked ones; predictions use the translator's output embeddings. Interrupted training is
-    resumed from its last checkpoint; the weights of a finished training are read.
-
-    Args:
-        model: Encoder-decoder with `get_encoder` and output embeddings.
-        tokenizer: Its tokenizer, with an unknown token.
-        texts: Sentences, cut at 128 tokens.
-        folder: Folder for checkpoints and the model.
-        hidden: Share of masked tokens, drawn at every step.
-        batch: Sentences of a step.
-        rate: Peak learning rate.
-        seed: Seed of the order of sentences and of masked tokens.
-        callbacks: Callbacks of the Trainer.
-        **arguments: Options of `transformers.TrainingArguments`.
-
-    Raises:
-        ValueError: For a folder of another training.
-    """  # noqa: DOC502
+    resumed from its last checkpoint; the weights of a finished training are read; a folder of another training raises
+    ValueError.
+    """
     place = Path(folder)
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
     recipe = cache_key(model, tokenizer=tokens(tokenizer), text=texts.hash, **options)

@@ -22,23 +22,15 @@ COLUMNS = ["phase", "step", "corpus", "score", "rank", "layer", "head", "value",
 
 
 class Probes(transformers.TrainerCallback):
-    """Callback that scores the heads of the encoder at every log of a training; checkpoints keep the rows.
-
-    Args:
-        place: Folder for the table `probes.parquet`.
-        tokenizer: Tokenizer of the model.
-        corpora: Sentences with trees.
-        phase: Name of the training phase.
-        before: Tables of earlier phases, which come first.
-    """
+    """Callback that scores the heads of the encoder at every log of a training; checkpoints keep the rows."""
 
     def __init__(
         self,
-        place: Path,
+        place: Path,  # folder for the table
         tokenizer: PreTrainedTokenizerBase,
-        corpora: Sequence[Corpus],
-        phase: str,
-        before: Iterable[pd.DataFrame] = (),
+        corpora: Sequence[Corpus],  # with trees
+        phase: str,  # of training
+        before: Iterable[pd.DataFrame] = (),  # tables of earlier phases, which come first
     ) -> None:
         self.place, self.tokenizer, self.phase, self.before = place, tokenizer, phase, [*before]
         self.corpora = [_with_targets(corpus) for corpus in corpora]

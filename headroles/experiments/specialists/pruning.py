@@ -37,32 +37,19 @@ def prune_arm(
     *,
     keep: Sequence[int] = KEEP,
     chosen: Sequence[int] = CHOSEN,
-    gate_seeds: int = 3,
+    gate_seeds: int = 3,  # also of the controls that are not random
     random_draws: int = 5,
-    rate: float = 3e-4,
+    rate: float = 3e-4,  # peak: 0.3 of that of the translator's training
     batch: int = 32,
-    pairs: int = 48_000,
+    pairs: int = 48_000,  # of an epoch: 1,500 steps of 32
     warmup: int = 100,
     n_resamples: int = 1000,
 ) -> pd.DataFrame:
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
     Scores are computed before pruning, on the sentences of `data` with trees. Gates are learnt in one epoch with the
-    decoder frozen; controls are retrained on the same pairs with the same rate and steps. Finished parts are kept.
-
-    Args:
-        study: Folder for the tables: `heads`, `survival`, and the folders `gates-SEED`, `controls` and `random`.
-        model: Folder of the trained arm.
-        data: Sentence pairs that `prepare` made.
-        keep: Numbers of encoder heads that gates are trained for.
-        chosen: Numbers of encoder heads of the controls.
-        gate_seeds: Seeds of gates, and of the controls that are not random.
-        random_draws: Draws of the control `random`.
-        rate: Peak learning rate, by default 0.3 of that of the translator's training.
-        batch: Pairs of a step.
-        pairs: Pairs of an epoch: 1,500 steps of 32.
-        warmup: Warm-up steps.
-        n_resamples: Number of bootstrap resamples of test sentences.
+    decoder frozen; controls are retrained on the same pairs with the same rate and steps. Finished parts are kept: the
+    tables `heads` and `survival`, and the folders `gates-SEED`, `controls` and `random`.
 
     Returns:
         One row per encoder head: `graded_roles`, importance, and for each number of heads `survival[KEEP]`, the share
@@ -89,13 +76,8 @@ def prune_arm(
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
-    controls: list[str | Strategy] = [
-        L0(rate=GATES, freeze="decoder"),
-        "importance",
-        "-importance",
-        ByRoles(table),
-        Reverse(ByRoles(table)),
-    ]
+    roles, gates = ByRoles(table), L0(rate=GATES, freeze="decoder")
+    controls: list[str | Strategy] = [gates, "importance", "-importance", roles, Reverse(roles)]
     for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
         place = Study(folder.folder / name)
         parts = loaded, tokenizer, learnt, data.test

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -106,12 +108,7 @@ def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, A
 
 def fate(sizes: Sequence[tuple[int, int]]) -> str:
     """Describe the survival of a head, from (heads left, whether it is among them), the largest size first."""
-    runs: list[tuple[int, list[int]]] = []
-    for size, kept in sizes:
-        if runs and runs[-1][0] == kept:
-            runs[-1][1].append(size)
-        else:
-            runs.append((kept, [size]))
+    runs = [(kept, [size for size, _ in run]) for kept, run in groupby(sizes, itemgetter(1))]
     if len(runs) == 1:
         return f"{'kept' if runs[0][0] else 'pruned'} with {listed(runs[0][1])} heads"
     if len(runs) == 2 and runs[0][0]:

@@ -64,19 +64,34 @@ def report(studies: Studies, output: str | Path, *, title: str | None = None, ov
 def rendered(
     tables: list[Table], others: list[str], *, title: str | None = None, notebook: Mapping[str, bool] | None = None
 ) -> str:
-    """Return the page of some tables as HTML.
+    """Return the page of some tables as HTML; `others` are not shown, `notebook` says what one can do for the page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
-    Args:
-        tables: The tables.
-        others: Names of tables that are not shown.
-        title: Title of the page; by default from the model's name.
-        notebook: What a notebook can do for the page: "attention" on sentences typed by hand; None: it is in none.
-
-    Returns:
-        The HTML.
-    """
+    environment = Environment(
+        loader=PackageLoader("headroles", "plots/report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     data, duplicates = _data(tables)
-    return _rendered(tables, data | {"notebook": notebook}, again=duplicates, others=others, title=title)
+    facts = results.facts(tables)
+    heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
+    names = SCRIPTS if notebook is None else (*SCRIPTS, "notebook")
+    styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in names)
+    script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
+    return environment.get_template("page.html").render(
+        title=heading,
+        data=data,
+        facts=facts,
+        mark=mark_of(", ".join(facts["weights"])),
+        lacks={name: command for name, command in MADE_BY.items() if not _has(data, name)},
+        signatures=results.signatures(tables),
+        again=[(name, contents.place(table)) for name, table in duplicates],
+        others=others,
+        version=version("headroles"),
+        styles=Markup(styles),
+        script=Markup(script),
+        hashes={"style": _hash(styles), "script": _hash(script)},
+        json=Markup(_json({"title": heading, **data, "notebook": notebook})),
+    )
 
 
 def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
@@ -98,42 +113,6 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
         "attention": results.attention(tables, index),
     }
     return data, duplicates
-
-
-def _rendered(
-    tables: list[Table],
-    data: Entry,
-    *,
-    again: list[tuple[str, Table]],
-    others: list[str],
-    title: str | None,
-) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("headroles", "plots/report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    facts = results.facts(tables)
-    heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
-    names = SCRIPTS if data["notebook"] is None else (*SCRIPTS, "notebook")
-    styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in names)
-    script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
-    return environment.get_template("page.html").render(
-        title=heading,
-        data=data,
-        facts=facts,
-        mark=mark_of(", ".join(facts["weights"])),
-        lacks={name: command for name, command in MADE_BY.items() if not _has(data, name)},
-        signatures=results.signatures(tables),
-        again=[(name, contents.place(table)) for name, table in again],
-        others=others,
-        version=version("headroles"),
-        styles=Markup(styles),
-        script=Markup(script),
-        hashes={"style": _hash(styles), "script": _hash(script)},
-        json=Markup(_json({"title": heading, **data})),
-    )
 
 
 def _has(data: Entry, name: str) -> bool:

@@ -48,9 +48,10 @@ def curves(tables: Iterable[Table]) -> list[Entry]:
     """Collect the curves of cumulative ablation, a line per ranking."""
     entries: list[Entry] = []
     for table in (table for table in tables if table.stem == "curves"):
-        needs(table.frame, {"order", "share", "closed", "value", "low", "high"}, "hr.ablation_curve")
+        parts = ["closed", "share", "value", *ENDS]
+        needs(table.frame, {"order", *parts}, "hr.ablation_curve")
         lines = [
-            {"name": str(name), "points": [[int(row["closed"]), *_point(row)] for row in rows.to_dict("records")]}
+            {"name": str(name), "points": [[int(closed), *numbers(point)] for closed, *point in rows[parts].to_numpy()]}
             for name, rows in table.frame.groupby("order", sort=False, observed=True)
         ]
         label = axis_label(table.signatures.get("value", ""))
@@ -136,10 +137,6 @@ def facts(tables: Iterable[Table]) -> dict[str, list[str]]:
             if name in fields:
                 fields[name][value] = None
     return {name: list(values) for name, values in fields.items()}
-
-
-def _point(row: Mapping[Hashable, float]) -> list[float | None]:
-    return numbers(row[name] for name in ("share", "value", *ENDS))
 
 
 def _interval(row: Mapping[Hashable, float], name: str, ends: Sequence[str] | None = None) -> list[float | None] | None:

@@ -48,18 +48,7 @@ class Column(NamedTuple):
 
 
 def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
-    """Load the tables that a report shows.
-
-    Args:
-        studies: A study or its folder, or several.
-
-    Returns:
-        The tables in order, and the names of the tables that are not shown.
-
-    Raises:
-        ValueError: For no study, or studies of different heads.
-        FileNotFoundError: If a folder has no table to show.
-    """
+    """Load the tables that a report of these studies shows, in order, and name the tables that it does not."""
     several = [studies] if isinstance(studies, Study | str | Path) else list(studies)
     paths = [study.folder if isinstance(study, Study) else Path(study) for study in several]
     folders = {path.resolve(): path for path in paths}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 
 import anywidget
@@ -18,15 +18,7 @@ Attend = Callable[[str], pd.DataFrame]
 
 
 class Explorer(anywidget.AnyWidget):
-    """A report in a notebook: `selection` holds the heads that were selected on its maps.
-
-    Args:
-        studies: A study or its folder, or several of one model.
-        attend: Function that returns the attention of all heads on a sentence, as `hr.attention_examples`; None: no
-            sentences can be typed.
-        title: Title of the page.
-        height: Height of the widget in pixels.
-    """
+    """A report in a notebook, as of `hr.explore`; `attend` returns the attention of all heads on a sentence."""
 
     _esm = (files("headroles") / "plots" / "report" / "frame.js").read_text(encoding="utf-8")
     page = traitlets.Unicode().tag(sync=True)
@@ -46,7 +38,7 @@ class Explorer(anywidget.AnyWidget):
     @property
     def selection(self) -> pd.MultiIndex:
         """The selected heads, for `hr.ablate_sets`, `hr.head_mask`, `hr.remove_heads`, or `table.loc`."""
-        return self._index(self.selected)
+        return pd.MultiIndex.from_tuples([self.heads[row] for row in self.selected], names=LEVELS)
 
     @property
     def head(self) -> tuple[str, int, int] | None:
@@ -54,26 +46,13 @@ class Explorer(anywidget.AnyWidget):
         return None if self.opened is None else self.heads[self.opened]
 
     def attention(self, sentence: str) -> Entry:
-        """Return the attention of all heads on a sentence, as the page shows it.
-
-        Args:
-            sentence: The text.
-
-        Returns:
-            Text, tokens and weights.
-
-        Raises:
-            ValueError: If the widget was made without a model.
-        """
+        """Return the attention of all heads on a sentence, as the page shows it."""
         if self.attend is None:
             raise ValueError(
                 "no model to compute attention: got a study alone; try hr.explore(study, model, tokenizer)"
             )
         (entry,) = results.attention([Table("", "attention", self.attend(sentence))], self.heads)
         return entry
-
-    def _index(self, rows: Sequence[int]) -> pd.MultiIndex:
-        return pd.MultiIndex.from_tuples([self.heads[row] for row in rows], names=LEVELS)
 
     def _receive(self, _: object, content: Mapping[str, object], __: object) -> None:
         """Answer a sentence that was typed on the page; what is wrong with it is shown there."""

@@ -170,7 +170,6 @@ def fig5(bench: Bench) -> Reproduced:
 
 
 def _permute_steps(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Permute the steps of the checkpoints."""
     steps = table[["step", "epoch"]].drop_duplicates()
     drawn = steps.iloc[random.permutation(len(steps))].set_axis(steps["step"])
     return table.assign(step=table["step"].map(drawn["step"]), epoch=table["step"].map(drawn["epoch"]))

@@ -40,7 +40,6 @@ def fig2(bench: Bench) -> Reproduced:
 
 
 def _permute_within_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Permute all columns together over the heads of each kind."""
     order = np.arange(len(table))
     for kind in table.index.unique("kind"):
         rows = np.flatnonzero(table.index.get_level_values("kind") == kind)

@@ -109,7 +109,6 @@ def fig10(bench: Bench) -> Reproduced:
 
 
 def _permute_heads(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
-    """Permute all columns together over all heads."""
     return table.iloc[random.permutation(len(table))].set_axis(table.index)
 
 
@@ -163,8 +162,7 @@ def _scratch(run: Workflow) -> list[Path]:
         for label, part in (("finetuned", size), ("scratch", values.loc[run.metric])):
             row |= dict(zip(bounded(label), part[VALUES], strict=True))
         rows.append(row)
-    table = pd.DataFrame(rows)
-    table.attrs["signatures"] = dict.fromkeys(table, frame.provenance(sizes, "value"))
+    table = frame.signed(pd.DataFrame(rows), frame.provenance(sizes, "value"))
     return [save_table(table, study.path("scratch"))]
 
 

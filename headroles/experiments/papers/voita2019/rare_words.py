@@ -56,10 +56,7 @@ NEEDS["attention"] = Need(
 
 
 def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -> pd.DataFrame:
-    """Return the attention of one head on sentences, a row per query and key.
-
-    Of the key: its `token`, `counted` (a content token), `rarest` (the first of the least frequent content tokens).
-    """
+    """Return the attention of a head, a row per query and key; `rarest` is the first least frequent content token."""
     from headroles.models import loading
     from headroles.scores import attention_matrix
 
@@ -78,11 +75,8 @@ def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -
             for key in range(len(ids))
         ]
     columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
-    table = pd.DataFrame(rows, columns=columns)
     fields = {"model": loading.name(run.model), "weights": loading.revision(run.model)}
-    text = frame.sign(**fields, counted_in=run.frequencies.hash)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-    return table
+    return frame.signed(pd.DataFrame(rows, columns=columns), frame.sign(**fields, counted_in=run.frequencies.hash))
 
 
 def fig5(bench: Bench) -> Reproduced:
@@ -136,12 +130,10 @@ def rare_claim(table: pd.DataFrame) -> Verdict:
 
 
 def _weights(part: pd.DataFrame) -> pd.DataFrame:
-    """Return the attention weights of one sentence, queries by keys."""
     return part.pivot_table(index="query", columns="key", values="weight")
 
 
 def _draw_sentences(table: pd.DataFrame) -> Axes:
-    """Draw the attention of one head on each sentence."""
     parts = [part for _, part in table.groupby("sentence", sort=False)]
     axes = new_axes((10, 10), cell=0.4, panels=len(parts))
     for ax, part in zip(axes, parts, strict=True):

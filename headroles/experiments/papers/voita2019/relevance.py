@@ -52,7 +52,7 @@ def _untrained_scores(run: Workflow) -> pd.DataFrame:
     from headroles.models import loading
     from headroles.scores import score
 
-    rows, signatures = [], []
+    rows, signature = [], ""  # of the first
     for seed in range(1, COUNT + 1):
         model = loading.untrained(run.model, seed=seed)
         scores = score(model, run.tokenizer, run.material.dev, ["confidence", "relevance"], n_resamples=2)
@@ -61,10 +61,8 @@ def _untrained_scores(run: Workflow) -> pd.DataFrame:
         equal = pair[name].groupby(level="layer").transform("size")
         correlation = float(within_layers(pair)["spearman"])
         rows.append({"seed": seed, "most": float((pair[name] * equal).max()), "correlation": correlation})
-        signatures.append(frame.provenance(scores, name))
-    table = pd.DataFrame(rows)
-    table.attrs["signatures"] = dict.fromkeys(table, signatures[0])
-    return table
+        signature = signature or frame.provenance(scores, name)
+    return frame.signed(pd.DataFrame(rows), signature)
 
 
 def fig1a(bench: Bench) -> Reproduced:
