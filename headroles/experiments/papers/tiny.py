@@ -69,6 +69,6 @@ def _material(*, translated: bool) -> Material:
         sentences = [replace(row, label="object" if "obj" in row.relations else "no") for row in drawn]
     short = [sentence for sentence in sentences if len(sentence.heads) <= 9]
     long = Corpus("toy, longer", tuple(sentence for sentence in sentences if 9 < len(sentence.heads) <= 13)[:40])
-    parts = {"dev": slice(40), "test": slice(40, 80), "trees": slice(80, 140), "train": slice(140, 400)}
+    parts = {"dev": slice(40), "test": slice(40, 80), "trees": slice(80, 140), "train": slice(140, 300)}
     corpora = {name: Corpus(f"toy {name}", tuple(short[rows])) for name, rows in parts.items()}
     return Material(**corpora, other=long, other_trees=long, sentences=None)
