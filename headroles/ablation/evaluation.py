@@ -60,16 +60,7 @@ def evaluate(
 
 
 def worth(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
-    """Compute the metric of the intact model of a sweep.
-
-    Args:
-        found: Example statistics.
-        n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples.
-
-    Returns:
-        `value`, and `low` and `high`, its 95 % interval.
-    """
+    """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
     weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         values = found.metric.value(weights @ found.intact)[None]

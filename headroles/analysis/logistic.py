@@ -65,18 +65,10 @@ def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequenc
 
 
 def firth(x: Array, y: Array, *, fixed: int | None = None, at: float = 0.0) -> tuple[Array, float]:
-    """Fit a logistic model by Firth's penalised likelihood.
+    """Return coefficients and penalised log likelihood of a logistic model of y [rows] by x [rows, terms] (Firth 1993).
 
-    The log likelihood is penalised by half the log determinant of the information matrix (Jeffreys' prior).
-
-    Args:
-        x: Design matrix: [rows, terms].
-        y: Outcomes of 0 and 1: [rows].
-        fixed: Index of a coefficient to hold at `at`.
-        at: Value of that coefficient.
-
-    Returns:
-        Coefficients [terms] and penalised log likelihood.
+    The log likelihood is penalised by half the log determinant of the information matrix (Jeffreys' prior). The
+    coefficient `fixed` is held at `at`.
     """
     free = np.arange(x.shape[1]) != fixed
     beta = np.where(free, 0.0, at)

@@ -87,18 +87,7 @@ def pair(good: str, bad: str, source: str | None = None) -> tuple[Sentence, Sent
 
 
 def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
-    """Read pairs of rows with the fields `sentence_good`, `sentence_bad` and, of translations, `source`.
-
-    Args:
-        rows: The rows, with any other fields.
-        where: Name of the file, for messages.
-
-    Yields:
-        The grammatical sentence, then the other one; None once for a row with a blank text.
-
-    Raises:
-        ValueError: If a row lacks a field.
-    """
+    """Yield both sentences of each row with `sentence_good`, `sentence_bad` (and `source`); None for a blank text."""
     for number, row in enumerate(rows, 1):
         texts = [row.get(name) for name in (*FIELDS, *(["source"] if "source" in row else []))]
         if not all(isinstance(text, str) for text in texts):

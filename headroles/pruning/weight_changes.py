@@ -62,11 +62,7 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:
-    """Measure how uniformly the weights of heads change over fine-tunings with several seeds.
-
-    Args:
-        tables: Tables of `weight_change` of the same heads, one per seed.
-        column: The column that is compared.
+    """Measure how uniformly the weights of heads change over fine-tunings with several seeds, a table each.
 
     Returns:
         A table with the rows "heads" (all heads) and "heads of a layer" (each change relative to its layer's mean).

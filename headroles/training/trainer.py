@@ -171,19 +171,7 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
 
 
 def finished(model: PreTrainedModel, folder: Path, recipe: str) -> pd.DataFrame | None:
-    """Load the weights of finished training into a model, also those of modules added to it, such as gates.
-
-    Args:
-        model: The model.
-        folder: Folder of a training.
-        recipe: The provenance of the training.
-
-    Returns:
-        The history of the training, or None if it is not finished.
-
-    Raises:
-        ValueError: If the folder holds other training.
-    """
+    """Load the weights of finished training, also of added modules such as gates; return its history, None without."""
     note = folder / RECIPE
     if note.is_file() and note.read_text() != recipe:
         raise ValueError(f"{folder} holds training of another model, corpus or options; give another folder")

@@ -118,21 +118,7 @@ def _permutations(game: Game, count: int, truncation: float) -> tuple[Array, Arr
 
 
 def _kernel(game: Game, count: int) -> tuple[Array, Array]:
-    """Estimate values by Kernel SHAP with pairs of complements (Covert and Lee 2021).
-
-    The regression of the worth on the heads of coalitions is constrained to sum to the whole difference. The estimate
-    from a single pair is the whole one plus the influence of the pair on it, which sums to 0 (the sandwich variance).
-
-    Args:
-        game: The game.
-        count: Coalitions for each head.
-
-    Returns:
-        Estimates from the pairs, [pair, head], and from resamples of the examples, [head, resample].
-
-    Raises:
-        ValueError: If there are too few different coalitions for a regression.
-    """
+    """Estimate by Kernel SHAP with complements (Covert and Lee 2021): [pair, head]; of resamples [head, resample]."""
     size, generator = len(game.heads), np.random.default_rng(game.seed)
     chances = 1 / (np.arange(1, size) * np.arange(size - 1, 0, -1))
     counts = generator.choice(np.arange(1, size), p=chances / chances.sum(), size=-(-count * size // 2))
@@ -149,8 +135,10 @@ def _kernel(game: Game, count: int) -> tuple[Array, Array]:
     inverse = np.linalg.inv(products)
     sums = inverse.sum(1, keepdims=True)
     free = inverse @ joined.T @ worth
+    # the regression of worth on heads, constrained to sum to the whole difference
     values = free + sums / sums.sum() * (whole - none - free.sum(0))  # [head, 1 + resample]
     residuals = worth[:, 0] - joined @ values[:, 0]
     influence = (inverse - sums @ sums.T / sums.sum()) @ (joined * residuals[:, None]).T  # [head, coalition]
     pairs = influence.reshape(size, 2, -1).sum(1).T  # [pair, head]
+    # from a single pair: the whole estimate and the influence of the pair, which sums to 0 (the sandwich variance)
     return values[:, 0] + len(pairs) * pairs, values[:, 1:]

@@ -119,24 +119,11 @@ def slopes(
     chunk: int = 4,
     by_token: bool = True,
 ) -> HeadGradients:
-    """Compute the gradients of the targets of a batch with respect to masks of ones, under LRP rules.
+    """Return the gradients of the targets of a batch with respect to masks of ones, under LRP rules, of all sites.
 
-    Relevance starts at 1 under the voita rules, otherwise at the target's value.
-
-    Args:
-        model: the model, in eval mode.
-        explain: computes the targets from the model's output.
-        batch: the sentences.
-        rules: LRP rule set; "gradient" for plain gradients.
-        epsilon: strength of the epsilon rule on linear maps; 0 for none.
-        steps: "all" for every step separately, "sum" for their sum (a single backward pass), or a number of steps drawn
-            from each sentence by its number in the corpus.
-        chunk: number of steps in one backward pass, which bounds memory.
-        by_token: whether the target of step t depends on the last hidden states at token t alone. The gradients of all
-            logits are then taken to these states at once.
-
-    Returns:
-        Gradients of all sites side by side; 0 where a step does not count.
+    They are 0 where a step does not count. Relevance starts at 1 under the voita rules, otherwise at the target's
+    value. `steps` and `chunk` are those of `Relevance`. With `by_token` the target of step t depends on the last hidden
+    states at token t alone: the gradients of all logits are then taken to these states at once.
     """
     heads = len(head_index(model))
     gates = torch.ones(len(batch.numbers), heads, device=model.device, requires_grad=True)
@@ -169,15 +156,7 @@ def slopes(
 
 
 def shares(gradients: HeadGradients, *, signed: bool) -> Tensor:
-    """Divide the relevance of each head by the sum over the heads of its site.
-
-    Args:
-        gradients: relevance of one site.
-        signed: whether to divide by the sum of R instead of the sum of |R|.
-
-    Returns:
-        [batch, step, heads]; 0 where the sum is 0.
-    """
+    """Divide relevance by its sum over the heads of the site, of |R| or `signed` of R; 0 where it is 0."""
     relevance = gradients.gradients.double()
     whole = (relevance if signed else relevance.abs()).sum(-1, keepdim=True)
     return torch.where(whole == 0, 0.0, relevance / torch.where(whole == 0, 1.0, whole))

@@ -124,9 +124,6 @@ def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tens
     Every linear map inside a layer passes none but the output projections; their inputs are leaves. With norms frozen
     (`lrp_rules`) what is left between a head and the logits is the residual stream.
 
-    Args:
-        model: the model.
-
     Yields:
         (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].
     """
