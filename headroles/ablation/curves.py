@@ -150,8 +150,8 @@ def _measure(
         parts = stats.closed | {frozenset(): stats.intact}
         values = np.stack([stats.metric.value(weights @ parts[heads]) for heads in masked])  # [point, 1 + resamples]
         changes = values - stats.metric.value(weights @ stats.intact)
-    low, high = bounds(values[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
-    less, more = bounds(changes[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
+    low, high = bounds(values[:, 1:])
+    less, more = bounds(changes[:, 1:])
     table = pd.DataFrame(points, columns=["order", "closed"])
     table["share"] = [count / len(orders[name]) for name, count in points]
     table = table.assign(value=values[:, 0], low=low, high=high)
@@ -245,11 +245,10 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
     rows = {}
     for name, part in table.reset_index(drop=True).groupby("order", sort=False):
         heights = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)  # [1 + resamples]
-        low, high = bounds(heights[None, 1:]) if heights.shape[0] > 1 else np.full((2, 1), np.nan)
+        low, high = bounds(heights[None, 1:])
         rows[name] = {"area": heights[0], "area.low": low[0], "area.high": high[0]}
     areas = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
-    areas.attrs["signatures"] = dict.fromkeys(areas.columns, frame.provenance(table, "value"))
-    return areas
+    return frame.signed(areas, frame.provenance(table, "value"))
 
 
 class _Draws:

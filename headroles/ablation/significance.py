@@ -17,6 +17,7 @@ from headroles.ablation.units import on_disk
 from headroles.analysis.intervals import least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.scores.accumulator import bounds, counting
+from headroles.tables import frame
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -47,7 +48,7 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
             base = intact if rows.all() else found.metric.value(weights[:, rows] @ found.intact[rows])
             values.append(found.metric.value(weights[:, rows] @ closed[rows]) - base)
     value = np.stack(values)
-    low, high = bounds(value[:, 1:]) if n_resamples else np.full((2, len(value)), np.nan)
+    low, high = bounds(value[:, 1:])
     p = p_values(found, value[:, 1:])
     columns = {"": value[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
     return Effects(float(intact[0]), columns | {".examples": run.sum(1)}, value[:, 1:])
@@ -126,10 +127,8 @@ def best(
     p = columns["effect.p"]
     columns |= {"effect.holm": holm(p), "effect.bh": benjamini_hochberg(p)}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
-    table = pd.DataFrame(columns, index=names)
     text = f"{found.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-    return table
+    return frame.signed(pd.DataFrame(columns, index=names), text)
 
 
 def _t_test(intact: Array, closed: Array) -> float:

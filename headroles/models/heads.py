@@ -101,12 +101,12 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
 def named_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> list[Head]:
     """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0"; unchecked."""
     listed = heads.split(",") if isinstance(heads, str) else list(heads)
-    kinds = [kind for kind in KINDS if any(site.kind == kind for site in attention_sites(model))]
-    return [_named_head(head, kinds) if isinstance(head, str) else head for head in listed]
+    return [_named_head(model, head) if isinstance(head, str) else head for head in listed]
 
 
-def _named_head(text: str, kinds: list[Kind]) -> Head:
+def _named_head(model: PreTrainedModel, text: str) -> Head:
     kind, layer, head = parsed_head(text)
+    kinds = [kind for kind in KINDS if any(site.kind == kind for site in attention_sites(model))]
     if kind is None and len(kinds) > 1:
         raise ValueError(
             f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
@@ -124,11 +124,11 @@ def check_head(model: PreTrainedModel, head: Head) -> None:
 def sizes(sites: list[Site]) -> str:
     """Return the numbers of layers and heads in words."""
     counts = {kind: [site.heads for site in sites if site.kind == kind] for kind in KINDS}
-    return ", ".join(f"{kind} {len(heads)} layers of {_range(heads)} heads" for kind, heads in counts.items() if heads)
-
-
-def _range(counts: list[int]) -> str:
-    return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+    return ", ".join(
+        f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
+        for kind, heads in counts.items()
+        if heads
+    )
 
 
 def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:

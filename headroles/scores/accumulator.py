@@ -112,8 +112,10 @@ def counting(numbers: Sequence[int], n_resamples: int, seed: int) -> Tensor:
 
 
 def bounds(draws: Array) -> tuple[Array, Array]:
-    """Return the 95 % percentile interval of resampled values [heads, resamples], ignoring NaN: two of [heads]."""
+    """Return the 95 % percentile interval of values [heads, resamples], ignoring NaN; NaN without: two of [heads]."""
     quantiles = np.full((2, len(draws)), np.nan)
+    if not draws.shape[1]:
+        return quantiles[0], quantiles[1]
     whole = ~np.isnan(draws).any(1)
     quantiles[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
     some = ~whole & ~np.isnan(draws).all(1)

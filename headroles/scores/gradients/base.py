@@ -21,7 +21,7 @@ from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import mask_heads
 from headroles.scores.accumulator import Accumulator
-from headroles.scores.base import Measure
+from headroles.scores.base import Measure, Sums
 from headroles.scores.gradients import projection
 from headroles.scores.lrp import Rules, composites, lrp_rules
 from headroles.scores.lrp.composites import check_reached, start
@@ -99,13 +99,18 @@ class GradientScore(Measure):
             Gradients of all sites side by side, in the order of `headroles.models.heads.head_index`.
         """
 
-    @abstractmethod
     def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """Compute the sums of every head of one site: {name: [batch, heads] or [batch, heads, detail]}."""
+        """Sum the gradients of one site, by default with their signs and by size, over steps: [batch, heads]."""
+        gradients = slopes.gradients.double()
+        return {"signed": gradients.sum(1), "size": gradients.abs().sum(1)}
 
     def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """Compute denominators that do not depend on the head, by default the number of steps: {name: [batch, 1]}."""
         return {"steps": slopes.steps}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute the means over steps, by default of gradients, and of their absolute values in `.size`."""
+        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
 
 def slopes(
