@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
-from headroles.ablation.prediction_powered import Estimate, estimates
+from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.significance import effects, is_mean
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import Replacement
@@ -117,7 +117,9 @@ def known(
         ]
         if precision > 1:
             clear |= np.array([estimate.widening <= precision for estimate in estimated]) & believed
-        z = np.array([_z(estimate, examples) for estimate in estimated])
+        # few examples, and few that changed, prove little, however alike they are
+        p = np.maximum([estimate.p for estimate in estimated], least_p(examples))
+        z = norm.isf(p / 2) * np.sign([estimate.effect for estimate in estimated])
         information = np.array([estimate.information for estimate in estimated])
         share = np.where(believed, np.maximum(information, examples / corpus), examples / corpus)
     return clear if tests is None else clear | stopped(z, share, **tests)
@@ -188,9 +190,3 @@ def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
     for variant, values in more.closed.items():
         closed[variant][rows] = values
     return replace(before, intact=intact, closed=closed)
-
-
-def _z(estimate: Estimate, examples: int) -> float:
-    """Standardised effect; few examples, and few that changed, prove little, however alike they are."""
-    p = max(estimate.p, least_p(examples))
-    return float(norm.isf(p / 2) * np.sign(estimate.effect))

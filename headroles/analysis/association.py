@@ -100,8 +100,7 @@ def relate(
     table = corrected(pd.DataFrame(rows))
     options = frame.sign(relate=by, resamples=n_resamples, permutations=n_permutations, seed=seed)
     of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
-    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{options}|{frame.holding(**of)}")
-    return table
+    return frame.signed(table, options, frame.holding(**of))
 
 
 def outcomes_of(table: pd.DataFrame, names: Sequence[str] | None) -> list[str]:

@@ -80,15 +80,14 @@ def pooled_survival(
             rows.append({"outcome": outcome, "predictor": predictor} | _pooled(residuals, n_permutations, seed))
     table = pd.DataFrame(rows)
     table["holm"] = holm(table["p"].to_numpy(float))
-    signature = frame.sign(
+    text = frame.sign(
         pooled="random effects",
         models=",".join(models),
         covariates=",".join(covariates),
         permutations=n_permutations,
         seed=seed,
     )
-    table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
-    return table
+    return frame.signed(table, text)
 
 
 def _residuals(

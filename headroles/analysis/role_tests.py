@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from headroles.analysis.intervals import LEVEL, least_p
-from headroles.analysis.multiple_testing import benjamini_hochberg, holm
+from headroles.analysis.multiple_testing import corrections
 from headroles.analysis.resampling import Array
 from headroles.tables import frame
 
@@ -32,12 +32,11 @@ def tested(
     corrected for all heads and variants of the role; NaN where the score is.
     """
     p = np.stack([_p_values(table, column, threshold, over) for _, column in variants])  # [variants, heads]
-    known, columns = np.isfinite(p), {f"{variant}.p": row for (variant, _), row in zip(variants, p, strict=True)}
-    for name, correct in (("holm", holm), ("bh", benjamini_hochberg)):
-        values = np.full_like(p, np.nan)
-        values[known] = correct(p[known]) if known.any() else []
-        columns |= {f"{variant}.{name}": row for (variant, _), row in zip(variants, values, strict=True)}
-    return columns
+    return {
+        f"{variant}.{name}": row
+        for name, values in ({"p": p} | corrections(p)).items()
+        for (variant, _), row in zip(variants, values, strict=True)
+    }
 
 
 def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:

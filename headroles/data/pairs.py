@@ -14,20 +14,8 @@ from headroles.data.synthetic import synthetic_corpus
 Phenomenon = Literal["agreement", "attractor", "relative", "determiner", "reflexive", "licensing"]
 GOOD, BAD = "good", "bad"  # labels of the two sentences of a pair, which follow each other
 FIELDS = ("sentence_good", "sentence_bad")  # of BLiMP
-FEMININE = (
-    "woman",
-    "mother",
-    "girl",
-    "sister",
-    "queen",
-    "princess",
-    "aunt",
-    "witch",
-    "nun",
-    "widow",
-    "grandmother",
-    "niece",
-)
+_FEMININE = "woman mother girl sister queen princess aunt witch nun widow grandmother niece"
+FEMININE = _FEMININE.split()
 
 
 def minimal_pairs(
@@ -70,10 +58,8 @@ def minimal_pairs(
         )
     name = f"{phenomenon}{'-translated' * translated}"
     if translated:
-        pairs: Iterable[tuple[Sentence, Sentence]] = map(
-            _translations, synthetic_corpus(count, seed=seed, translated=True)
-        )
-        return Corpus(name, tuple(chain.from_iterable(pairs)))
+        sentences = synthetic_corpus(count, seed=seed, translated=True)
+        return Corpus(name, tuple(chain.from_iterable(map(_translations, sentences))))
     texts = (_MADE[phenomenon](Random(f"{phenomenon} {seed} {number}")) for number in range(count))
     return Corpus(name, tuple(chain.from_iterable(pair(good, bad) for good, bad in texts)))
 

@@ -92,11 +92,7 @@ class ByEffect(Ranking):
 
     metric: str | Metric = "loss"
     limit: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Name used in result columns."""
-        return "effect"
+    name = "effect"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by their ablation effects."""
@@ -132,11 +128,7 @@ class ByRoles(Ranking):
     """Ranking by roles, from the head farthest below all thresholds; `table` has scores, by default computed here."""
 
     table: pd.DataFrame | None = None
-
-    @property
-    def name(self) -> str:
-        """Name used in result columns."""
-        return "roles"
+    name = "roles"
 
     def __repr__(self) -> str:
         return f"Roles({'' if self.table is None else _digest(self.table)})"
