@@ -105,21 +105,10 @@ def train(
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
         callbacks = [_Evaluation(measure), *callbacks]
-    return fit(
-        model,
-        tokenizer,
-        rows,
-        place,
-        recipe,
-        epochs=epochs,
-        batch=batch,
-        rate=rate,
-        seed=seed,
-        rates=rates,
-        callbacks=callbacks,
-        columns=[f"held_out {metric.name}{end}" for metric in measured for end in _ENDS],
-        **arguments,
-    )
+    columns = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
+    options: TrainOptions = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "rates": rates, **arguments}
+    options["callbacks"] = callbacks
+    return fit(model, tokenizer, rows, place, recipe, columns=columns, **options)
 
 
 def load_classifier(
