@@ -53,7 +53,7 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
 
 
 def clusters(totals: Array) -> Array:
-    """Return the effective number of sentences, by the numbers of queries [..., 1 + resamples]; NaN without.
+    """Return the effective number of sentences, by the numbers of queries [..., 1 + resamples]; NaN without resamples.
 
     It is the squared total over the sum of squared counts (Kish 1965). Poisson counts have variance 1, so the variance
     of the resamples is the sum of the squared counts of the sentences.
@@ -66,7 +66,7 @@ def clusters(totals: Array) -> Array:
 
 
 def over_seeds(values: Array) -> Ends:
-    """Return the 95 % interval of a mean over seeds, of values [seeds, 1 + resamples of examples]; NaN for one.
+    """Return the 95 % interval of a mean over seeds, by values [seeds, 1 + resamples]; NaN for a single seed.
 
     Student's t for the seeds and the normal for the examples; their half widths are added as squares.
     """

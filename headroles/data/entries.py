@@ -44,7 +44,7 @@ def entries(
 
 
 def complete(entries: Iterator[Sentence | None], where: str, limit: int | None) -> Iterator[Sentence]:
-    """Yield entries that are not None, at most `limit`; log how many are; ValueError if there is no other."""
+    """Yield the entries that are not None, at most `limit`, and log how many are left out; ValueError without any."""
     size = kept = 0
     for entry in entries:
         size += 1

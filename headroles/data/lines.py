@@ -11,7 +11,7 @@ LONGEST = 2**20  # bytes of a line; bounds the memory
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, gzipped or not, without ends and a byte order mark; only a line feed ends one."""
+    """Yield the lines of a file, gzipped or not, without line ends or a byte order mark; only a line feed ends one."""
     check_file(path)
     blank = True
     for line in _decoded(path):

@@ -100,7 +100,7 @@ def _share(inputs: Mapping[str, Tensor], *, causal: bool) -> float:
 
 @contextmanager
 def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
-    """Freeze parameters within the block, of the "decoder" those that the encoder lacks; gates still train."""
+    """Freeze the model's parameters within the block, or those of the "decoder" alone; gates still train."""
     if what not in ("nothing", "decoder", "all"):
         raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
     if what == "decoder" and not model.config.is_encoder_decoder:

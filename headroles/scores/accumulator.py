@@ -133,7 +133,7 @@ def rounded(draws: Array) -> npt.NDArray[np.float32]:
 def check_missing(
     table: pd.DataFrame, scores: Sequence[Measure], corpus: str, uncounted: dict[Kind, str], content: int
 ) -> None:
-    """Log which scores have no value for any head of a kind, and why; ValueError if none has any without tokens."""
+    """Log which scores have no value for any head of a kind, and why; ValueError if there is nothing to measure."""
     columns = [name for score in scores for name in _columns(table, score)]
     if columns and not content and table[columns].isna().all(axis=None):
         raise ValueError(

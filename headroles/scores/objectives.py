@@ -204,7 +204,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective(name: Name | Objective | None, model: PreTrainedModel) -> Objective:
-    """Return the objective of a name; by default "top", "class" or "similarity", as the model has a head."""
+    """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head."""
     if isinstance(name, Objective):
         return name
     if name is None:

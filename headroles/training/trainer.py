@@ -160,7 +160,7 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
 
 
 def finished(model: PreTrainedModel, folder: Path, recipe: str) -> pd.DataFrame | None:
-    """Load the weights of finished training, also of added modules such as gates; return its history, None without."""
+    """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
     note = folder / RECIPE
     if note.is_file() and note.read_text() != recipe:
         raise ValueError(f"{folder} holds training of another model, corpus or options; give another folder")
