@@ -73,7 +73,7 @@ class Replay:
         return min(starts, default=NEVER), min((start for start in starts if start >= self.encoded), default=NEVER)
 
     def run(self, gates: Tensor) -> tuple[Any, Batch]:
-        """Run variants, gates [variant, heads], in one forward pass; rows: all examples of the first variant, then on."""
+        """Run variants, gates [variant, heads], in one forward pass: all examples of the first variant, then on."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
