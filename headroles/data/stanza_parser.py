@@ -155,21 +155,11 @@ def _store(trees: Corpus, path: Path) -> None:
 def _parsed(
     texts: list[str], language: str, models: Path | None, download: Download, gpu: bool | None
 ) -> dict[str, Sentence]:
-    """The tree of each distinct text that has exactly one."""
+    """The tree of each distinct text, with the global generator of torch restored: Stanza draws from it."""
     import torch
 
-    trees: dict[str, Sentence] = {}
-    distinct = [text for text in dict.fromkeys(texts) if text.strip()]
-    chunks = [distinct[at : at + _CHUNK] for at in range(0, len(distinct), _CHUNK)]
-    with torch.random.fork_rng(devices=[]):  # Stanza draws from the global generator
-        pipeline = _pipeline(language, models, download, gpu)
-        for chunk in track(chunks, "parsing sentences", total=len(chunks)):
-            # a line break would end Stanza's sentence; a space keeps the characters where they are
-            documents = pipeline.bulk_process([text.replace("\n", " ") for text in chunk])
-            for text, document in zip(chunk, documents, strict=True):
-                if len(document.sentences) == 1:
-                    trees[text] = _tree(text, document.sentences[0])
-    return trees
+    with torch.random.fork_rng(devices=[]):
+        return _trees(texts, _pipeline(language, models, download, gpu))
 
 
 def _pipeline(language: str, models: Path | None, download: Download, gpu: bool | None) -> Any:
@@ -194,6 +184,20 @@ def _pipeline(language: str, models: Path | None, download: Download, gpu: bool 
             f"Stanza could not load a pipeline for {language!r} from {place}: {error}; "
             "name a folder of models (models=), or be online with download='missing'"
         ) from error
+
+
+def _trees(texts: list[str], pipeline: Any) -> dict[str, Sentence]:
+    """The tree of each distinct text that has exactly one."""
+    trees: dict[str, Sentence] = {}
+    distinct = [text for text in dict.fromkeys(texts) if text.strip()]
+    chunks = [distinct[at : at + _CHUNK] for at in range(0, len(distinct), _CHUNK)]
+    for chunk in track(chunks, "parsing sentences", total=len(chunks)):
+        # a line break would end Stanza's sentence; a space keeps the characters where they are
+        documents = pipeline.bulk_process([text.replace("\n", " ") for text in chunk])
+        for text, document in zip(chunk, documents, strict=True):
+            if len(document.sentences) == 1:
+                trees[text] = _tree(text, document.sentences[0])
+    return trees
 
 
 def _tree(text: str, parsed: Any) -> Sentence:

@@ -106,8 +106,15 @@ def train(
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
         callbacks = [_Evaluation(measure), *callbacks]
     columns = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
-    options: TrainOptions = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "rates": rates, **arguments}
-    options["callbacks"] = callbacks
+    options: TrainOptions = {
+        "epochs": epochs,
+        "batch": batch,
+        "rate": rate,
+        "seed": seed,
+        "rates": rates,
+        "callbacks": callbacks,
+        **arguments,
+    }
     return fit(model, tokenizer, rows, place, recipe, columns=columns, **options)
 
 
