@@ -9,7 +9,7 @@ from . import scores as scores
 from . import tables as tables
 from . import testing as testing
 from . import training as training
-from .ablation.coalitions.interactions import shapley_interactions as shapley_interactions
+from .ablation.coalitions.shapley import shapley_interactions as shapley_interactions
 from .ablation.coalitions.shapley import shapley_values as shapley_values
 from .ablation.curves import ablation_curve as ablation_curve
 from .ablation.effects import ablate as ablate

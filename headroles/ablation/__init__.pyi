@@ -1,5 +1,5 @@
 from . import metrics as metrics
-from .coalitions.interactions import shapley_interactions as shapley_interactions
+from .coalitions.shapley import shapley_interactions as shapley_interactions
 from .coalitions.shapley import shapley_values as shapley_values
 from .curves import ablation_curve as ablation_curve
 from .curves import areas as areas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.effects import ablate_sets
+from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import sweep
@@ -77,24 +78,31 @@ def ablation_curve(
         - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
         - change, change.low, change.high: difference from the intact model, paired.
     """
-    run = partial(
-        _measure,
-        model,
-        tokenizer,
-        corpus,
-        {
-            name: [(kind, layer, head) for kind, layer, head in named_heads(model, order)]
-            for name, order in orders.items()
-        },
-        the_metric(metric),
-        steps=steps,
-        replacement=replacement,
-        max_tokens=max_tokens,
-        n_resamples=n_resamples,
-        seed=seed,
-    )
+    chosen = the_metric(metric)
+    ordered = {
+        name: [(kind, layer, head) for kind, layer, head in named_heads(model, order)] for name, order in orders.items()
+    }
+    points = [(name, count) for name, order in ordered.items() for count in _counts(name, order, steps)]
+    masked = [frozenset(ordered[name][:count]) for name, count in points]
+
+    def run(folder: str | Path | None) -> pd.DataFrame:
+        stats = sweep(
+            model,
+            tokenizer,
+            corpus,
+            list(dict.fromkeys(filter(None, masked))),
+            chosen,
+            replacement=replacement,
+            max_tokens=max_tokens,
+            folder=None if folder is None else Path(folder),
+            seed=seed,
+        )
+        table = pd.DataFrame(points, columns=["order", "closed"])
+        table["share"] = [count / len(ordered[name]) for name, count in points]
+        return _with_values(table, masked, stats, n_resamples, seed)
+
     if study is None:
-        return run(folder=None if folder is None else Path(folder))
+        return run(folder)
     options: dict[str, object] = {
         "steps": steps,
         "max_tokens": max_tokens,
@@ -102,63 +110,37 @@ def ablation_curve(
         "seed": seed,
         "replacement": on_disk(replacement),
     }
-    kept, name = study_at(study), "-".join([the_metric(metric).name, *([kind] if kind else [])])
-    written = {label: " ".join(map(str, order)) for label, order in run.args[3].items()}
+    kept, name = study_at(study), "-".join([chosen.name, *([kind] if kind else [])])
+    written = {label: " ".join(map(str, order)) for label, order in ordered.items()}
     key = cache_key(
         model,
         configuration=configuration(model, tokenizer),
         text=corpus.hash,
-        metric=the_metric(metric),
+        metric=chosen,
         orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
         options=",".join(f"{option}={value}" for option, value in sorted(options.items())),
     )
-    curve = cache(lambda: run(folder=kept.work / ".sweeps"))  # both tables need it
+    curve = cache(lambda: run(kept.work / ".sweeps"))  # both tables need it
     table = kept.keep(f"curves-{name}", key, curve)
     kept.keep(f"areas-{name}", key, lambda: areas(curve()))
     return table
 
 
-def _measure(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    orders: Mapping[str, Sequence[Head]],
-    metric: Metric,
-    *,
-    steps: int,
-    replacement: Replacement,
-    max_tokens: int,
-    n_resamples: int,
-    seed: int,
-    folder: Path | None,
+def _with_values(
+    table: pd.DataFrame, masked: Sequence[HeadSet], stats: ExampleStats, n_resamples: int, seed: int
 ) -> pd.DataFrame:
-    points = [(name, count) for name, order in orders.items() for count in _counts(name, order, steps)]
-    masked = [frozenset(orders[name][:count]) for name, count in points]
-    stats = sweep(
-        model,
-        tokenizer,
-        corpus,
-        list(dict.fromkeys(filter(None, masked))),
-        metric,
-        replacement=replacement,
-        max_tokens=max_tokens,
-        folder=folder,
-        seed=seed,
-    )
+    """Add the metric with each set of masked heads, and its change, with intervals."""
     weights = counting(stats.numbers, n_resamples, seed).numpy()
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         parts = stats.closed | {frozenset(): stats.intact}
         values = np.stack([stats.metric.value(weights @ parts[heads]) for heads in masked])  # [point, 1 + resamples]
         changes = values - stats.metric.value(weights @ stats.intact)
-    low, high = bounds(values[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
-    less, more = bounds(changes[:, 1:]) if n_resamples else np.full((2, len(points)), np.nan)
-    table = pd.DataFrame(points, columns=["order", "closed"])
-    table["share"] = [count / len(orders[name]) for name, count in points]
+    low, high = bounds(values[:, 1:])
+    less, more = bounds(changes[:, 1:])
     table = table.assign(value=values[:, 0], low=low, high=high)
     table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
-    text = f"{stats.signature}|{frame.sign(resamples=n_resamples, seed=seed)}"
-    table.attrs = {"signatures": dict.fromkeys(table.columns, text), "draws": _Draws(values)}
-    return table
+    table.attrs["draws"] = _Draws(values)
+    return frame.signed(table, stats.signature, frame.sign(resamples=n_resamples, seed=seed))
 
 
 def order_again(
@@ -245,11 +227,10 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
     rows = {}
     for name, part in table.reset_index(drop=True).groupby("order", sort=False):
         heights = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)  # [1 + resamples]
-        low, high = bounds(heights[None, 1:]) if heights.shape[0] > 1 else np.full((2, 1), np.nan)
+        low, high = bounds(heights[None, 1:])
         rows[name] = {"area": heights[0], "area.low": low[0], "area.high": high[0]}
     areas = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
-    areas.attrs["signatures"] = dict.fromkeys(areas.columns, frame.provenance(table, "value"))
-    return areas
+    return frame.signed(areas, frame.provenance(table, "value"))
 
 
 class _Draws:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
-from headroles.ablation.prediction_powered import Estimate, estimates
+from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.significance import effects, is_mean
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import Replacement
@@ -48,33 +48,17 @@ def staged(
 ) -> ExampleStats:
     """Sweep random parts of the corpus, each variant until its effect is known well enough.
 
-    There is an interim test after `first` examples, and after each growth of their number. With `early`, a variant is
-    stopped if its p is below its share of `risk`: without an effect, the probability of such a stop or of p below
-    `level` at the end is at most `level` + `risk` (Haybittle 1971, Peto 1976). It is also stopped if the probability
-    that p on the whole corpus will be below `level`, given the effect so far (normal, no prior), is below `miss`
-    (stochastic curtailment). Effects of variants that were stopped by their p are on average too far from 0.
+    There is an interim test after `first` examples (by default 256, with predictions 64), and after each growth of
+    their number. With `early`, a variant is stopped if its p is below its share of `risk`: without an effect, the
+    probability of such a stop or of p below `level` at the end is at most `level` + `risk` (Haybittle 1971, Peto 1976).
+    It is also stopped if the probability that p on the whole corpus will be below `level`, given the effect so far
+    (normal, no prior), is below `miss` (stochastic curtailment). Effects of variants that were stopped by their p are
+    on average too far from 0.
 
     With `predict`, the gradient predicts the effects of all variants on all examples first, and the tests are those of
     prediction-powered estimates (`headroles.ablation.prediction_powered`). The number of examples is then replaced by
-    the information that they give: the squared ratio of the errors on the whole corpus and now.
-
-    Args:
-        model: A Hugging Face model.
-        tokenizer: Its tokenizer.
-        corpus: The corpus that is measured.
-        variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
-        metric: The metric that reads the statistics.
-        predict: Whether a gradient predicts the effects; the metric must be a mean that has a differentiable stand-in.
-        early: Whether a variant is stopped once it is clear whether its p is below `level`.
-        precision: A variant is stopped once its interval is at most so many times as wide as the whole corpus would
-            give; 1 for never. Needs `predict`.
-        level: Significance level that is decided about.
-        risk: Additional probability of a false positive, divided among the interim tests.
-        miss: Probability of a significant result below which a variant is stopped.
-        first: Number of examples at the first interim test; by default 256, with predictions 64.
-        replacement: What replaces the output of a masked head (see `ablate`).
-        seed: Seed of the order of the examples, and of `sweep`.
-        **options: Further options of `sweep`.
+    the information that they give: the squared ratio of the errors on the whole corpus and now. With a `precision`
+    above 1 a variant is also stopped once its interval is at most so many times as wide as the whole corpus would give.
 
     Returns:
         Example statistics, NaN for the examples on which a variant was not run.
@@ -121,19 +105,7 @@ def known(
     precision: float = 1.0,
     tests: Tests | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Decide which variants need no more examples: their interval is narrow enough, or their test is decided.
-
-    Args:
-        found: Example statistics; with predictions, of all examples.
-        variants: The variants that continue, which were all run on the same examples.
-        examples: Number of these examples.
-        corpus: Number of examples of the corpus.
-        precision: How many times as wide as from the whole corpus an interval may be; 1 to ask for none.
-        tests: Risks of the interim tests; None for no tests.
-
-    Returns:
-        Whether each variant is known well enough: bool [variant].
-    """
+    """Return which variants need no more examples: their interval is narrow enough, or their test is decided."""
     clear = np.zeros(len(variants), dtype=bool)
     if found.predicted is None:
         z, share = scores(found, variants), np.full(len(variants), examples / corpus)
@@ -145,26 +117,16 @@ def known(
         ]
         if precision > 1:
             clear |= np.array([estimate.widening <= precision for estimate in estimated]) & believed
-        z = np.array([_z(estimate, examples) for estimate in estimated])
+        # few examples, and few that changed, prove little, however alike they are
+        p = np.maximum([estimate.p for estimate in estimated], least_p(examples))
+        z = norm.isf(p / 2) * np.sign([estimate.effect for estimate in estimated])
         information = np.array([estimate.information for estimate in estimated])
         share = np.where(believed, np.maximum(information, examples / corpus), examples / corpus)
     return clear if tests is None else clear | stopped(z, share, **tests)
 
 
 def looks(examples: int, first: int = FIRST, growth: float = GROWTH) -> list[int]:
-    """Return the numbers of examples at which variants are tested; the last is all of them.
-
-    Args:
-        examples: Number of examples of the corpus.
-        first: Number of examples at the first interim test.
-        growth: Growth of their number from each test to the next.
-
-    Returns:
-        Increasing numbers of examples.
-
-    Raises:
-        ValueError: If `first` is below 1.
-    """
+    """Return the growing numbers of examples at which variants are tested; the last is all of them."""
     if first < 1:
         raise ValueError(f"too few examples for the first interim test: got {first}; expected at least 1")
     ends = [first]
@@ -174,15 +136,7 @@ def looks(examples: int, first: int = FIRST, growth: float = GROWTH) -> list[int
 
 
 def scores(found: ExampleStats, variants: list[HeadSet]) -> Array:
-    """Compute the effects of variants divided by their standard errors, on the examples measured so far.
-
-    Args:
-        found: Example statistics.
-        variants: The variants that continue, which were all run on the same examples.
-
-    Returns:
-        Standardised effects: [variant].
-    """
+    """Compute the effects of variants over their standard errors, on the examples measured so far: [variant]."""
     rows = np.isfinite(found.closed[variants[0]]).all(-1)
     left = replace(found, closed={variant: found.closed[variant] for variant in variants}).take(np.flatnonzero(rows))
     effect = effects(left, n_resamples=0 if is_mean(found.metric) else 200)
@@ -196,20 +150,11 @@ def scores(found: ExampleStats, variants: list[HeadSet]) -> Array:
 
 
 def stopped(z: Array, share: float | Array, *, level: float, risk: float, miss: float) -> npt.NDArray[np.bool_]:
-    """Decide which variants are stopped: those with a clear effect, or almost no chance of a significant one.
+    """Return which variants have a clear effect (p below `risk`), or almost no chance of a significant one: [variant].
 
-    On the whole corpus an effect z is predicted to be z / sqrt(share), with standard deviation
-    sqrt((1 - share) / share) (Spiegelhalter et al. 1986).
-
-    Args:
-        z: Standardised effects: [variant].
-        share: Share of the examples measured so far, or of the information that they give: below 1, or [variant].
-        level: Significance level that is decided about.
-        risk: p below which an effect is clear.
-        miss: Probability of a significant result below which a variant is stopped.
-
-    Returns:
-        Whether each variant is stopped: bool [variant].
+    On the whole corpus an effect z is predicted to be z / sqrt(share), with standard deviation sqrt((1 - share) /
+    share) (Spiegelhalter et al. 1986). `share` is that of the examples measured so far, or of the information that they
+    give.
     """
     share = np.minimum(share, 1 - 1e-9)
     significant = np.abs(z) > norm.isf(risk / 2)
@@ -245,9 +190,3 @@ def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
     for variant, values in more.closed.items():
         closed[variant][rows] = values
     return replace(before, intact=intact, closed=closed)
-
-
-def _z(estimate: Estimate, examples: int) -> float:
-    """Standardised effect; few examples, and few that changed, prove little, however alike they are."""
-    p = max(estimate.p, least_p(examples))
-    return float(norm.isf(p / 2) * np.sign(estimate.effect))

@@ -266,8 +266,6 @@ class AblationSweep:
         fields |= {"estimate": "prediction-powered"} if self.predicts else {}
         text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"
         if self.sets is not None:
-            table = pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set"))
-            table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-            return table
+            return frame.signed(pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set")), text)
         draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None
         return frame.table(columns, head_index(self.model), text, draws=draws)

@@ -11,10 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus
 from headroles.models.provenance import fixed_weights, provenance_of
 from headroles.scores.accumulator import bounds, counting
+from headroles.tables import frame
 
 
 @fixed_weights()
@@ -54,24 +56,18 @@ def evaluate(
         stats = sweep(model, tokenizer, corpus, [], metric, max_tokens=max_tokens, heads_per_batch=1)
         rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
-    text = provenance_of(model, None, corpus, resamples=n_resamples, seed=seed)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-    return table
+    return frame.signed(table, provenance_of(model, None, corpus, resamples=n_resamples, seed=seed))
 
 
 def worth(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
-    """Compute the metric of the intact model of a sweep.
-
-    Args:
-        found: Example statistics.
-        n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples.
-
-    Returns:
-        `value`, and `low` and `high`, its 95 % interval.
-    """
+    """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
     weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        values = found.metric.value(weights @ found.intact)[None]
-    low, high = bounds(values[:, 1:]) if n_resamples else np.full((2, 1), np.nan)
-    return {"value": float(values[0, 0]), "low": float(low[0]), "high": float(high[0])}
+        values = found.metric.value(weights @ found.intact)
+    return dict(zip(("value", "low", "high"), interval(values), strict=True))
+
+
+def interval(values: Array) -> tuple[float, float, float]:
+    """Return a value and its 95 % interval from the value and its resamples."""
+    low, high = bounds(values[None, 1:])
+    return float(values[0]), float(low[0]), float(high[0])

@@ -17,25 +17,15 @@ HeadSet = frozenset[Any]  # the heads that a variant masks: (kind, layer, head)
 
 @dataclass(frozen=True)
 class ExampleStats:
-    """Statistics of each example by the intact model and by each variant; NaN where a variant was not run.
-
-    Attributes:
-        intact: Statistics of the intact model: [example, statistic].
-        closed: Statistics of each variant by the set of its masked heads: [example, statistic].
-        numbers: Numbers of the examples in the corpus.
-        too_long: Number of examples left out because they are too long.
-        metric: The metric that reads and combines the statistics.
-        signature: Provenance of the statistics.
-        predicted: Change of the first statistic by each variant that a gradient predicts: [example], if it was asked.
-    """
+    """Statistics of each example by the intact model and by each variant; NaN where a variant was not run."""
 
     intact: Array  # [example, statistic]
     closed: dict[HeadSet, Array]  # [example, statistic]
-    numbers: list[int]
-    too_long: int
+    numbers: list[int]  # of the examples in the corpus
+    too_long: int  # number of examples left out because they are too long
     metric: Metric
     signature: str = ""
-    predicted: dict[HeadSet, Array] | None = None  # [example]
+    predicted: dict[HeadSet, Array] | None = None  # change of the first statistic by the gradient: [example]
 
     def take(self, rows: npt.NDArray[np.int64]) -> ExampleStats:
         """Return the statistics of some examples, by their places in `numbers`."""
@@ -47,9 +37,8 @@ class ExampleStats:
     def table(self) -> pd.DataFrame:
         """Return a table with a row per variant and example.
 
-        Returns:
-            Columns `closed` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, the
-            statistics of the metric, and `predicted`, the predicted change, if there are predictions.
+        Columns are `closed` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, the
+        statistics of the metric, and `predicted`, the predicted change, if there are predictions.
         """
         names = self.metric.names(self.intact.shape[1])
         parts = [("intact", self.intact), *((written(key), values) for key, values in self.closed.items())]
@@ -64,15 +53,7 @@ class ExampleStats:
 
     @staticmethod
     def of(table: pd.DataFrame, metric: Metric) -> ExampleStats:
-        """Restore the statistics of a metric from their table.
-
-        Args:
-            table: Table made by `table`.
-            metric: The metric that was measured.
-
-        Returns:
-            The statistics.
-        """
+        """Restore the statistics of a metric from their table."""
         parts = {str(key): part for key, part in table.groupby("closed", sort=False, observed=True)}
         first, _, text = table.attrs["signatures"]["example"].partition("|")
         other = {"closed", "example", "predicted"}

@@ -67,28 +67,13 @@ class Replay:
             self.looked = min(self.calls[reader][0][0] for reader in self.readers)
 
     def first(self, gates: Tensor) -> Start:
-        """Return when the first masked heads are projected; variants with equal times reuse the same outputs.
-
-        Args:
-            gates: Gates of variants: [variant, heads].
-
-        Returns:
-            The time of the first masked heads of all, and of the first of the decoder.
-        """
+        """Return when the first masked heads of gates [variant, heads] are projected: of all, and of the decoder."""
         masked = (gates != 1).any(0).tolist()
         starts = [start for start, is_masked in zip(self.starts, masked, strict=True) if is_masked]
         return min(starts, default=NEVER), min((start for start in starts if start >= self.encoded), default=NEVER)
 
     def run(self, gates: Tensor) -> tuple[Any, Batch]:
-        """Run variants in one forward pass.
-
-        Args:
-            gates: Gates of the variants: [variant, heads].
-
-        Returns:
-            The model's output and its batch, with a row per variant and example: all examples of the first variant,
-            then of the second, and so on.
-        """
+        """Run variants, gates [variant, heads], in one forward pass: all examples of the first variant, then on."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
@@ -97,15 +82,7 @@ class Replay:
             return self.model(**inputs, **without_cache(self.model)), batch
 
     def write(self, gates: Tensor, **options: Any) -> tuple[Tensor, Batch]:
-        """Generate text with variants.
-
-        Args:
-            gates: Gates of the variants: [variant, heads].
-            **options: Options of transformers' `generate`.
-
-        Returns:
-            Generated tokens, [variant x example, token], and their batch.
-        """
+        """Generate text with variants, gates [variant, heads]: tokens [variant x example, token], and their batch."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}

@@ -15,29 +15,17 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated effect of a variant on the mean of a metric.
-
-    Attributes:
-        effect: The estimate.
-        error: Its standard error as an estimate for the population that the corpus was drawn from.
-        whole_error: The standard error that ablating the whole corpus would have.
-        corpus_error: Its standard error as an estimate of the effect on this corpus; 0 if all of it was ablated.
-        freedom: Degrees of freedom of the residuals.
-        slope: Effect per unit of the predicted effect (lambda of PPI++).
-        explained: Share of the variance of the effect over the ablated examples that the prediction explains.
-        changed: Number of ablated examples that the ablation changed; few prove little, however small the error.
-        influence: What each example adds to the estimate, which sums to 0: [example].
-    """
+    """Estimated effect of a variant on the mean of a metric."""
 
     effect: float
-    error: float
-    whole_error: float
-    corpus_error: float
-    freedom: int
-    slope: float
-    explained: float
-    changed: int
-    influence: Array
+    error: float  # standard error as an estimate for the population that the corpus was drawn from
+    whole_error: float  # the standard error that ablating the whole corpus would have
+    corpus_error: float  # standard error as an estimate of the effect on this corpus; 0 if all of it was ablated
+    freedom: int  # degrees of freedom of the residuals
+    slope: float  # effect per unit of the predicted effect (lambda of PPI++)
+    explained: float  # share of the variance over the ablated examples that the prediction explains
+    changed: int  # number of ablated examples that the ablation changed; few prove little, however small the error
+    influence: Array  # what each example adds to the estimate, which sums to 0: [example]
 
     @property
     def p(self) -> float:
@@ -66,22 +54,14 @@ class Estimate:
 
 
 def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
-    """Estimate the effect of a variant that was ablated on a random part of the examples.
+    """Return the estimated change of a metric, sum(change) / sum(steps) over all examples, by ablating some of them.
 
-    The change on the ablated examples is regressed on its prediction and on the number of steps. The means of these
-    two over all examples are known. The estimate is the regression at these means: a prediction-powered mean
-    (Angelopoulos et al. 2023) with fitted weights, in survey sampling the regression estimator (Cochran 1977, chapter
-    7). A prediction that explains nothing gets a slope near 0, which leaves the mean over the ablated examples.
-    The jackknife takes away the bias of a slope that is fitted on the same examples, and gives the errors: residuals
-    are divided by 1 - leverage, so that they hold where examples differ in spread.
-
-    Args:
-        change: Change of the metric's sum by the ablation: [example], NaN where it was not ablated.
-        steps: Number of steps of each example: [example].
-        predicted: Predicted change: [example].
-
-    Returns:
-        The estimated change of the metric, sum(change) / sum(steps) over all examples.
+    The change on the ablated examples (NaN on the others) is regressed on its prediction and on the number of steps.
+    The means of these two over all examples are known. The estimate is the regression at these means: a
+    prediction-powered mean (Angelopoulos et al. 2023) with fitted weights, in survey sampling the regression estimator
+    (Cochran 1977, chapter 7). A prediction that explains nothing gets a slope near 0, which leaves the mean over the
+    ablated examples. The jackknife takes away the bias of a slope that is fitted on the same examples, and gives the
+    errors: residuals are divided by 1 - leverage, so that they hold where examples differ in spread.
     """
     ablated = np.isfinite(change)
     count, size, mean_steps = int(ablated.sum()), len(change), float(steps.mean())
@@ -116,15 +96,7 @@ def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
 
 
 def estimates(found: ExampleStats, variants: list[HeadSet] | None = None) -> list[Estimate]:
-    """Estimate the effects of variants from example statistics with predictions.
-
-    Args:
-        found: Example statistics of a metric that is a mean, with predictions for all examples.
-        variants: Some of its variants; by default all.
-
-    Returns:
-        An estimate for each variant.
-    """
+    """Estimate the effects of variants, by default all, from example statistics with predictions."""
     assert found.predicted is not None
     total, steps = found.intact.T
     return [

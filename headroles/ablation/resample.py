@@ -48,16 +48,7 @@ class Instead:
         self.masks = masks  # attention masks of the queries: bool [example, query]
 
     def __call__(self, site: Site, z: Tensor, variants: int) -> Tensor:
-        """Return the replacement of `z`; a head keeps its own output where the other example has no such token.
-
-        Args:
-            site: The attention site.
-            z: Head outputs: [variant x example x beam, query, heads, size].
-            variants: Number of variants in `z`.
-
-        Returns:
-            Outputs of the same shape.
-        """
+        """Return `z` [variant x example x beam, query, heads, size] replaced where both examples have a token."""
         other, mask = self.outputs[site.key].to(z), self.masks[site.kind].to(z.device)
         common, beams = min(z.shape[1], other.shape[1]), len(z) // (variants * len(other))
         other, mask = (

@@ -50,17 +50,10 @@ class Runner:
         self.variants, self.heads_per_batch = variants, heads_per_batch
 
     def run(self, batch: Batch, part: tuple[int, int] = (0, 1)) -> Array:
-        """Compute the statistics of one batch by the intact model and every variant.
+        """Return the statistics of one batch by the intact model and every variant: [1 + variant, example, statistic].
 
         Variants run together if their first masked heads are at the same place, so that they reuse the same outputs of
-        the intact model.
-
-        Args:
-            batch: The batch.
-            part: (p, q): run only the p-th and then every q-th of these places; other variants have NaN.
-
-        Returns:
-            Statistics: [1 + variant, example, statistic].
+        the intact model. `part` (p, q) runs only the p-th and then every q-th of these places; other variants have NaN.
         """
         filling = self.filling.of(batch) if isinstance(self.filling, Others) else self.filling
         replay = Replay(self.model, batch, filling)
@@ -78,15 +71,7 @@ class Runner:
         return statistics
 
     def predict(self, batch: Batch, stand_in: Explain) -> Array:
-        """Compute the statistics of one batch by the intact model and the predicted change by every variant.
-
-        Args:
-            batch: The batch.
-            stand_in: Computes the differentiable target; its gradient with respect to the masks makes the predictions.
-
-        Returns:
-            Statistics, then predicted changes: [example, statistic + variant].
-        """
+        """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
         assert self.gates is not None
         filling = partial(self.filling.of(batch), variants=1) if isinstance(self.filling, Others) else self.filling
         gates = torch.ones(len(batch.numbers), self.gates.shape[1], device=self.gates.device, requires_grad=True)

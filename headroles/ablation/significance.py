@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,36 +17,25 @@ from headroles.ablation.units import on_disk
 from headroles.analysis.intervals import least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.scores.accumulator import bounds, counting
+from headroles.tables import frame
 
 Array = npt.NDArray[np.floating[Any]]
 
 
-class Effects:
-    """Effects of the variants of a sweep.
+class Effects(NamedTuple):
+    """Effects of the variants of a sweep."""
 
-    Attributes:
-        intact: The metric of the intact model.
-        columns: Suffix of a column -> values: [variant].
-        draws: Resampled effects: [variant, resample].
-    """
-
-    def __init__(self, intact: float, columns: Mapping[str, Array], draws: Array) -> None:
-        self.intact, self.columns, self.draws = intact, dict(columns), draws
+    intact: float  # the metric of the intact model
+    columns: Mapping[str, Array]  # by suffix: [variant]
+    draws: Array  # resampled effects: [variant, resample]
 
 
 def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> Effects:
-    """Compute the effects of variants, each on the examples on which it was run.
+    """Return effects, metric(ablated) - metric(intact), each on the examples on which the variant was run.
 
-    Args:
-        found: Example statistics of the intact model and of the variants.
-        n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples.
-
-    Returns:
-        Effects, metric(ablated) - metric(intact), with columns by suffix: none for the effect, `.low` and `.high` for
-        its 95 % interval over paired Poisson bootstrap resamples, `.p` (two-sided), `.holm`, `.bh`, and `.examples`,
-        their number. Statistics with predictions give prediction-powered effects with t intervals, and the columns
-        `.slope` and `.explained` (see `Estimate`).
+    Columns by suffix: none for the effect, `.low` and `.high` for its 95 % interval over paired Poisson bootstrap
+    resamples, `.p` (two-sided), `.holm`, `.bh`, and `.examples`, their number. Statistics with predictions give
+    prediction-powered effects with t intervals, and the columns `.slope` and `.explained` (see `Estimate`).
     """
     if found.predicted is not None:
         return _prediction_powered(found, n_resamples, seed)
@@ -59,7 +48,7 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
             base = intact if rows.all() else found.metric.value(weights[:, rows] @ found.intact[rows])
             values.append(found.metric.value(weights[:, rows] @ closed[rows]) - base)
     value = np.stack(values)
-    low, high = bounds(value[:, 1:]) if n_resamples else np.full((2, len(value)), np.nan)
+    low, high = bounds(value[:, 1:])
     p = p_values(found, value[:, 1:])
     columns = {"": value[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
     return Effects(float(intact[0]), columns | {".examples": run.sum(1)}, value[:, 1:])
@@ -81,15 +70,10 @@ def _prediction_powered(found: ExampleStats, n_resamples: int, seed: int) -> Eff
 
 
 def p_values(found: ExampleStats, draws: Array) -> Array:
-    """Compute the two-sided p-value of every variant.
+    """Return the two-sided p of every variant, not below that of a sign test on so many examples: [variant].
 
-    Args:
-        found: Example statistics of the intact model and of the variants.
-        draws: Resampled effects: [variant, resample].
-
-    Returns:
-        p-values [variant] of a paired t-test if the metric is a mean, otherwise of the paired bootstrap; never below
-        the smallest p of a sign test on so many examples.
+    It is that of a paired t-test if the metric is a mean, otherwise of the paired bootstrap, by `draws` [variant,
+    resample].
     """
     rows = [(np.isfinite(values).all(-1), values) for values in found.closed.values()]
     if is_mean(found.metric):
@@ -109,13 +93,8 @@ def best(
 ) -> pd.DataFrame:
     """Select the head of each layer that is best to keep alone (Michel et al. 2019, Tables 2, 3, 5).
 
-    Args:
-        found: Example statistics of a sweep of the unit "all_but_one".
-        index: The heads, (kind, layer, head).
-        halves: Select on a random half of the examples and measure on the other (Tables 5 and 6 select on another
-            corpus). Otherwise both use all examples, and the effect of the selected head is too good on average.
-        n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the halves and of the resamples.
+    With `halves` it is selected on a random half of the examples and measured on the other (Tables 5 and 6 select on
+    another corpus). Otherwise both use all examples, and the effect of the selected head is too good on average.
 
     Returns:
         A table with a row per layer: `head`, and `effect`, the change of the metric when the other heads of the layer
@@ -148,10 +127,8 @@ def best(
     p = columns["effect.p"]
     columns |= {"effect.holm": holm(p), "effect.bh": benjamini_hochberg(p)}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
-    table = pd.DataFrame(columns, index=names)
     text = f"{found.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-    return table
+    return frame.signed(pd.DataFrame(columns, index=names), text)
 
 
 def _t_test(intact: Array, closed: Array) -> float:

@@ -43,22 +43,7 @@ def sweep(
     seed: int = 0,
     **options: Unpack[Options],
 ) -> ExampleStats:
-    """Measure every variant on every example: `Sweep(...).run(...)`.
-
-    Args:
-        model: A Hugging Face model.
-        tokenizer: Its tokenizer.
-        corpus: The corpus that is measured.
-        variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
-        metric: The metric that reads the statistics.
-        rows: Numbers of the examples to run, by default all.
-        replacement: What replaces the output of a masked head (see `ablate`).
-        seed: Seed of the partners of "resample".
-        **options: Further options of `Sweep`.
-
-    Returns:
-        The statistics of every example by the intact model and by each variant.
-    """
+    """Measure every variant on every example, or on `rows`: `Sweep(...).run(variants, rows)`."""
     runs = Sweep(model, tokenizer, corpus, metric, replacement=replacement, seed=seed, **options)
     return runs.run(variants, rows)
 
@@ -156,18 +141,7 @@ class Sweep:
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text
 
     def run(self, variants: Sequence[HeadSet], rows: Sequence[int] | None = None) -> ExampleStats:
-        """Measure the intact model and every variant.
-
-        Args:
-            variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
-            rows: Numbers of the examples to run (`examples`), by default all.
-
-        Returns:
-            The statistics of every example by the intact model and by each variant.
-
-        ValueError is raised if a head is unknown, or model or corpus do not have the metric or give numbers that are
-        not finite.
-        """
+        """Measure the intact model and every variant on the examples `rows`, by default all."""
         masking.head_mask(self.model, {head for masked in variants for head in masked})  # raises for an unknown head
         with attention_hooks.evaluating(self.model):
             groups = self.batches
@@ -189,14 +163,7 @@ class Sweep:
         return self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), groups)
 
     def predict(self, variants: Sequence[HeadSet]) -> ExampleStats:
-        """Predict every variant by the gradient at a mask of ones: one forward and one backward pass of each batch.
-
-        Args:
-            variants: Sets of heads, (kind, layer, head) each; a variant masks all heads of its set.
-
-        Returns:
-            Statistics of the intact model, and the predicted change of the metric's first statistic by each variant.
-        """
+        """Predict every variant by the gradient at a mask of ones: one forward and one backward pass of each batch."""
         masking.head_mask(self.model, {head for masked in variants for head in masked})
         with attention_hooks.evaluating(self.model):
             runner = self._runner(variants)

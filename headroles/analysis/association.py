@@ -100,23 +100,11 @@ def relate(
     table = corrected(pd.DataFrame(rows))
     options = frame.sign(relate=by, resamples=n_resamples, permutations=n_permutations, seed=seed)
     of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
-    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{options}|{frame.holding(**of)}")
-    return table
+    return frame.signed(table, options, frame.holding(**of))
 
 
 def outcomes_of(table: pd.DataFrame, names: Sequence[str] | None) -> list[str]:
-    """Return the outcomes among the columns of a table.
-
-    Args:
-        table: The table.
-        names: The columns to use; by default all outcomes.
-
-    Returns:
-        Names of columns.
-
-    Raises:
-        ValueError: If there are none, or `names` are not columns of measurements.
-    """
+    """Return the outcomes among the columns of a table; ValueError if there are none, or `names` are not among them."""
     known = [str(name) for name in table if measured(str(name), table)]
     chosen = [name for name in known if re.split(r"[\[.]", name)[0] in OUTCOMES] if names is None else list(names)
     if not chosen or not set(chosen) <= set(known):
@@ -145,16 +133,10 @@ def finite(column: pd.Series[Any]) -> pd.Series[float]:
 
 
 def matters(outcome: str) -> str:
-    """Return which values of an outcome mean that a head matters more.
+    """Return which values of an outcome mean that a head matters more; "unknown" for other columns and metrics.
 
     An effect of ablation is the metric with the head ablated, minus that of the intact model. With all but one head of
     a layer ablated, a better metric means that the remaining head matters more.
-
-    Args:
-        outcome: Name of the column.
-
-    Returns:
-        "unknown" for other columns and unknown metrics.
     """
     family, _, details = outcome.partition("[")
     if family != "ablation":

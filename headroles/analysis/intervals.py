@@ -28,20 +28,17 @@ def wilson(share: Any, of: Any, z: Any = Z) -> tuple[Any, Any]:
 
 
 def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
-    """Compute the 95 % interval of shares of queries that are clustered in sentences.
+    """Return the 95 % interval of shares of queries that are clustered in sentences; NaN for a single sentence.
 
     It is Wilson's interval on the effective number of queries, estimated by the variance of the resamples, with t for z
-    (Korn and Graubard 1998; Franco et al. 2019). Few hits do not show the correlation within sentences: their
-    design effect is drawn towards that of fully correlated sentences. In simulations of 100 sentences and more (1,000
-    runs each) they cover 93 to 99 %, most where hits are few.
+    (Korn and Graubard 1998; Franco et al. 2019). Few hits do not show the correlation within sentences: their design
+    effect is drawn towards that of fully correlated sentences. In simulations of 100 sentences and more (1,000 runs
+    each) they cover 93 to 99 %, most where hits are few.
 
     Args:
         values: Each share and its bootstrap resamples of sentences: [heads, 1 + resamples].
         total: Number of queries: [heads].
         clusters: Effective number of sentences, as computed by `clusters`: [heads].
-
-    Returns:
-        Lower and upper ends: two of [heads]; NaN for a single sentence.
     """
     observed, squares = values[:, 0], (values[:, 1:] - values[:, :1]) ** 2
     with np.errstate(all="ignore"):
@@ -56,17 +53,10 @@ def share(values: Array, total: Array, clusters: Array) -> tuple[Array, Array]:
 
 
 def clusters(totals: Array) -> Array:
-    """Estimate the effective number of sentences.
+    """Return the effective number of sentences, by the numbers of queries [..., 1 + resamples]; NaN without resamples.
 
-    It is the squared total over the sum of squared counts (Kish 1965).
-
-    Poisson counts have variance 1, so the variance of the resamples is the sum of the squared counts of the sentences.
-
-    Args:
-        totals: Number of queries, in all and in each resample: [..., 1 + resamples].
-
-    Returns:
-        The effective number: [...]; NaN without resamples.
+    It is the squared total over the sum of squared counts (Kish 1965). Poisson counts have variance 1, so the variance
+    of the resamples is the sum of the squared counts of the sentences.
     """
     whole = totals[..., :1]
     if totals.shape[-1] < 2:
@@ -76,15 +66,9 @@ def clusters(totals: Array) -> Array:
 
 
 def over_seeds(values: Array) -> Ends:
-    """Compute the 95 % interval of a mean over seeds.
+    """Return the 95 % interval of a mean over seeds, by values [seeds, 1 + resamples]; NaN for a single seed.
 
     Student's t for the seeds and the normal for the examples; their half widths are added as squares.
-
-    Args:
-        values: Each seed's value on the examples and on their resamples: [seeds, 1 + resamples].
-
-    Returns:
-        Lower and upper end; NaN for a single seed.
     """
     seeds = len(values)
     if seeds < 2 or values.shape[1] < 2:
@@ -120,33 +104,17 @@ def least_p(examples: int) -> float:
 
 
 def p_value(permuted: Array, observed: float) -> float:
-    """Compute a two-sided permutation p-value.
-
-    The observed number counts as one of the permutations.
-
-    Args:
-        permuted: The number under each permutation: [permutations].
-        observed: The observed number.
-
-    Returns:
-        p, at least 1 / (1 + permutations).
-    """
+    """Compute a two-sided permutation p; the observed number counts as one of the permutations."""
     near = 1e-12 * max(float(np.abs(permuted).max(initial=0)), abs(observed))
     return float((1 + (np.abs(permuted) >= abs(observed) - near).sum()) / (1 + len(permuted)))
 
 
 def studentised(estimates: Array, errors: Array) -> tuple[Ends, float]:
-    """Compute the 95 % interval and p of an estimate, by permutation of its ratio to its standard error.
+    """Return the 95 % interval and p of an estimate, by permutation of its ratio to its standard error.
 
-    It holds also if the two groups are spread differently (Janssen 1997; Chung and Romano 2013). 0 is outside exactly
-    where p is below 0.05.
-
-    Args:
-        estimates: The observed estimate and that under each permutation, where 0 is expected: [1 + permutations].
-        errors: Their standard errors: [1 + permutations].
-
-    Returns:
-        The ends, NaN for too few permutations or without an error; p, of the plain estimates if there are no errors.
+    Estimates and errors are the observed ones, then those under each permutation, where 0 is expected. It holds also if
+    the two groups are spread differently (Janssen 1997; Chung and Romano 2013). 0 is outside exactly where p is below
+    0.05. Ends are NaN for too few permutations or without an error; p is of the plain estimates if there are no errors.
     """
     observed, error, least = float(estimates[0]), float(errors[0]), 1e-6 * float(errors.max())
     if not least > 0:
@@ -161,16 +129,10 @@ def studentised(estimates: Array, errors: Array) -> tuple[Ends, float]:
 
 
 def critical(permuted: Array, error: float) -> float:
-    """Compute the limit in standard errors at which permutation rejects at 5 %.
+    """Return the limit in standard errors at which permutation rejects at 5 %; infinite for too few permutations.
 
-    Of all limits that reject the same permutations, it is the one nearest to that of the normal distribution.
-
-    Args:
-        permuted: Distances from the expectation under permutation: [permutations].
-        error: Standard error if the role has no effect.
-
-    Returns:
-        The limit; infinite for too few permutations.
+    Of all limits that reject the same permutations, it is the one nearest to that of the normal distribution. `error`
+    is the standard error if the role has no effect.
     """
     sizes, enough = np.sort(np.abs(permuted)), needed(len(permuted))
     last = float(sizes[-enough]) if enough else math.inf
@@ -181,20 +143,12 @@ def critical(permuted: Array, error: float) -> float:
 
 
 def auc(areas: Array, errors: Array, held: int, rest: int) -> Ends:
-    """Compute the 95 % interval of the area under a ROC curve.
+    """Return the 95 % interval of the area under a ROC curve; NaN for too few permutations.
 
-    It is symmetric on the scale of logits (Pauly et al. 2016). If the groups do not overlap, their spread does not
+    Areas and errors are the observed ones, then those under each permutation of the role. It is symmetric on the scale
+    of logits (Pauly et al. 2016). If the groups, of `held` and `rest` heads, do not overlap, their spread does not
     bound the area: then the method is the fifth of Newcombe (2006). 0.5 is outside exactly where permutation rejects
     it.
-
-    Args:
-        areas: The observed area and that under each permutation of the role: [1 + permutations].
-        errors: Their standard errors: [1 + permutations].
-        held: Number of heads with the role.
-        rest: Number of heads without.
-
-    Returns:
-        Lower and upper end; NaN for too few permutations.
     """
     observed, more = float(areas[0]), (held + rest) / 2 - 1
 
@@ -209,17 +163,11 @@ def auc(areas: Array, errors: Array, held: int, rest: int) -> Ends:
 
 
 def chances(observed: float, counts: Array, permuted: Array) -> Ends:
-    """Compute the 95 % score interval of a difference of chances over strata.
+    """Return the 95 % score interval of a difference of chances over strata.
 
-    A stratum keeps its mean whatever the difference is. 0 is outside exactly where permutation rejects it.
-
-    Args:
-        observed: The observed difference.
-        counts: Heads with the role, heads, and mean outcome of each stratum: [strata, 3].
-        permuted: The difference under each permutation of the role: [permutations].
-
-    Returns:
-        Lower and upper end; NaN for too few permutations, or if the strata do not vary.
+    A stratum keeps its mean whatever the difference is. 0 is outside exactly where permutation rejects it. NaN for too
+    few permutations, or if the strata do not vary. `counts` are heads with the role, heads, and mean outcome of each
+    stratum: [strata, 3].
     """
     held, sizes, mean = counts.T
     weight = held / held.sum()

@@ -56,27 +56,17 @@ def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequenc
     rows = []
     for name in chosen:
         y = values(table, name).dropna()
-        rows += [{"outcome": name} | row for row in _model(*_mixed(_terms(roles.loc[y.index]), y))]
-    odds = pd.DataFrame(rows)
+        rows += [{"outcome": name} | row for row in _model(*_mixed(roles.loc[y.index], y))]
     of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
     text = f"{frame.sign(odds='Firth', terms='roles,layers')}|{frame.holding(**of)}"
-    odds.attrs["signatures"] = dict.fromkeys(odds.columns, text)
-    return odds
+    return frame.signed(pd.DataFrame(rows), text)
 
 
 def firth(x: Array, y: Array, *, fixed: int | None = None, at: float = 0.0) -> tuple[Array, float]:
-    """Fit a logistic model by Firth's penalised likelihood.
+    """Return coefficients and penalised log likelihood of a logistic model of y [rows] by x [rows, terms] (Firth 1993).
 
-    The log likelihood is penalised by half the log determinant of the information matrix (Jeffreys' prior).
-
-    Args:
-        x: Design matrix: [rows, terms].
-        y: Outcomes of 0 and 1: [rows].
-        fixed: Index of a coefficient to hold at `at`.
-        at: Value of that coefficient.
-
-    Returns:
-        Coefficients [terms] and penalised log likelihood.
+    The log likelihood is penalised by half the log determinant of the information matrix (Jeffreys' prior). The
+    coefficient `fixed` is held at `at`.
     """
     free = np.arange(x.shape[1]) != fixed
     beta = np.where(free, 0.0, at)
@@ -93,14 +83,10 @@ def firth(x: Array, y: Array, *, fixed: int | None = None, at: float = 0.0) -> t
     return beta, likelihood
 
 
-def _terms(roles: pd.DataFrame) -> pd.DataFrame:
-    """Indicator column of each role."""
+def _mixed(roles: pd.DataFrame, y: pd.Series[float]) -> tuple[pd.DataFrame, Array, Array]:
+    """Indicators of roles and of layers, and outcome, for the layers in which some but not all heads survive."""
     columns = {name: roles[members].any(axis=1).astype(float) for name, members in role_rules.families(roles).items()}
-    return pd.DataFrame(columns, index=roles.index)
-
-
-def _mixed(terms: pd.DataFrame, y: pd.Series[float]) -> tuple[pd.DataFrame, Array, Array]:
-    """Terms, layer indicators and outcome, for the layers in which some but not all heads survive."""
+    terms = pd.DataFrame(columns, index=roles.index)
     rate = y.groupby(level=["kind", "layer"]).transform("mean")
     mixed = ((rate > 0) & (rate < 1)).to_numpy()
     layers = strata(terms.index)[mixed]

@@ -27,12 +27,16 @@ def benjamini_hochberg(p: Array) -> Array:
     return corrected_p
 
 
+def corrections(p: Array) -> dict[str, Array]:
+    """Correct p, of any shape, over all that are not NaN: "holm" and "bh"."""
+    values, known = {name: np.full(p.shape, np.nan) for name in ("holm", "bh")}, np.isfinite(p)
+    if known.any():
+        values["holm"][known], values["bh"][known] = holm(p[known]), benjamini_hochberg(p[known])
+    return values
+
+
 def corrected(table: pd.DataFrame) -> pd.DataFrame:
     """Add columns `holm` and `bh` after `p`, computed over the rows that have one."""
-    known = table["p"].notna().to_numpy()
-    at = list(table).index("p")
-    for place, (name, correct) in enumerate((("holm", holm), ("bh", benjamini_hochberg)), at + 1):
-        values = np.full(len(table), np.nan)
-        values[known] = correct(table["p"].to_numpy(float)[known]) if known.any() else []
+    for place, (name, values) in enumerate(corrections(table["p"].to_numpy(float)).items(), list(table).index("p") + 1):
         table.insert(place, name, values)
     return table

@@ -18,14 +18,10 @@ COVARIATES = ("confidence", "sink")
 
 
 def graded_roles(scores: pd.DataFrame) -> pd.DataFrame:
-    """Compute graded roles: how positional and how syntactic each head is.
+    """Return how positional and how syntactic each head is, a row each, by a table of `hr.score`.
 
-    Args:
-        scores: Table of `hr.score` with `position`, `syntax`, `confidence` and `sink`.
-
-    Returns:
-        One row per head: `positional`, the larger share at offset -1 or +1; `syntactic`, the largest accuracy less its
-        baseline over relations and ways; `confidence`; `sink`, the larger weight on special tokens or the first token.
+    `positional` is the larger share at offset -1 or +1; `syntactic`, the largest accuracy less its baseline over
+    relations and ways; `confidence`; `sink`, the larger weight on special tokens or the first token.
     """
     relations = [name for name in map(str, scores) if name.startswith("syntax[") and name.endswith("]")]
     margins = [scores[name] - scores[f"{name}.baseline"] for name in relations]
@@ -84,15 +80,14 @@ def pooled_survival(
             rows.append({"outcome": outcome, "predictor": predictor} | _pooled(residuals, n_permutations, seed))
     table = pd.DataFrame(rows)
     table["holm"] = holm(table["p"].to_numpy(float))
-    signature = frame.sign(
+    text = frame.sign(
         pooled="random effects",
         models=",".join(models),
         covariates=",".join(covariates),
         permutations=n_permutations,
         seed=seed,
     )
-    table.attrs["signatures"] = dict.fromkeys(table.columns, signature)
-    return table
+    return frame.signed(table, text)
 
 
 def _residuals(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -59,7 +60,7 @@ def predict_outcome(
     Raises:
         ValueError: For tables of different heads, an infinite number, and if there is no score or no outcome.
     """
-    chosen = [name for name in outcomes_of(outcomes, of) if of is not None or _survives(name)]
+    chosen = [name for name in outcomes_of(outcomes, of) if of is not None or re.fullmatch(r"survival\[.*\]", name)]
     known = [str(name) for name in scores if measured(str(name), scores)]
     predictors = [name for name in known if predicts(name)] if names is None else list(names)
     if not chosen or not predictors or not set(predictors) <= set(known):
@@ -79,12 +80,7 @@ def predict_outcome(
     table = table.iloc[np.lexsort((-table["spearman"].abs().fillna(-1), place))].reset_index(drop=True)
     of_tables = {"scores": frame.sources(scores, predictors), "outcomes": frame.sources(outcomes, chosen)}
     text = frame.sign(predictors=",".join(chosen), resamples=n_resamples, permutations=n_permutations, seed=seed)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, f"{text}|{frame.holding(**of_tables)}")
-    return table
-
-
-def _survives(name: str) -> bool:
-    return name.startswith("survival[") and name.endswith("]")
+    return frame.signed(table, text, frame.holding(**of_tables))
 
 
 def predicts(name: str) -> bool:

@@ -92,18 +92,7 @@ def permuted_roles(held: Bools, layers: Whole, permutations: int, seed: int) -> 
 
 
 def auc(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
-    """Compute the area under the ROC curve of a role, and its interval.
-
-    It is the chance that a head with the role has the larger value (ties half).
-
-    Args:
-        held: Whether each head has the role: [heads].
-        y: The value of each head: [heads].
-        permutations: Permutations of `held`: [permutations, heads].
-
-    Returns:
-        The area under the ROC curve and the ends of its 95 % interval, NaN without permutations.
-    """
+    """Compute the chance that a head with the role has the larger value (ties half), and its 95 % interval."""
     count, rest = int(held.sum()), int((~held).sum())
     areas, errors = roc_areas(np.vstack([held, permutations]), y)
     known = 1 not in (count, rest) and (areas[0] in (0, 1) or _bounded(held, y, np.ones((len(y), 1), bool)))
@@ -111,16 +100,10 @@ def auc(held: Bools, y: Array, permutations: Bools) -> tuple[float, Ends]:
 
 
 def roc_areas(roles: Bools, y: Array) -> tuple[Array, Array]:
-    """Compute areas under ROC curves and their standard errors (Brunner and Munzel 2000).
+    """Return areas under ROC curves of roles [draws, heads], and their standard errors (Brunner and Munzel 2000).
 
-    The errors allow for outcomes that are spread otherwise with the role than without.
-
-    Args:
-        roles: Sets of equally many heads: [draws, heads].
-        y: The value of each head: [heads].
-
-    Returns:
-        Areas and errors: two of [draws]; NaN errors for a single head on one side.
+    The roles are sets of equally many heads. The errors allow for outcomes that are spread otherwise with the role than
+    without; NaN for a single head on one side.
     """
     order = np.argsort(y)
     ascending, members = y[order], roles[:, order]
@@ -157,18 +140,11 @@ def _difference(held: Bools, y: Array, layers: Whole, permutations: Bools) -> tu
 
 
 def contrasts(roles: Bools, y: Array, members: Bools) -> tuple[Array, Array]:
-    """Compute mean differences within layers and their standard errors.
+    """Return mean differences within layers of roles [draws, heads], and their standard errors.
 
-    Each head with the role is compared with the heads without it in its layer. The errors allow for outcomes that are
-    spread otherwise with the role than without: for one layer they are Welch's (1938).
-
-    Args:
-        roles: Sets of heads, equally many in each layer: [draws, heads].
-        y: The outcome: [heads].
-        members: The heads of each layer that has heads with the role and without: [heads, layers].
-
-    Returns:
-        Mean differences and errors: two of [draws]; NaN errors for a single head with the role.
+    The roles have equally many heads in each layer of `members` [heads, layers]. Each head with the role is compared
+    with the heads without it in its layer. The errors allow for outcomes that are spread otherwise with the role than
+    without: for one layer they are Welch's (1938). NaN errors for a single head with the role.
     """
     sizes, counts = members.sum(0), members[roles[0]].sum(0)
     rest, count = sizes - counts, counts.sum()

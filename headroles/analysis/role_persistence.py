@@ -53,5 +53,4 @@ def _holders(roles: pd.DataFrame) -> dict[str, set[Any]]:
 def _signed(table: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     texts = list(before.attrs.get("signatures", {}).values())
     text = frame.holding(drift="of", roles=texts[0] if texts else "unsigned")
-    table.attrs["signatures"] = dict.fromkeys(table.columns, text)
-    return table
+    return frame.signed(table, text)

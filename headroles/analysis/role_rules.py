@@ -136,20 +136,7 @@ def assignable(table: pd.DataFrame, roles: Iterable[Role] = ROLES) -> bool:
 
 
 def margins(table: pd.DataFrame, names: Iterable[str] = SPECIAL) -> pd.Series[float]:
-    """Compute how far each head is above the threshold of its nearest role.
-
-    Below the threshold the margin is negative.
-
-    Args:
-        table: Table of `hr.score`.
-        names: The roles to consider.
-
-    Returns:
-        The largest margin of each head.
-
-    Raises:
-        ValueError: If the table has no column of these roles.
-    """
+    """Compute how far each head is above (or below) the threshold of its nearest role among `names`."""
     wanted = set(names)
     columns = [
         _margin(table, role, column)

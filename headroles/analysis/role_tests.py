@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from headroles.analysis.intervals import LEVEL, least_p
-from headroles.analysis.multiple_testing import benjamini_hochberg, holm
+from headroles.analysis.multiple_testing import corrections
 from headroles.analysis.resampling import Array
 from headroles.tables import frame
 
@@ -17,7 +17,7 @@ from headroles.tables import frame
 def tested(
     table: pd.DataFrame, variants: Sequence[tuple[str, str]], threshold: float, over: str | None
 ) -> dict[str, Array]:
-    """Test which heads exceed the threshold of a role.
+    """Return the columns of tests of which heads exceed the threshold of a role, each [heads].
 
     Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention of a head to the tokens of a
     role, as a multiple of its mean attention, exceeds a threshold. Here the null hypothesis is that the score, less its
@@ -28,23 +28,15 @@ def tested(
     the resamples. For skewed mean weights p is too small: without an effect up to 14 % are below 0.05 for 30 sentences,
     10 % for 100, 7 % for 300 (tests/benchmarks/role_tests.py).
 
-    Args:
-        table: Table of `hr.score`.
-        variants: Names of the role's variants and their columns.
-        threshold: The threshold.
-        over: Suffix of the baseline's column.
-
-    Returns:
-        Of each variant `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`, corrected for all
-        heads and variants of the role; NaN where the score is. Each [heads].
+    Of each of the variants (name, column): `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`,
+    corrected for all heads and variants of the role; NaN where the score is.
     """
     p = np.stack([_p_values(table, column, threshold, over) for _, column in variants])  # [variants, heads]
-    known, columns = np.isfinite(p), {f"{variant}.p": row for (variant, _), row in zip(variants, p, strict=True)}
-    for name, correct in (("holm", holm), ("bh", benjamini_hochberg)):
-        values = np.full_like(p, np.nan)
-        values[known] = correct(p[known]) if known.any() else []
-        columns |= {f"{variant}.{name}": row for (variant, _), row in zip(variants, values, strict=True)}
-    return columns
+    return {
+        f"{variant}.{name}": row
+        for name, values in ({"p": p} | corrections(p)).items()
+        for (variant, _), row in zip(variants, values, strict=True)
+    }
 
 
 def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame:

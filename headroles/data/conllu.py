@@ -17,18 +17,7 @@ LONGEST = 100_000  # lines of a sentence: a file without blank lines would be he
 
 
 def trees(lines: Iterable[str], where: str) -> Iterator[Sentence]:
-    """Read the sentences of a CoNLL-U file.
-
-    Args:
-        lines: Lines without line ends.
-        where: The file's path; every error message begins with it.
-
-    Yields:
-        One sentence per block of lines.
-
-    Raises:
-        ValueError: If a line or a tree is malformed; with the path, the line and what was expected.
-    """
+    """Yield the sentences of a CoNLL-U file; for a malformed one ValueError has `where`, line and what was expected."""
     for blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
         if not blank:
             rows = list(islice(group, LONGEST + 1))
@@ -131,18 +120,7 @@ def spans(start: int, surface: str, forms: Sequence[str]) -> list[Span | None]:
 
 
 def block(number: int, sentence: Sentence) -> str:
-    """Format a sentence as CoNLL-U.
-
-    Args:
-        number: The sentence's number, for messages.
-        sentence: The sentence; targets, labels and second texts are ignored.
-
-    Returns:
-        Its lines, with a blank line at the end.
-
-    Raises:
-        ValueError: If `trees` would not read the same sentence back.
-    """
+    """Format a sentence as CoNLL-U; ValueError with its number if `trees` would not read the same sentence back."""
     tokens = [*_tokens(sentence), (-1, -1, range(0))]
     lines = ["# text = " + sentence.text]
     for (start, end, words), (following, _, _) in pairwise(tokens):

@@ -44,19 +44,7 @@ def entries(
 
 
 def complete(entries: Iterator[Sentence | None], where: str, limit: int | None) -> Iterator[Sentence]:
-    """Leave out missing entries; log how many there are.
-
-    Args:
-        entries: Sentences, None for those with a blank text.
-        where: Name of the source, for messages.
-        limit: Number of sentences after which the rest is left unread.
-
-    Yields:
-        The next sentence.
-
-    Raises:
-        ValueError: If there is no sentence.
-    """
+    """Yield the entries that are not None, at most `limit`, and log how many are left out; ValueError without any."""
     size = kept = 0
     for entry in entries:
         size += 1

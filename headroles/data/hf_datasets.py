@@ -33,16 +33,11 @@ def named(source: str | Path) -> bool:
 
 
 def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None = None) -> Iterable[Sentence]:
-    """Stream the sentences of a dataset.
+    """Return the sentences of a dataset of the Hub or in a folder, fetched on iteration.
 
-    Args:
-        source: Name on the Hub (`wmt14/de-en:test`) or a folder; the split follows a colon. By default it is the first
-            of validation, test, train.
-        columns: One text column or two; by default the translations, or the text columns of GLUE.
-        label: The label column; by default that of GLUE. The columns of BLiMP are minimal pairs.
-
-    Returns:
-        The sentences, fetched on iteration. Translations are ordered as the languages in the name (`de-en`).
+    The split follows a colon; by default it is the first of validation, test, train. Text is in `columns`, one or two;
+    by default in the translations, ordered as the languages in the name (`de-en`), or in the text columns of GLUE. The
+    columns of BLiMP are minimal pairs.
 
     Raises:
         ValueError: If the dataset, the split or a column does not exist.

@@ -11,18 +11,7 @@ LONGEST = 2**20  # bytes of a line; bounds the memory
 
 
 def lines(path: Path) -> Iterator[str]:
-    r"""Read the lines of a file lazily; only "\n" ends a line.
-
-    Args:
-        path: The file; gzipped if the name ends in `.gz`.
-
-    Yields:
-        Each line without its end, and without a byte order mark.
-
-    Raises:
-        ValueError: If the file is blank, not UTF-8, not gzip though its name ends in `.gz`, or has a line of more than
-            `LONGEST` bytes; with the path and the line.
-    """
+    """Yield the lines of a file, gzipped or not, without line ends or a byte order mark; only a line feed ends one."""
     check_file(path)
     blank = True
     for line in _decoded(path):

@@ -14,20 +14,8 @@ from headroles.data.synthetic import synthetic_corpus
 Phenomenon = Literal["agreement", "attractor", "relative", "determiner", "reflexive", "licensing"]
 GOOD, BAD = "good", "bad"  # labels of the two sentences of a pair, which follow each other
 FIELDS = ("sentence_good", "sentence_bad")  # of BLiMP
-FEMININE = (
-    "woman",
-    "mother",
-    "girl",
-    "sister",
-    "queen",
-    "princess",
-    "aunt",
-    "witch",
-    "nun",
-    "widow",
-    "grandmother",
-    "niece",
-)
+_FEMININE = "woman mother girl sister queen princess aunt witch nun widow grandmother niece"
+FEMININE = _FEMININE.split()
 
 
 def minimal_pairs(
@@ -70,10 +58,8 @@ def minimal_pairs(
         )
     name = f"{phenomenon}{'-translated' * translated}"
     if translated:
-        pairs: Iterable[tuple[Sentence, Sentence]] = map(
-            _translations, synthetic_corpus(count, seed=seed, translated=True)
-        )
-        return Corpus(name, tuple(chain.from_iterable(pairs)))
+        sentences = synthetic_corpus(count, seed=seed, translated=True)
+        return Corpus(name, tuple(chain.from_iterable(map(_translations, sentences))))
     texts = (_MADE[phenomenon](Random(f"{phenomenon} {seed} {number}")) for number in range(count))
     return Corpus(name, tuple(chain.from_iterable(pair(good, bad) for good, bad in texts)))
 
@@ -87,18 +73,7 @@ def pair(good: str, bad: str, source: str | None = None) -> tuple[Sentence, Sent
 
 
 def pairs_of(rows: Iterable[Mapping[str, object]], where: str) -> Iterator[Sentence | None]:
-    """Read pairs of rows with the fields `sentence_good`, `sentence_bad` and, of translations, `source`.
-
-    Args:
-        rows: The rows, with any other fields.
-        where: Name of the file, for messages.
-
-    Yields:
-        The grammatical sentence, then the other one; None once for a row with a blank text.
-
-    Raises:
-        ValueError: If a row lacks a field.
-    """
+    """Yield both sentences of each row with `sentence_good`, `sentence_bad` (and `source`); None for a blank text."""
     for number, row in enumerate(rows, 1):
         texts = [row.get(name) for name in (*FIELDS, *(["source"] if "source" in row else []))]
         if not all(isinstance(text, str) for text in texts):

@@ -45,15 +45,12 @@ _handlers: WeakKeyDictionary[nn.Module, list[tuple[Handler, int | None]]] = Weak
 def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = None) -> Iterator[None]:
     """Call `handler` at every attention call, which is eager within the block.
 
+    A tensor that `handler` returns replaces `Call.out`. A call of more than `cells` attention weights is split into
+    parts of some queries each (at least one); the caller checks that the model allows this (`heads.divisible`).
+
     Blocks nest; those of other threads wait (`exclusive`). Leaving the block, also by an exception, restores the
     attention implementation of every config. Other models are not affected. Weights are dropped after the callback, so
     `output_attentions` returns none.
-
-    Args:
-        model: The model; attention masks are kept.
-        handler: Called with each `Call`. A tensor that it returns replaces `Call.out`.
-        cells: Most attention weights of a call. A larger call is split into parts of some queries each (at least one).
-            The caller checks that the model allows this (`heads.divisible`).
     """
     with exclusive(model), _implementation(configs_of(model), NAME if cells is None else IN_PARTS):
         modules, entry = list(model.modules()), (handler, cells)
@@ -101,15 +98,10 @@ def _implementation(configs: list[PreTrainedConfig], name: str) -> Iterator[None
 def each_forward(
     model: PreTrainedModel, begin: Callable[[], None], end: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Call `begin` before and `end` after every forward within the block.
+    """Call `begin` before and `end` after every forward within the block, also after one that fails.
 
     A forward is the outermost call of the model, its body, encoder or decoder. torch calls no hook after an interrupted
     forward: it ends when the next one begins, or with the block.
-
-    Args:
-        model: The model.
-        begin: Called before each forward.
-        end: Called after each forward, also after one that fails.
     """
     running: list[nn.Module] = []
 

@@ -95,20 +95,7 @@ class Batch:
 def encode(
     corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *, words: bool = True
 ) -> Encoded:
-    """Tokenise `corpus` for `model`.
-
-    Args:
-        corpus: The sentences, with targets (for an encoder-decoder, all or none).
-        tokenizer: The tokenizer of the model.
-        model: The model; sentences longer than its positions are left out and counted.
-        words: Whether to align tokens to words.
-
-    Returns:
-        The tokenised corpus. Targets end with the end token, as the decoder should write them.
-
-    Raises:
-        ValueError: The corpus is empty, all its sentences are too long, or the tokenizer does not fit the model.
-    """
+    """Tokenise `corpus` for `model`; sentences longer than its positions are left out, and counted."""
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
     loading.check_belongs(tokenizer, model)
@@ -146,18 +133,7 @@ def encode(
 def batches(
     encoded: Encoded, model: PreTrainedModel, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)
 ) -> Iterator[Batch]:
-    """Yield batches of sentences of similar length, the longest first.
-
-    Args:
-        encoded: The tokenised corpus. Where an encoder-decoder lacks targets, it reads its own greedy output.
-        model: The model that reads the batches.
-        max_tokens: Most tokens of the sources, and of the targets, of a batch, padding included; a longer sentence is
-            a batch by itself.
-        part: (p, q) yields only batches p, p + q, p + 2 q ...
-
-    Returns:
-        An iterator of batches.
-    """
+    """Yield batches of similar lengths, the longest first; `part` (p, q) yields only batches p, p + q, p + 2 q ..."""
     return (make_batch(rows, encoded, model) for rows in groups(encoded, max_tokens, part))
 
 

@@ -99,26 +99,14 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
 
 
 def named_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> list[Head]:
-    """Return heads as (kind, layer, head).
-
-    Args:
-        model: A transformers model.
-        heads: (kind, layer, head) of each head, also as a row of a table's index; or in writing, enc-self:0:2, or L0H2
-            where the model has one kind of heads. One string may hold several with commas between.
-
-    Returns:
-        The heads, in this order. Whether the model has them is not checked.
-
-    Raises:
-        ValueError: For text of another form, and for L0H2 of a model with several kinds of heads.
-    """  # noqa: DOC502
+    """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0"; unchecked."""
     listed = heads.split(",") if isinstance(heads, str) else list(heads)
-    kinds = [kind for kind in KINDS if any(site.kind == kind for site in attention_sites(model))]
-    return [_named_head(head, kinds) if isinstance(head, str) else head for head in listed]
+    return [_named_head(model, head) if isinstance(head, str) else head for head in listed]
 
 
-def _named_head(text: str, kinds: list[Kind]) -> Head:
+def _named_head(model: PreTrainedModel, text: str) -> Head:
     kind, layer, head = parsed_head(text)
+    kinds = [kind for kind in KINDS if any(site.kind == kind for site in attention_sites(model))]
     if kind is None and len(kinds) > 1:
         raise ValueError(
             f"head {text!r} has no kind: got a model with {', '.join(kinds)}; try {kinds[0]}:{layer}:{head}"
@@ -127,7 +115,7 @@ def _named_head(text: str, kinds: list[Kind]) -> Head:
 
 
 def check_head(model: PreTrainedModel, head: Head) -> None:
-    """Raise ValueError if `model` does not have the (kind, layer, head); the message says which heads it has."""
+    """Raise ValueError if `model` does not have the (kind, layer, head), with the heads that it has."""
     sites = attention_sites(model)
     if len(head) != 3 or not any(site.key == tuple(head[:2]) and head[2] in site.numbers for site in sites):
         raise ValueError(f"no head {tuple(head)} in {type(model).__name__}, which has {sizes(sites)}")
@@ -136,11 +124,11 @@ def check_head(model: PreTrainedModel, head: Head) -> None:
 def sizes(sites: list[Site]) -> str:
     """Return the numbers of layers and heads in words."""
     counts = {kind: [site.heads for site in sites if site.kind == kind] for kind in KINDS}
-    return ", ".join(f"{kind} {len(heads)} layers of {_range(heads)} heads" for kind, heads in counts.items() if heads)
-
-
-def _range(counts: list[int]) -> str:
-    return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+    return ", ".join(
+        f"{kind} {len(heads)} layers of {' to '.join(map(str, sorted({min(heads), max(heads)})))} heads"
+        for kind, heads in counts.items()
+        if heads
+    )
 
 
 def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:
@@ -175,32 +163,20 @@ def capture_attention(model: PreTrainedModel, look: AttentionCallback) -> Iterat
 
 @contextmanager
 def capture_attention_in_parts(model: PreTrainedModel, look: PartCallback, *, cells: int = CELLS) -> Iterator[None]:
-    """Call `look(site, weights, first)` for some queries at a time (long texts).
+    """Call `look(site, weights, first)` for some queries at a time, from position `first` on (long texts).
 
     Memory is linear in the length of a text, not quadratic. Attention is captured whole where a call has no more than
     `cells` weights, and in models that do not allow parts (`divisible`).
-
-    Args:
-        model: A transformers model.
-        look: Called with the `Site`, its weights for some queries, Tensor[batch, heads, query, key], and the position
-            of the first of these queries.
-        cells: Most weights of a call; those of one query may be more.
     """
     with _capture(model, look, cells if divisible(model) else None):
         yield
 
 
 def divisible(model: PreTrainedModel) -> bool:
-    """Return whether attention in parts equals full attention for a model.
+    """Return whether attention in parts equals full attention for a model; a warning is logged if not.
 
-    Tested once on dummy inputs; a warning is logged if not. It differs where a model adds biases to the weights by
-    position (T5), or attends outside transformers' attention interface.
-
-    Args:
-        model: A transformers model.
-
-    Returns:
-        Whether `capture_attention_in_parts` can split a call.
+    Tested once on dummy inputs. It differs where a model adds biases to the weights by position (T5), or attends
+    outside transformers' attention interface.
     """
     if model not in _divisible:
         _divisible[model] = all(site.outside is None for site in attention_sites(model)) and _same_in_parts(model)

@@ -163,18 +163,7 @@ def causal(model: PreTrainedModel) -> bool:
 
 
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
-    """Move a model to `device`, by default to the GPU of this process if there is one.
-
-    Args:
-        model: The model, moved in place.
-        device: A torch device, such as "cpu" or "cuda:1".
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: torch cannot use the device.
-    """
+    """Move a model in place to `device`, by default to the GPU of this process if there is one."""
     device = device or (f"cuda:{_distributed.local_rank()}" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1).to(device).cpu()  # `meta` would take the weights and give nothing back

@@ -18,15 +18,11 @@ _checked: WeakKeyDictionary[PreTrainedModel, WeakSet[PreTrainedTokenizerBase]] =
 
 
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Check that a tokenizer belongs to a model; tokens may have been added to it.
+    """Raise ValueError if a tokenizer does not belong to a model; tokens may have been added to it.
 
     The vocabulary is compared with the one the model was loaded with, or with the one in the model's folder. Where
     neither is known, the tokenizer has to have about as many tokens as the model has embeddings, or the special tokens
-    of the model's config.
-
-    Args:
-        tokenizer: The tokenizer.
-        model: The model; one of images or sound accepts any tokenizer.
+    of the model's config. A model of images or sound accepts any tokenizer.
 
     Raises:
         ValueError: The tokenizer has tokens without an embedding, another vocabulary, or other special tokens.
@@ -119,15 +115,8 @@ def vocabulary(model: PreTrainedModel) -> int:
 def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding and start.
 
-    A model may pad or start with the token of unknown words. That token counts as a word; the attention
-    mask marks padding.
-
-    Args:
-        tokenizer: The tokenizer of the model.
-        model: The model; its config has the decoder's start token.
-
-    Returns:
-        Token ids that are not content.
+    A model may pad or start with the token of unknown words. That token counts as a word; the attention mask marks
+    padding.
     """
     ends: set[int | None] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
     ends |= {getattr(model.config, "decoder_start_token_id", None)} - {tokenizer.unk_token_id}

@@ -31,14 +31,8 @@ def provenance_of(
 ) -> str:
     """Return the provenance of what was measured on a model: the model, its weights, and whatever else is given.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer, where numbers depend on it beyond the corpus.
-        corpus: The corpus, by name and by the hash of its text.
-        **fields: Further names and values, which come between the corpus and the version of headroles.
-
-    Returns:
-        A signature (`headroles.tables.frame.sign`).
+    A tokenizer is given where numbers depend on it beyond the corpus. `fields` come between the corpus and the version
+    of headroles.
     """
     parts: dict[str, object] = {"model": name(model), "weights": revision(model)}
     if tokenizer is not None:

@@ -1,4 +1,4 @@
-"""Pruned models: attention modules resized to fewer heads than the config says, also when weights are loaded."""
+"""Pruned models: attention modules with fewer heads than the config counts, also when weights are loaded."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class _Bias:
 
 
 def is_smaller(model: PreTrainedModel) -> bool:
-    """Return whether heads were removed from a model, so that its weights have other shapes than its config says."""
+    """Return whether heads were removed from a model, so that its weights are smaller than its config alone implies."""
     notes = recorded(model.config)
     return notes is not None and any(len(row["heads"]) < row["of"] for row in notes["sites"])
 
@@ -241,16 +241,7 @@ heads, which the weights do not fit. For a model that they can load, set the sam
 
 
 def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
-    """Return the model card of a model with removed heads.
-
-    Args:
-        model: The model.
-        weights: Digest of its weights.
-        command: Command that made it.
-
-    Returns:
-        Markdown with the metadata of the Hub.
-    """
+    """Return the model card of a model with removed heads: Markdown with the metadata of the Hub."""
     from huggingface_hub import ModelCardData
 
     notes = recorded(model.config)

@@ -90,19 +90,11 @@ class TokenView:
 def pieces(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence], *, words: bool = True, target: bool = False
 ) -> list[TokenizedSentence]:
-    """Tokenise sentences and align their tokens to words.
+    """Return the tokens of sentences, special ones included, and the word of each, `NO_WORD` without `words`.
 
     Words come from the character offsets of a fast tokenizer. The tokens of a slow tokenizer are searched for in the
-    text, where an unknown token stands for the text between its neighbours.
-
-    Args:
-        tokenizer: A fast or slow tokenizer.
-        sentences: The sentences; those with a `second` text are read as pairs if all have one.
-        words: Whether to align tokens to words; otherwise all are `NO_WORD`.
-        target: Whether the sentences are translations, read by the decoder.
-
-    Returns:
-        One tokenised sentence per sentence, special tokens included.
+    text, where an unknown token stands for the text between its neighbours. Sentences with a `second` text are read as
+    pairs if all have one; those of a `target` as the decoder's.
     """
     texts = [sentence.text for sentence in sentences]
     seconds = [sentence.second for sentence in sentences]

@@ -17,7 +17,7 @@ from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.masking import Head
 from headroles.models.provenance import provenance_of
-from headroles.scores.accumulator import bounds, counting
+from headroles.scores.accumulator import counting
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
@@ -95,11 +95,3 @@ def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000, 
     weights = counting(list(range(len(trials[0]))), n_resamples, seed).numpy()
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         return np.stack([metric.value(weights @ statistics) for statistics in trials])
-
-
-def interval(draws: Array) -> tuple[float, float, float]:
-    """Return a value and its 95 % interval from the value and its resamples."""
-    if len(draws) < 2:
-        return float(draws[0]), np.nan, np.nan
-    low, high = bounds(draws[None, 1:])
-    return float(draws[0]), float(low[0]), float(high[0])

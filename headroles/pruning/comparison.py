@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, values
+from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
 from headroles.pruning.rankings import Ranking, RankingContext, among
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, closed_first, counted, prune, strategy_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -107,20 +108,16 @@ def causal_gating(
     return study_at(study).keep("gating", key, compute)
 
 
+@dataclass(frozen=True)
 class _Fit:
     """Fits of the gates of all seeds at once: one forward pass holds the examples of a batch with the gates of each."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        explain: Explain,
-        batches: Sequence[Batch],
-        n_updates: int,
-        rate: float,
-        seed: int,
-    ) -> None:
-        self.model, self.explain, self.batches = model, explain, batches
-        self.n_updates, self.rate, self.seed = n_updates, rate, seed
+    model: PreTrainedModel
+    explain: Explain
+    batches: Sequence[Batch]
+    n_updates: int
+    rate: float
+    seed: int
 
     def random(self, seeds: int) -> Tensor:
         """Draw the logits of uniform gates: [seed, heads]."""

@@ -169,19 +169,7 @@ class GateStrategy(ABC):
         """Name used in result columns."""
 
     def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
-        """Return new gates for some heads of a model.
-
-        Args:
-            model: The model that is pruned.
-            learnt: The heads with gates, (kind, layer, head) each.
-            keep: Number of heads to keep; None with a strength.
-
-        Returns:
-            The gates, a module that `train_gates` adds to the model.
-
-        Raises:
-            ValueError: If `keep` does not fit the strategy, or one of its attributes is out of range.
-        """
+        """Return new gates for heads of a model, of which `keep` stay (None with a strength), for `train_gates`."""
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ValueError(f"the learning rate of gates must be above zero; got {self.rate}")
         return self._gates(model, learnt, keep)

@@ -20,18 +20,11 @@ Layout = dict[str, list[Run]]  # name of a linear map in the attention module ->
 
 
 def layouts(model: PreTrainedModel) -> dict[nn.Module, Layout]:
-    """Find the rows of every linear map in each attention module that belong to each head.
+    """Return the rows of every linear map in each attention module that belong to each head: those that depend on it.
 
-    A row belongs to the heads that depend on it. This needs neither the family's order of queries, keys and values, nor
-    a numerical threshold.
-
-    Args:
-        model: A Hugging Face model. A row that belongs to several heads that do not share a key-value head (a norm over
-            all heads, for one) raises ValueError.
-
-    Returns:
-        Attention module -> name of a linear map -> runs of rows: (heads, first row, row after the last). A layer
-        without heads has no rows.
+    This needs neither the family's order of queries, keys and values, nor a numerical threshold. A row that belongs to
+    several heads that do not share a key-value head (a norm over all heads, for one) raises ValueError. A layer without
+    heads has no rows.
     """
     sites = families.attention_sites(model)
     reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in sites}

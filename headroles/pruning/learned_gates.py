@@ -100,18 +100,7 @@ def _share(inputs: Mapping[str, Tensor], *, causal: bool) -> float:
 
 @contextmanager
 def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
-    """Freeze parameters of a model within the block; gates still train.
-
-    Args:
-        model: A Hugging Face model.
-        what: "nothing", "decoder" (parameters that it does not share with the encoder) or "all".
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ValueError: If `what` is unknown, or the model has no encoder beside a decoder.
-    """
+    """Freeze the model's parameters within the block, or those of the "decoder" alone; gates still train."""
     if what not in ("nothing", "decoder", "all"):
         raise ValueError(f"unknown part {what!r} to freeze; known: nothing, decoder, all")
     if what == "decoder" and not model.config.is_encoder_decoder:

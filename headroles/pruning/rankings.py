@@ -92,11 +92,7 @@ class ByEffect(Ranking):
 
     metric: str | Metric = "loss"
     limit: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Name used in result columns."""
-        return "effect"
+    name = "effect"
 
     def order(self, setting: RankingContext, /) -> list[Head]:
         """Rank heads by their ablation effects."""
@@ -132,11 +128,7 @@ class ByRoles(Ranking):
     """Ranking by roles, from the head farthest below all thresholds; `table` has scores, by default computed here."""
 
     table: pd.DataFrame | None = None
-
-    @property
-    def name(self) -> str:
-        """Name used in result columns."""
-        return "roles"
+    name = "roles"
 
     def __repr__(self) -> str:
         return f"Roles({'' if self.table is None else _digest(self.table)})"
@@ -230,17 +222,7 @@ NAMED: dict[str, Ranking] = {
 
 
 def ranking(given: str | Ranking) -> Ranking:
-    """Return the ranking of a name.
-
-    Args:
-        given: Name of a ranking (`NAMED`), reversed by a minus before it; or a ranking, which is returned as it is.
-
-    Returns:
-        The ranking.
-
-    Raises:
-        ValueError: If there is no ranking of this name.
-    """
+    """Return the ranking of a name (`NAMED`), reversed by a minus before it; a ranking is returned as it is."""
     if isinstance(given, Ranking):
         return given
     if given.startswith("-") and not given.startswith("--"):
@@ -281,18 +263,7 @@ def _in_turn(heads: list[Head], group: Callable[[Head], tuple[object, ...]]) -> 
 
 
 def among(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
-    """Return the heads of a model that may be pruned.
-
-    Args:
-        model: A Hugging Face model.
-        kinds: Kinds of heads; None: all.
-
-    Returns:
-        The heads, (kind, layer, head) each.
-
-    Raises:
-        ValueError: If the model has no heads of a kind.
-    """
+    """Return the heads of a model that may be pruned, of some kinds or all; ValueError for a kind it lacks."""
     heads = [(kind, layer, head) for kind, layer, head in head_index(model)]
     present = dict.fromkeys(kind for kind, _, _ in heads)
     if lacking := sorted(set(kinds or ()) - set(present)):

@@ -119,8 +119,7 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
             f"the weights of {type(model).__name__} are offloaded or quantised; load it whole to zero heads"
         )
     for site in sites:
-        places = [place for place, number in enumerate(site.numbers) if (*site.key, number) in chosen]
-        _zero_columns(site, places)
+        _zero_columns(site, [place for place, number in enumerate(site.numbers) if (*site.key, number) in chosen])
     return model
 
 
@@ -168,11 +167,14 @@ def _remove(
             zeroed = tuple(site.numbers[place] for place in keep if place in places)
             new = replace(_resize_site(site, keep, rows.get(site.module, {}), groups), silenced=zeroed)
             after[site.module] = new
-            _zero(new)
+            _zero_columns(new, [*map(new.numbers.index, zeroed)])  # plain checkpoints behave the same
             renumber(new)
             for name, module in [(site.name, site.module), (site.out_name, _out(site))]:
                 shapes |= {f"{name}.{key}": list(value.shape) for key, value in module.named_parameters()}
-    left = [_like(after[site.module], site) for site in sites]
+    left = []
+    for site in sites:  # sites that share a module share its heads
+        new = after[site.module]
+        left.append(replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, silenced=new.silenced))
     record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
     families.remember(model, left)  # also where heads were only zeroed
 
@@ -187,11 +189,6 @@ def _kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
     common = min((len(pruned & set(part)) for part in rest), default=0) if groups == "equal" else 0
     drop = {place for part in rest for place in sorted(pruned & set(part))[:common]}
     return [place for part in rest for place in part if place not in drop]
-
-
-def _zero(site: Site) -> None:
-    """Zero the output projection of kept pruned heads, so that plain checkpoints behave the same."""
-    _zero_columns(site, [*map(site.numbers.index, site.silenced)])
 
 
 def _zero_columns(site: Site, places: list[int]) -> None:
@@ -227,11 +224,6 @@ def _resize_site(site: Site, keep: list[int], layout: Layout, groups: Groups) ->
     groups_left = len(keep) if expand else len({place // sharing for place in keep})
     numbers = tuple(site.numbers[place] for place in keep)
     return replace(site, heads=len(keep), numbers=numbers, kv_heads=groups_left)
-
-
-def _like(other: Site, site: Site) -> Site:
-    """Return a site with the remaining heads of another one that shares its module."""
-    return replace(site, heads=other.heads, numbers=other.numbers, kv_heads=other.kv_heads, silenced=other.silenced)
 
 
 def _take(module: Any, rows: list[int], *, out: bool) -> None:

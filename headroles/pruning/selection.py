@@ -129,19 +129,7 @@ def prune(
 
 
 def closed_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list[Head]:
-    """Return the heads of a ranking that are pruned if `count` stay.
-
-    Args:
-        ordered: The ranking, the head to be pruned first at its start.
-        count: Number of heads that stay.
-        at_least: Heads that stay in every layer.
-
-    Returns:
-        The pruned heads.
-
-    Raises:
-        ValueError: If `at_least` leaves more than `count` heads.
-    """
+    """Return the heads of a ranking that are pruned if `count` stay, and `at_least` so many in every layer."""
     left: dict[tuple[Kind, int], int] = {}
     for kind, layer, _ in ordered:
         left[kind, layer] = left.get((kind, layer), 0) + 1
@@ -163,18 +151,7 @@ def strategy_of(given: str | Strategy) -> Strategy:
 
 
 def counted(keep: float, size: int) -> int:
-    """Return the number of heads that stay.
-
-    Args:
-        keep: A number of heads, or below 1 a share.
-        size: The number of heads there are.
-
-    Returns:
-        A number from 1 to `size`.
-
-    Raises:
-        ValueError: If `keep` is neither, or the share rounds to no head.
-    """
+    """Return the number of heads that stay, 1 to `size`, of a number or of a share below 1."""
     is_share, is_number = 0 < keep < 1, keep in range(1, size + 1)
     if not (is_share or is_number) or isinstance(keep, bool):
         raise ValueError(f"keep is a share above 0 and below 1, or a number of heads from 1 to {size}; got {keep}")

@@ -11,13 +11,14 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, interval, recipe, values
+from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking, among
 from headroles.pruning.removal import remove_heads

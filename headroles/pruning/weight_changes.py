@@ -62,11 +62,7 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:
-    """Measure how uniformly the weights of heads change over fine-tunings with several seeds.
-
-    Args:
-        tables: Tables of `weight_change` of the same heads, one per seed.
-        column: The column that is compared.
+    """Measure how uniformly the weights of heads change over fine-tunings with several seeds, a table each.
 
     Returns:
         A table with the rows "heads" (all heads) and "heads of a layer" (each change relative to its layer's mean).
@@ -85,8 +81,7 @@ def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd
     inside = moved / moved.groupby(level=["kind", "layer"]).transform("mean")
     parts = {"heads": moved, "heads of a layer": inside}
     rows = pd.DataFrame({name: _uniformity(values.to_numpy()) for name, values in parts.items()}).T.rename_axis("of")
-    rows.attrs["signatures"] = dict.fromkeys(rows.columns, frame.provenance(tables[0], column))
-    return rows
+    return frame.signed(rows, frame.provenance(tables[0], column))
 
 
 def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -95,9 +90,7 @@ def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     parts = [uniformity(tables, name) for name in columns]
     for name, part in zip(columns, parts, strict=True):
         part.index = pd.Index([f"{name} of {of}" for of in part.index], name="of")
-    table = pd.concat(parts)
-    table.attrs["signatures"] = dict.fromkeys(table.columns, frame.provenance(tables[0], columns[0]))
-    return table
+    return frame.signed(pd.concat(parts), frame.provenance(tables[0], columns[0]))
 
 
 def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:

@@ -37,14 +37,7 @@ class Accumulator:
         self.denominators: dict[Kind, dict[str, Totals]] = {}
 
     def add(self, score: Measure, key: tuple[Kind, int], sums: Sums, weights: Tensor) -> None:
-        """Add the sums of one site on one batch.
-
-        Args:
-            score: the score that computed the sums.
-            key: (kind, layer) of the site.
-            sums: what `update` returned.
-            weights: how often each sentence counts, in the corpus and in every resample: [1 + resamples, batch].
-        """
+        """Add the sums of a site on a batch; `weights` are how often each sentence counts: [1 + resamples, batch]."""
         _add(self.sums.setdefault(key, {}).setdefault(score.label, {}), sums, weights)
 
     def add_denominators(self, score: Measure, kind: Kind, sums: Sums, weights: Tensor) -> None:
@@ -69,16 +62,7 @@ class Accumulator:
         }
 
     def table(self, index: pd.MultiIndex, provenance: str, notes: Mapping[str, Mapping[str, object]]) -> pd.DataFrame:
-        """Compute the table of all scores, with intervals.
-
-        Args:
-            index: the heads, (kind, layer, head).
-            provenance: what all scores share.
-            notes: further provenance fields of scores, by label.
-
-        Returns:
-            A row per head; each column `c` of a score has bounds `c.low` and `c.high` if there are resamples.
-        """
+        """Compute the table of all scores, with intervals; `notes` are further provenance fields, by label."""
         columns: dict[str, Array] = {}
         draws: dict[str, npt.NDArray[np.float32]] = {}
         signatures: dict[str, str] = {}
@@ -94,15 +78,7 @@ class Accumulator:
         return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
     def columns(self, index: pd.MultiIndex) -> Iterator[tuple[Measure, str, Array, Array | None]]:
-        """Compute all columns; the sums of a score are freed once its columns are computed.
-
-        Args:
-            index: the heads, (kind, layer, head).
-
-        Yields:
-            Score, column name, values [heads, 1 + resamples], and for shares of queries their number and the effective
-            number of sentences [heads, 2], otherwise None.
-        """
+        """Yield score, column, values [heads, 1 + resamples], and of shares the queries and sentences, [heads, 2]."""
         for score in self.scores:
             columns: dict[str, Array] = {}
             sizes: dict[str, Array] = {}
@@ -125,18 +101,10 @@ class Accumulator:
 
 
 def counting(numbers: Sequence[int], n_resamples: int, seed: int) -> Tensor:
-    """Draw how often sentences count in each bootstrap resample.
+    """Return how often sentences count in the corpus (once) and in each resample: [1 + resamples, sentence].
 
     Counts are Poisson(1) and depend on the seed and the sentence's number alone (Hanley & MacGibbon 2006), not on
     batches, order or processes.
-
-    Args:
-        numbers: numbers of the sentences in the corpus.
-        n_resamples: number of resamples.
-        seed: seed of the resamples, 0 <= seed < 2**64.
-
-    Returns:
-        float64 [1 + resamples, sentence]; row 0, the corpus itself, is all ones.
     """
     rows = [np.random.Generator(np.random.Philox(key=[seed, n])).poisson(1.0, n_resamples) for n in numbers]
     drawn = torch.tensor(np.stack(rows, axis=1), dtype=torch.float64)
@@ -144,8 +112,10 @@ def counting(numbers: Sequence[int], n_resamples: int, seed: int) -> Tensor:
 
 
 def bounds(draws: Array) -> tuple[Array, Array]:
-    """Return the 95 % percentile interval of resampled values [heads, resamples], ignoring NaN: two of [heads]."""
+    """Return the 95 % percentile interval of values [heads, resamples], ignoring NaN; NaN without: two of [heads]."""
     quantiles = np.full((2, len(draws)), np.nan)
+    if not draws.shape[1]:
+        return quantiles[0], quantiles[1]
     whole = ~np.isnan(draws).any(1)
     quantiles[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
     some = ~whole & ~np.isnan(draws).all(1)
@@ -163,18 +133,7 @@ def rounded(draws: Array) -> npt.NDArray[np.float32]:
 def check_missing(
     table: pd.DataFrame, scores: Sequence[Measure], corpus: str, uncounted: dict[Kind, str], content: int
 ) -> None:
-    """Log which scores have no value for any head of a kind, and why.
-
-    Args:
-        table: the table of all scores.
-        scores: the scores in it.
-        corpus: name of the corpus.
-        uncounted: kinds with uncounted key tokens, and the reason.
-        content: number of content tokens on the source side.
-
-    Raises:
-        ValueError: if there are no content tokens and no score has a value for any head.
-    """
+    """Log which scores have no value for any head of a kind, and why; ValueError if there is nothing to measure."""
     columns = [name for score in scores for name in _columns(table, score)]
     if columns and not content and table[columns].isna().all(axis=None):
         raise ValueError(
@@ -188,16 +147,7 @@ def check_missing(
 def missing(
     table: pd.DataFrame, scores: Sequence[Measure], uncounted: Mapping[Kind, str] | None = None
 ) -> dict[str, str]:
-    """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why.
-
-    Args:
-        table: the table of all scores.
-        scores: the scores in it.
-        uncounted: kinds with uncounted key tokens, and the reason.
-
-    Returns:
-        Columns and kind -> the reason.
-    """
+    """Return which scores have no value for any head of a kind ("rarity of cross heads is NaN"), and why."""
     return {
         f"{', '.join(names)} of {kind} heads {'are' if names[1:] else 'is'} NaN": reason
         for score in scores

@@ -95,19 +95,7 @@ def frequencies(
     tokenizer: PreTrainedTokenizerBase,
     model: PreTrainedModel,
 ) -> Frequencies:
-    """Count tokens on the source and the target side.
-
-    Args:
-        pages: the corpus to be measured.
-        written: batches of this process with the model's own output, which is then the target side; None: the corpus
-            has targets, or needs none.
-        reference: corpus to count in; None: the corpus itself.
-        tokenizer: tokenizer of the model.
-        model: the model.
-
-    Returns:
-        Counts and ranks, each [vocabulary], of "source" and "target". Counts are all 0 for a side without tokens.
-    """
+    """Count the tokens of each side of the reference, by default of the corpus with targets that the model wrote."""
     counted = pages.first if reference is None else tokenised(reference, tokenizer, model)
     target = counted.counts("target") if written is None else _of_all(written)
     return {"source": _ranked(counted.counts("source"), model), "target": _ranked(target, model)}

@@ -21,17 +21,11 @@ Name = Literal["top", "reference", "class", "similarity", "loss", "agreement"]
 
 
 class Explained(NamedTuple):
-    """Target values of a batch.
+    """Target values of a batch."""
 
-    Attributes:
-        values: target of each example and step, [batch, step].
-        counted: bool mask of steps that count, neither padding nor after the end, [batch, step].
-        chosen: tokens or classes that the model chose itself, [batch, step]; None if they are part of the corpus.
-    """
-
-    values: Tensor
-    counted: Tensor
-    chosen: Tensor | None = None
+    values: Tensor  # of each example and step: [batch, step]
+    counted: Tensor  # bool [batch, step]: steps that count, neither padding nor after the end
+    chosen: Tensor | None = None  # [batch, step]: tokens or classes that the model chose; None if the corpus has them
 
 
 Groups = Callable[[], Iterable[Batch]]  # all batches of a corpus, from the start at every call
@@ -46,17 +40,7 @@ class Objective(ABC):
 
     @abstractmethod
     def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
-        """Return the function that computes targets from the output of `model`.
-
-        Raises ValueError where the model or the corpus does not have such targets.
-
-        Args:
-            model: the model.
-            groups: returns all batches of the corpus, for objectives that compare sentences.
-
-        Returns:
-            Function of a model output and its batch that returns the targets.
-        """
+        """Return the function that computes targets; ValueError where the model or the corpus lacks such targets."""
 
 
 @dataclass(frozen=True)
@@ -220,19 +204,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 
 def objective(name: Name | Objective | None, model: PreTrainedModel) -> Objective:
-    """Return an objective.
-
-    Args:
-        name: name or instance; None for the model's default: "top" for a vocabulary, "class" for a classifier,
-            otherwise "similarity".
-        model: the model.
-
-    Returns:
-        The objective.
-
-    Raises:
-        ValueError: if the name is unknown.
-    """
+    """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head."""
     if isinstance(name, Objective):
         return name
     if name is None:

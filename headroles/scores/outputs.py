@@ -59,18 +59,7 @@ def classes(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def numbered(model: PreTrainedModel, names: Sequence[str | None]) -> list[int]:
-    """Return the class numbers of labels.
-
-    Args:
-        model: a classifier.
-        names: labels, by the model's own names of its classes or by number.
-
-    Returns:
-        One number per label.
-
-    Raises:
-        ValueError: if a label is missing or is not a class of the model.
-    """
+    """Return the class numbers of labels, given by the model's own names of its classes or by number."""
     config = model.config
     known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
     known |= {str(number): number for number in range(config.num_labels or 0) if str(number) not in known}
@@ -96,16 +85,9 @@ def mean_state(output: Output, batch: Batch, model: PreTrainedModel) -> Tensor:
 
 
 def weighted(values: Tensor, weights: Tensor) -> Tensor:
-    """Sum each example's values with its own weights.
+    """Return the sum of each example's values [batch, ..., n] with its own weights [batch, n]: [batch, ...].
 
     Computed as a linear map of all examples, of which each takes its part, so that LRP rules apply to it.
-
-    Args:
-        values: [batch, ..., n].
-        weights: [batch, n].
-
-    Returns:
-        [batch, ...].
     """
     return F.linear(values, weights).diagonal(dim1=0, dim2=-1).movedim(-1, 0)
 
@@ -130,17 +112,7 @@ def check_labels(corpus: Corpus) -> None:
 
 
 def class_names(corpus: Corpus) -> list[str]:
-    """Return the sorted distinct labels of a corpus.
-
-    Args:
-        corpus: sentences with labels.
-
-    Returns:
-        The labels in alphabetical order.
-
-    Raises:
-        ValueError: if labels are missing, fewer than two, of mixed type, fractions, or differ only in case.
-    """
+    """Return the sorted labels of a corpus; ValueError where some are missing, or they are not two or more classes."""
     check_labels(corpus)
     labels = sorted({str(sentence.label) for sentence in corpus})
     listed = f"{', '.join(map(repr, labels[:_SHOWN]))}{', ...' if len(labels) > _SHOWN else ''}"

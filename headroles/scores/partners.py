@@ -9,27 +9,13 @@ import numpy as np
 
 
 def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:
-    """Draw for each example another one of similar length.
-
-    Examples of the same lengths form a bucket; a bucket of one example is merged with the next longer one. Each bucket
-    is shuffled, and the partner of an example is the next one in its bucket.
-
-    Args:
-        lengths: Source length, and target length if there is a target, of each example.
-        seed: Seed of the shuffles.
-
-    Returns:
-        The place of the partner of each example; every example is the partner of exactly one.
-
-    Raises:
-        ValueError: If there are fewer than two examples.
-    """
+    """Draw for each example, by its lengths, another one of similar length; each is drawn once. Returns places."""
     if len(lengths) < 2:
         raise ValueError(
             f"replacement 'resample' takes the output for another example of the corpus: got {len(lengths)} examples; "
             f"expected 2 or more; try another replacement"
         )
-    buckets: list[list[int]] = []
+    buckets: list[list[int]] = []  # of examples of the same lengths; one alone is merged with the next longer ones
     for _, group in groupby(sorted(range(len(lengths)), key=lengths.__getitem__), key=lengths.__getitem__):
         if buckets and len(buckets[-1]) < 2:
             buckets[-1] += group
@@ -39,7 +25,7 @@ def partners(lengths: Sequence[tuple[int, ...]], seed: int) -> list[int]:
         buckets[-2:] = [buckets[-2] + buckets[-1]]
     places = np.empty(len(lengths), dtype=int)
     draws = np.random.default_rng(seed)
-    for bucket in buckets:
+    for bucket in buckets:  # the partner is the next one in the shuffled bucket
         shuffled = draws.permutation(bucket)
         places[shuffled] = np.roll(shuffled, -1)
     return [int(place) for place in places]

@@ -49,18 +49,19 @@ def named(scores: str | Measure | Iterable[str | Measure], weights: Weights = "a
         ValueError: if a name is unknown, a label is repeated, no score is given, or weights are given for none.
     """
     chosen: list[Measure] = []
+    known = list_scores()
     for item in [scores] if isinstance(scores, str | Measure) else scores:
-        if isinstance(item, str) and item not in list_scores():
-            raise ValueError(f"unknown score {item!r}; known: {', '.join(list_scores())}")
+        if isinstance(item, str) and item not in known:
+            raise ValueError(f"unknown score {item!r}; known: {', '.join(known)}")
         if not isinstance(item, str | Measure):
             raise ValueError(f"unknown score: got {item!r}; expected a name or an instance such as Position()")
-        new = list_scores()[item]() if isinstance(item, str) else item
+        new = known[item]() if isinstance(item, str) else item
         new = replace(new, weights=weights) if isinstance(new, Score) and weights != "attention" else new
         if any(new.label == score.label for score in chosen):
             raise ValueError(f"duplicate score {new.label!r}; expected each score once")
         chosen.append(new)
     if not chosen:
-        raise ValueError(f"no score given; known: {', '.join(list_scores())}")
+        raise ValueError(f"no score given; known: {', '.join(known)}")
     if weights != "attention" and not any(isinstance(score, Score) for score in chosen):
         raise ValueError(
             f"no score has weights: got weights={weights!r} with {', '.join(score.label for score in chosen)}; "

@@ -46,17 +46,7 @@ class ValueNorms:
                 self.values = {}
 
     def of(self, site: Site) -> Tensor:
-        """Return ||f(x)|| of each key of the latest call of a site: float32 [batch, heads, key].
-
-        Args:
-            site: the site that attends at this moment.
-
-        Returns:
-            The norms; a value that several heads share has one for each.
-
-        Raises:
-            ValueError: if the values or the output projection of the model cannot be read.
-        """
+        """Return ||f(x)|| of each key of the latest call of a site for each head: float32 [batch, heads, key]."""
         if fault := _missing(self.model):
             raise ValueError(fault)
         value = self.values[site.module].float()  # [batch, key-value heads, key, size]

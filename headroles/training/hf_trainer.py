@@ -153,17 +153,7 @@ class Trainer(transformers.Trainer):
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Create an optimizer with a parameter group for each of `rates`.
-
-        Args:
-            model: The model, by default the Trainer's.
-
-        Returns:
-            The optimizer.
-
-        Raises:
-            ValueError: If no parameter has a name that begins like a key of `rates`.
-        """
+        """Create an optimizer with a parameter group for each of `rates`; ValueError if no name begins like its key."""
         named = [*(model or self.model).named_parameters()]  # type: ignore[union-attr]
         free = [(name, value) for name, value in named if value.requires_grad]
         groups = {key: [value for name, value in free if name.startswith(key)] for key in self.rates}

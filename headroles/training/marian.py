@@ -20,18 +20,11 @@ def pieced(
     names: tuple[str, str, str] = (END, UNKNOWN, PADDING),
     special: Sequence[str] | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-pair tokenizer with character offsets.
+    """Return a byte-pair tokenizer with character offsets, trained on texts of both languages to at most `size` pieces.
 
-    Args:
-        texts: Texts of both languages.
-        size: Largest number of pieces.
-        apart: Regular expression of characters that are pieces of their own; by default all punctuation, and then texts
-            are normalised by NFKC.
-        names: Names of the end, unknown and padding tokens.
-        special: Tokens that come first in the vocabulary, by default those of `names`.
-
-    Returns:
-        The tokenizer.
+    `apart` is a regular expression of characters that are pieces of their own; by default these are all punctuation,
+    and texts are normalised by NFKC. `names` are those of the end, unknown and padding tokens. Tokens of `special`, by
+    default those, come first in the vocabulary.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -54,23 +47,7 @@ def pieced(
 def marian(
     tokenizer: PreTrainedTokenizerBase, *, width: int, layers: int, heads: int, inner: int, seed: int = 0, **config: Any
 ) -> MarianMTModel:
-    """Return an untrained Marian with equal encoder and decoder.
-
-    Args:
-        tokenizer: The tokenizer of both languages.
-        width: Width of the model.
-        layers: Layers of the encoder, and of the decoder.
-        heads: Heads of each attention layer.
-        inner: Width of the feed-forward layers.
-        seed: Seed of the weights.
-        **config: Further options of `transformers.MarianConfig`.
-
-    Returns:
-        The model in eval mode.
-
-    Raises:
-        ValueError: If the number of heads does not divide the width.
-    """
+    """Return an untrained Marian in eval mode with equal encoder and decoder; `inner` is the feed-forward width."""
     if width % heads:
         raise ValueError(f"{heads} heads do not share a width of {width} equally; give a multiple of {heads}")
     sides = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}

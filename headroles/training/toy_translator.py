@@ -50,16 +50,9 @@ RECIPES: dict[Size, Recipe] = {
 def translator(
     folder: str | Path | None = None, *, size: Size = "small", seed: int = 0
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the toy translator, which is trained first if its folder does not exist.
+    """Return the toy translator and its tokenizer; it is trained first if its folder does not exist.
 
-    Args:
-        folder: Where the model is kept; by default a folder for each recipe in the user's cache. An interrupted
-            training leaves nothing there.
-        size: "small", "tiny" or "bare".
-        seed: Seed of the training.
-
-    Returns:
-        The model and its tokenizer.
+    By default that is a folder for each recipe in the user's cache. An interrupted training leaves nothing there.
     """
     from headroles.models.loading import load
 

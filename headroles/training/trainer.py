@@ -105,21 +105,17 @@ def train(
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
         callbacks = [_Evaluation(measure), *callbacks]
-    return fit(
-        model,
-        tokenizer,
-        rows,
-        place,
-        recipe,
-        epochs=epochs,
-        batch=batch,
-        rate=rate,
-        seed=seed,
-        rates=rates,
-        callbacks=callbacks,
-        columns=[f"held_out {metric.name}{end}" for metric in measured for end in _ENDS],
+    columns = [f"held_out {metric.name}{end}" for metric in measured for end in _ENDS]
+    options: TrainOptions = {
+        "epochs": epochs,
+        "batch": batch,
+        "rate": rate,
+        "seed": seed,
+        "rates": rates,
+        "callbacks": callbacks,
         **arguments,
-    )
+    }
+    return fit(model, tokenizer, rows, place, recipe, columns=columns, **options)
 
 
 def load_classifier(
@@ -171,19 +167,7 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
 
 
 def finished(model: PreTrainedModel, folder: Path, recipe: str) -> pd.DataFrame | None:
-    """Load the weights of finished training into a model, also those of modules added to it, such as gates.
-
-    Args:
-        model: The model.
-        folder: Folder of a training.
-        recipe: The provenance of the training.
-
-    Returns:
-        The history of the training, or None if it is not finished.
-
-    Raises:
-        ValueError: If the folder holds other training.
-    """
+    """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
     note = folder / RECIPE
     if note.is_file() and note.read_text() != recipe:
         raise ValueError(f"{folder} holds training of another model, corpus or options; give another folder")

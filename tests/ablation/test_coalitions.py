@@ -14,7 +14,7 @@ from helpers.close import bound, close
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.ablation.coalitions import interactions, shapley
+from headroles.ablation.coalitions import shapley
 from headroles.ablation.coalitions.game import Game
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.sweep import Sweep
@@ -145,7 +145,7 @@ def test_interactions_are_those_of_the_enumeration(heads):
 
     def estimate(seed):
         generator = np.random.default_rng(seed)
-        return np.stack([interactions._round(played, generator)[:, 0] for _ in range(20)])
+        return np.stack([shapley._round(played, generator)[:, 0] for _ in range(20)])
 
     held, found = hits(estimate, expected)
     error = found.std(0, ddof=1) / np.sqrt(len(found))

@@ -22,17 +22,7 @@ MOST, KEPT = 1024, 16384  # variants of one sweep, and known values, which bound
 
 
 class Game:
-    """Cooperative game of some heads of a model; heads that do not play are never masked.
-
-    Args:
-        sweep: Runs of the model and of its variants.
-        heads: The players, (kind, layer, head) each; None: all heads.
-        n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples.
-
-    Raises:
-        ValueError: If a head is unknown or repeated, or there are fewer than two.
-    """
+    """Cooperative game of some heads of a model (None: all); heads that do not play are never masked."""
 
     def __init__(self, sweep: Sweep, heads: Iterable[Head] | None, n_resamples: int, seed: int) -> None:
         index: list[Head] = [(kind, layer, head) for kind, layer, head in head_index(sweep.model)]
@@ -48,17 +38,7 @@ class Game:
         self.known: dict[HeadSet, Array] = {}  # masked heads -> [1 + resamples]
 
     def values(self, coalitions: Sequence[Iterable[int]]) -> Array:
-        """Measure the metric of coalitions, each of them once.
-
-        Args:
-            coalitions: The heads that are not masked, by their places among the players.
-
-        Returns:
-            The metric on the examples and on their resamples: [coalition, 1 + resamples].
-
-        Raises:
-            ValueError: If the metric of a coalition is not finite.
-        """
+        """Measure the metric of coalitions (places of unmasked heads), each once: [coalition, 1 + resample]."""
         rows = [set(coalition) for coalition in coalitions]
         masked = [frozenset(head for place, head in enumerate(self.heads) if place not in row) for row in rows]
         if len(self.known) > KEPT:
@@ -75,17 +55,7 @@ class Game:
         return np.stack([self.known[variant] for variant in masked])
 
     def columns(self, name: str, parts: Array, draws: Array, *words: str) -> dict[str, npt.NDArray[np.float64]]:
-        """Compute estimates and their 95 % intervals over what was sampled and over examples.
-
-        Args:
-            name: Name of the column, to which the metric and words come in brackets.
-            parts: Independent unbiased estimates from the examples: [sample, row].
-            draws: Estimates from the resamples of the examples: [row, resample].
-            *words: What differs from the defaults.
-
-        Returns:
-            The column, `.low` and `.high`: t of the samples and the spread of the resamples (`over_seeds`).
-        """
+        """Compute means of `parts` [sample, row], and 95 % intervals with `draws` of the examples [row, resample]."""
         replacement = self.sweep.replacement
         listed = (self.sweep.metric.name, *([] if replacement == "zero" else [on_disk(replacement)]), *words)
         column = f"{name}[{' '.join(listed)}]"

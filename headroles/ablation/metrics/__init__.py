@@ -21,18 +21,7 @@ def list_metrics() -> dict[str, Metric]:
 
 
 def metric(given: str | Metric | objectives.Objective) -> Metric:
-    """Return the metric of a name or of an objective.
-
-    Args:
-        given: Name of a metric (`list_metrics`) or of an objective (the metric is then its mean); a metric, which is
-            returned as it is; or an objective.
-
-    Returns:
-        The metric.
-
-    Raises:
-        ValueError: If no metric and no objective has this name.
-    """
+    """Return the metric of a name (of a metric, or of an objective: its mean) or of an objective; a metric as it is."""
     if isinstance(given, Metric):
         return given
     if isinstance(given, objectives.Objective):

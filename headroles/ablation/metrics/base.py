@@ -60,14 +60,7 @@ class Metric(ABC):
         """
 
     def merged(self, statistics: Array) -> Array:
-        """Return the statistics of examples from those of their sentences.
-
-        Args:
-            statistics: [example, sentence, statistic].
-
-        Returns:
-            Their sums: [example, statistic].
-        """
+        """Sum the statistics of sentences, [example, sentence, statistic], to those of examples."""
         return np.asarray(statistics.sum(axis=1))
 
     def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
@@ -75,18 +68,7 @@ class Metric(ABC):
         return False
 
     def stand_in(self, _model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
-        """Return the differentiable target that stands in for the first statistic: its gradient predicts effects.
-
-        Args:
-            model: The model that is measured.
-            groups: Return all batches of the corpus.
-
-        Returns:
-            A function of a model's output and its batch.
-
-        Raises:
-            NotImplementedError: If nothing differentiable stands in for the metric.
-        """
+        """Return the differentiable target that stands in for the first statistic: its gradient predicts effects."""
         raise NotImplementedError(f"no gradient predicts {self.name}")
 
     @abstractmethod

@@ -26,18 +26,7 @@ class Choosing(Metric):
         _groups: objectives.Groups,
         /,
     ) -> Read:
-        """Return the function that compares each predicted class with its label.
-
-        Args:
-            model: A classifier.
-            corpus: A corpus with a label in each sentence.
-
-        Returns:
-            A function of a model's output and its batch: [example, statistic].
-
-        Raises:
-            ValueError: If the model is no classifier.
-        """
+        """Return the function that compares each predicted class with its label."""
         if not outputs.has_classes(model):
             raise ValueError(f"metric {self.name!r} is for classifiers; {type(model).__name__} has no classes")
         check_labels(corpus)

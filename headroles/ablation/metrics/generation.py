@@ -27,19 +27,7 @@ class Written(Metric):
     def reader(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, _groups: objectives.Groups, /
     ) -> Read:
-        """Return the function that compares each generated sentence with its reference.
-
-        Args:
-            model: An encoder-decoder with a vocabulary.
-            tokenizer: Its tokenizer.
-            corpus: A corpus with a translation of each sentence.
-
-        Returns:
-            A function of generated tokens and their batch, which computes sacrebleu's statistics: [example, statistic].
-
-        Raises:
-            ValueError: If the model generates no translations, or the corpus lacks some.
-        """
+        """Return the function that computes sacrebleu's statistics of generated sentences and their references."""
         if not model.config.is_encoder_decoder:
             raise ValueError(f"metric {self.name!r} needs a translation model; {type(model).__name__} writes none")
         references = [None if sentence.target is None else sentence.target.text for sentence in corpus]

@@ -32,19 +32,7 @@ class PairDifference(Mean):
     def reader(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups, /
     ) -> Read:
-        """Return the function that reads the log-likelihood of each sentence, negative for ungrammatical ones.
-
-        Args:
-            model: A decoder or an encoder-decoder with a vocabulary.
-            tokenizer: Its tokenizer.
-            corpus: A corpus of minimal pairs.
-            groups: Return all batches of the corpus.
-
-        Returns:
-            A function of a model's output and its batch: [sentence, 2], the second 1/2 of a pair.
-
-        Raises ValueError if the corpus has no pairs, or the model does not give sentences a likelihood.
-        """
+        """Return the function that reads log-likelihoods, negative of ungrammatical sentences, and 1/2 for each."""
         _check(model, corpus, self.name)
         read_loss = super().reader(model, tokenizer, corpus, groups)
         _warn_of_first_tokens(model, groups)

@@ -32,13 +32,6 @@ def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similari
     Scores are standardised over the heads of a kind of all models. Of two heads drawn at random it is 0 on average. A
     score that is missing for some head of a kind, or constant, is left out for that kind.
 
-    Args:
-        tables: Tables of the models, rows in the same order.
-        chosen: Columns to compare.
-
-    Returns:
-        The similarity, of the tables and of their resamples.
-
     Raises:
         ValueError: If no score is left for the heads of a kind.
     """
@@ -76,20 +69,7 @@ def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similari
 
 
 def by_attention(tables: Sequence[pd.DataFrame], index: pd.MultiIndex) -> Similarity:
-    """Return the similarity of heads by the cosine of their attention weights, averaged over sentences.
-
-    It is that of Bali et al. 2026 (arXiv 2602.16740, section 4.1).
-
-    Args:
-        tables: Tables of `hr.attention_examples` of the models, on the same text.
-        index: The heads.
-
-    Returns:
-        The similarity, which has no resamples.
-
-    Raises:
-        ValueError: If the tables are of other heads, or their tokens differ.
-    """
+    """Return the mean cosine of heads' attention on a text (Bali et al. 2026, arXiv 2602.16740, section 4.1)."""
     parts = [dict(iter(table.set_index(frame.LEVELS).groupby("sentence"))) for table in tables]
     if any(not rows.index.sort_values().equals(index.sort_values()) for part in parts for rows in part.values()):
         raise ValueError(

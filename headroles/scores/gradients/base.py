@@ -21,7 +21,7 @@ from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import mask_heads
 from headroles.scores.accumulator import Accumulator
-from headroles.scores.base import Measure
+from headroles.scores.base import Measure, Sums
 from headroles.scores.gradients import projection
 from headroles.scores.lrp import Rules, composites, lrp_rules
 from headroles.scores.lrp.composites import check_reached, start
@@ -99,13 +99,18 @@ class GradientScore(Measure):
             Gradients of all sites side by side, in the order of `headroles.models.heads.head_index`.
         """
 
-    @abstractmethod
     def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """Compute the sums of every head of one site: {name: [batch, heads] or [batch, heads, detail]}."""
+        """Sum the gradients of one site, by default with their signs and by size, over steps: [batch, heads]."""
+        gradients = slopes.gradients.double()
+        return {"signed": gradients.sum(1), "size": gradients.abs().sum(1)}
 
     def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
         """Compute denominators that do not depend on the head, by default the number of steps: {name: [batch, 1]}."""
         return {"steps": slopes.steps}
+
+    def compute(self, sums: Sums) -> dict[str, Tensor]:
+        """Compute the means over steps, by default of gradients, and of their absolute values in `.size`."""
+        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
 
 def slopes(
@@ -119,24 +124,11 @@ def slopes(
     chunk: int = 4,
     by_token: bool = True,
 ) -> HeadGradients:
-    """Compute the gradients of the targets of a batch with respect to masks of ones, under LRP rules.
+    """Return the gradients of the targets of a batch with respect to masks of ones, under LRP rules, of all sites.
 
-    Relevance starts at 1 under the voita rules, otherwise at the target's value.
-
-    Args:
-        model: the model, in eval mode.
-        explain: computes the targets from the model's output.
-        batch: the sentences.
-        rules: LRP rule set; "gradient" for plain gradients.
-        epsilon: strength of the epsilon rule on linear maps; 0 for none.
-        steps: "all" for every step separately, "sum" for their sum (a single backward pass), or a number of steps drawn
-            from each sentence by its number in the corpus.
-        chunk: number of steps in one backward pass, which bounds memory.
-        by_token: whether the target of step t depends on the last hidden states at token t alone. The gradients of all
-            logits are then taken to these states at once.
-
-    Returns:
-        Gradients of all sites side by side; 0 where a step does not count.
+    They are 0 where a step does not count. Relevance starts at 1 under the voita rules, otherwise at the target's
+    value. `steps` and `chunk` are those of `Relevance`. With `by_token` the target of step t depends on the last hidden
+    states at token t alone: the gradients of all logits are then taken to these states at once.
     """
     heads = len(head_index(model))
     gates = torch.ones(len(batch.numbers), heads, device=model.device, requires_grad=True)
@@ -169,15 +161,7 @@ def slopes(
 
 
 def shares(gradients: HeadGradients, *, signed: bool) -> Tensor:
-    """Divide the relevance of each head by the sum over the heads of its site.
-
-    Args:
-        gradients: relevance of one site.
-        signed: whether to divide by the sum of R instead of the sum of |R|.
-
-    Returns:
-        [batch, step, heads]; 0 where the sum is 0.
-    """
+    """Divide relevance by its sum over the heads of the site, of |R| or `signed` of R; 0 where it is 0."""
     relevance = gradients.gradients.double()
     whole = (relevance if signed else relevance.abs()).sum(-1, keepdim=True)
     return torch.where(whole == 0, 0.0, relevance / torch.where(whole == 0, 1.0, whole))

@@ -20,7 +20,6 @@ from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import head_index
 from headroles.models.masking import Fill, mask_heads
-from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explain, held
@@ -82,14 +81,6 @@ class Attribution(GradientScore):
             attributions = run.method.attribute(run.masks, **run.arguments).detach()
         counted = run.target.counted[:, None]
         return HeadGradients(None, attributions[:, None], counted.float(), counted)
-
-    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """Return each example's attributions and their absolute values: each [batch, heads]."""
-        return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `attribution[method]` and `attribution[method].size`: means over examples with a target."""
-        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
 
 def methods() -> list[str]:

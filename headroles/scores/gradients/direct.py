@@ -17,7 +17,6 @@ from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import attention_sites, layer_of
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site
-from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.context import inside
@@ -48,7 +47,8 @@ class Difference(Objective):
                     last = output.logits[row, len(sentence.ids) - 1]
                     counted[row, len(sentence.ids) - 1] = True
                     change = last[sentence.right] - last[list(sentence.wrong)].mean()
-                    values = torch.where(_only(counted, row), change, values)
+                    this_row = torch.arange(len(counted), device=counted.device) == row
+                    values = torch.where(counted & this_row[:, None], change, values)
             return Explained(values, counted)
 
         return difference
@@ -107,15 +107,6 @@ class Direct(GradientScore):
             parts.append(products.get(site.key, nothing).to(nothing.device) * counted[..., None])
         return HeadGradients(None, torch.cat(parts, -1), values.detach().float(), counted)
 
-    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """Sum the contributions and their absolute values over steps: each [batch, heads]."""
-        contributions = slopes.gradients.double()
-        return {"signed": contributions.sum(1), "size": contributions.abs().sum(1)}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute `direct[objective]` and `direct[objective].size`, in logits."""
-        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
-
 
 @contextmanager
 def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tensor]]:
@@ -123,9 +114,6 @@ def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tens
 
     Every linear map inside a layer passes none but the output projections; their inputs are leaves. With norms frozen
     (`lrp_rules`) what is left between a head and the logits is the residual stream.
-
-    Args:
-        model: the model.
 
     Yields:
         (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].
@@ -156,12 +144,6 @@ def _stop(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tens
     if isinstance(output, Tensor):
         return output.detach()
     return tuple(part.detach() if isinstance(part, Tensor) else part for part in output)
-
-
-def _only(counted: Tensor, row: int) -> Tensor:
-    """The counted steps of one row alone."""
-    rows = torch.arange(len(counted), device=counted.device) == row
-    return counted & rows[:, None]
 
 
 def _check_vocabulary(model: PreTrainedModel, name: str) -> None:

@@ -18,7 +18,6 @@ from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import attention_sites, head_index, layer_of
 from headroles.models.masking import Fill, mask_heads, read_heads
 from headroles.models.sites import Site
-from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explain, Explained, Groups
@@ -106,14 +105,6 @@ class AttributionPatching(GradientScore):
         counted = target.counted.any(-1, keepdim=True).expand(-1, len(gradients))
         scale = len(gradients) / (len(gradients) - 1) if self.drop else 1.0  # a mean over L - 1 layers
         return HeadGradients(None, scale * torch.stack(gradients, 1), values.detach()[:, None] * counted, counted)
-
-    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
-        """Sum effects and their absolute values over the dropped layers: each [batch, heads]."""
-        return {"signed": slopes.gradients.double().sum(1), "size": slopes.gradients.double().abs().sum(1)}
-
-    def compute(self, sums: Sums) -> dict[str, Tensor]:
-        """Compute the two columns: means over examples with a target."""
-        return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
 
 class _Paired:

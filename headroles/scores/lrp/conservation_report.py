@@ -104,14 +104,7 @@ def balance(
     *,
     epsilon: float = 0.0,
 ) -> pd.DataFrame:
-    """Compute where the relevance of a number ends up, layer by layer.
-
-    Args:
-        model: the model, in eval mode.
-        inputs: arguments of its forward pass.
-        whole: computes the target, a single number, from the model's output.
-        rules: name of the rule set (`headroles.scores.lrp.composites.table`).
-        epsilon: strength of the epsilon rule on linear maps; 0 for none.
+    """Compute where the relevance of `whole`, a number computed from the model's output, ends up, layer by layer.
 
     Returns:
         One row per layer, from output to input, as shares of the target. `arrives`: relevance of the layer's output;
