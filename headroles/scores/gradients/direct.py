@@ -30,8 +30,10 @@ from headroles.tables.frame import Kind
 class Difference(Objective):
     """Logit of the right next token minus the mean logit of the wrong ones, at the end of each text of `Choice`.
 
-    For indirect objects this is the logit difference of Wang et al. (2022); a head that adds to it directly is a name
-    mover. On ordered words such a head is a successor head (Gould et al. 2023), in context.
+    For indirect objects this is the logit difference of Wang et al. (2022); a head that adds to it directly is like a
+    name mover. They find name movers by path patching, and check that the OV circuits copy names (into the first five
+    of all tokens); there is no threshold, and so no role here. On ordered words such a head is like a successor head in
+    context; Gould et al. (2023) define successor heads by weights, as `hr.succession` does.
     """
 
     name: ClassVar[str] = "difference"
