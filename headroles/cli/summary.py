@@ -20,6 +20,7 @@ REPORT = "headroles report {study}"
 NEXT = {  # function of a command -> the next commands to try, in the words of its arguments
     "parse": ["headroles score MODEL {output} --study study"],
     "score": ["headroles ablate {model} {corpus} {target} --study {study}", REPORT],
+    "circuits": [REPORT],
     "roles": [REPORT],
     "plot": [REPORT],
     "attention_examples": [REPORT],
