@@ -39,8 +39,13 @@ class Difference(Objective):
     name: ClassVar[str] = "difference"
 
     def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:  # noqa: ARG002
-        """Return the targets; texts without a choice have none."""
+        """Return the targets; texts without a choice have none. Raise ValueError for a model with an encoder."""
         _check_vocabulary(model, self.name)
+        if model.config.is_encoder_decoder:
+            raise ValueError(
+                f"{self.name!r} is the token that continues a text: got {type(model).__name__}, of which the encoder "
+                f"reads the text; expected a decoder alone; try another objective"
+            )
 
         def difference(output: Output, batch: Batch) -> Explained:
             values = torch.zeros_like(output.logits[..., 0])  # [batch, token]
