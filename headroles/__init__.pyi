@@ -60,8 +60,9 @@ from .pruning.selection import prune as prune
 from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change
 from .scores.base import Score as Score
-from .scores.circuits import composition as composition
-from .scores.circuits import copying as copying
+from .scores.circuits.pairs import composition as composition
+from .scores.circuits.vocabulary import copying as copying
+from .scores.circuits.vocabulary import succession as succession
 from .scores.examples import attention_examples as attention_examples
 from .scores.examples import attention_matrix as attention_matrix
 from .scores.gradients.base import GradientScore as GradientScore

@@ -22,7 +22,9 @@ class Estimate:
     whole_error: float  # the standard error that ablating the whole corpus would have
     corpus_error: float  # standard error as an estimate of the effect on this corpus; 0 if all of it was ablated
     freedom: int  # degrees of freedom of the residuals
-    slope: float  # effect per unit of the predicted effect (lambda of PPI++)
+    slope: (
+        float  # effect per unit of the predicted one: lambda of PPI++ x (1 + n / N), n ablated, N others
+    )
     explained: float  # share of the variance over the ablated examples that the prediction explains
     changed: int  # number of ablated examples that the ablation changed; few prove little, however small the error
     influence: Array  # what each example adds to the estimate, which sums to 0: [example]
@@ -59,9 +61,12 @@ def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
     The change on the ablated examples (NaN on the others) is regressed on its prediction and on the number of steps.
     The means of these two over all examples are known. The estimate is the regression at these means: a
     prediction-powered mean (Angelopoulos et al. 2023) with fitted weights, in survey sampling the regression estimator
-    (Cochran 1977, chapter 7). A prediction that explains nothing gets a slope near 0, which leaves the mean over the
-    ablated examples. The jackknife takes away the bias of a slope that is fitted on the same examples, and gives the
-    errors: residuals are divided by 1 - leverage, so that they hold where examples differ in spread.
+    (Cochran 1977, chapter 7). With examples of one length it is that of PPI++ (2023b, arXiv 2311.01453) with its best
+    lambda, which the authors' code cuts to [0, 1] and here is free. A prediction that explains nothing gets a slope
+    near 0, which leaves the mean over the ablated examples. There is no cross-fitting, neither there nor here.
+
+    The jackknife takes away the bias of a slope that is fitted on the same examples, and gives the errors: residuals
+    are divided by 1 - leverage, so that they hold where examples differ in spread.
     """
     ablated = np.isfinite(change)
     count, size, mean_steps = int(ablated.sum()), len(change), float(steps.mean())

@@ -65,9 +65,10 @@ ROLES = (
     Role("induction", r"induction", 0.50, strictly=True),  # Olsson et al. 2022 have no threshold: over half, as a sink
     Role("duplicate", r"duplicate", 0.50, strictly=True),  # Wang et al. 2022; the same
     Role("retrieval", r"retrieval", 0.10, strictly=True),  # Wu et al. 2024: a score above 0.1
+    Role("successor", r"succession", 0.50, strictly=True),  # Gould et al. 2023: more than half of the words
 )
 # roles of specialised heads; a sink does nothing
-SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate", "retrieval")
+SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate", "retrieval", "successor")
 
 
 def roles(

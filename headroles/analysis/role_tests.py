@@ -20,13 +20,14 @@ def tested(
     """Return the columns of tests of which heads exceed the threshold of a role, each [heads].
 
     Pande et al. 2021 (arXiv 2101.09115) test by t over sentences whether the attention of a head to the tokens of a
-    role, as a multiple of its mean attention, exceeds a threshold. Here the null hypothesis is that the score, less its
-    baseline, is at most the threshold in the population of sentences. Near 0 and 1 a score varies less than at the
-    threshold, and t would reject too often. So a score without baseline, in [0, 1], has a score test (Wilson 1927): its
-    error at the threshold is that of a share of as many queries as the interval in the table implies, and p is below
-    0.025 exactly where that interval lies above the threshold. Other scores have a t test, their error the spread of
-    the resamples. For skewed mean weights p is too small: without an effect up to 14 % are below 0.05 for 30 sentences,
-    10 % for 100, 7 % for 300 (tests/benchmarks/role_tests.py).
+    role, as a multiple of its mean attention, exceeds a threshold. Their code does so one-sided at 0.05, without a
+    correction over heads. Here the null hypothesis is that the score, less its baseline, is at most the threshold in
+    the population of sentences. Near 0 and 1 a score varies less than at the threshold, and t would reject too often.
+    So a score without baseline, in [0, 1], has a score test (Wilson 1927): its error at the threshold is that of a
+    share of as many queries as the interval in the table implies, and p is below 0.025 exactly where that interval lies
+    above the threshold. Other scores have a t test, their error the spread of the resamples. For skewed mean weights p
+    is too small: without an effect up to 14 % are below 0.05 for 30 sentences, 10 % for 100, 7 % for 300
+    (tests/benchmarks/role_tests.py).
 
     Of each of the variants (name, column): `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`,
     corrected for all heads and variants of the role; NaN where the score is.

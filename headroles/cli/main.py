@@ -16,7 +16,7 @@ from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, cor
 from headroles.cli.check import architectures, check_model
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
 from headroles.cli.prune import causal_gating, compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
-from headroles.cli.score import attention, attention_examples, demo, parse, plot, report, roles, score
+from headroles.cli.score import attention, attention_examples, circuits, demo, parse, plot, report, roles, score
 from headroles.cli.summary import summarised
 
 
@@ -33,7 +33,7 @@ app = typer.Typer(
     epilog="First: headroles demo. Completion of commands and options by the tab key: headroles --install-completion.",
 )
 COMMANDS = {  # by headings of the help
-    "Measure": (score, ablate, ablation_curve, compare, dynamics),
+    "Measure": (score, circuits, ablate, ablation_curve, compare, dynamics),
     "Look": (report, plot, attention, attention_examples),
     "Relate": (roles, relate, agreement, correlate, stability),
     "Prune": (prune, causal_gating, compare_pruning, remove_heads, efficiency, weight_change),

@@ -11,6 +11,9 @@ import headroles as hr
 from headroles.cli import options
 from headroles.cli.arguments import check_heads, head_of, opened, scores_of, study_of, threshold
 from headroles.cli.console import draw_figures, list_figures, say, show_measured, show_roles, show_rows
+from headroles.cli.record import record
+
+SHOWN = 10  # rows of circuits
 
 
 def parse(
@@ -79,6 +82,30 @@ def score(
         show_roles(hr.experiments.assign_roles(folder))
     draw_figures(folder)
     show_measured(table, hr.scores.left_out(table, chosen))
+
+
+def circuits(
+    model: options.Model,
+    study: options.Study = Path("study"),
+    overwrite: options.Overwrite = False,
+    submodel: options.Submodel = None,
+    device: options.Device = None,
+) -> None:
+    """Score heads by their weights alone, without a corpus: copying, succession, and composition between layers."""
+    from headroles.analysis.role_rules import assignable
+
+    folder = study_of(study, overwrite=overwrite)
+    loaded, tokenizer = opened(model, device, submodel=submodel, whole=True)
+    pairs, lacking = hr.experiments.circuits_study(loaded, tokenizer, folder)
+    record().left_out.update(lacking)
+    if folder.has("circuits"):
+        table = folder.load("circuits")
+        first = str(table.columns[0])
+        show_rows(table.nlargest(SHOWN, first).reset_index(), f"heads with the largest {first}")
+        if assignable(table):
+            show_roles(hr.roles(table))
+    show_rows(pairs.nlargest(SHOWN, "key"), "pairs of heads with the largest key composition")
+    say(f"tables are in {folder}")
 
 
 def roles(

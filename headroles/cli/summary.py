@@ -27,7 +27,7 @@ NEXT = {  # function of a command -> the next commands to try, in the words of i
     "prepare": ["headroles replicate {output}"],
     "check_model": ["headroles score {model} CORPUS --study study"],
     **dict.fromkeys(("roles", "plot", "attention_examples", "demo", "compare", "ablation_curve", "relate"), [REPORT]),
-    **dict.fromkeys(("compare_pruning", "efficiency", "weight_change", "dynamics", "replicate"), [REPORT]),
+    **dict.fromkeys(("compare_pruning", "efficiency", "weight_change", "dynamics", "replicate", "circuits"), [REPORT]),
 }
 
 

@@ -166,12 +166,7 @@ def ordered_words(
             f"no ordered words: got count={count}, classes={', '.join(classes)}; expected count >= 1 and some of "
             f"{', '.join(CLASSES)}"
         )
-    runs = {name: run for name in classes if len(run := _run(tokenizer, CLASSES[name])) >= FEWEST}
-    if not runs:
-        raise ValueError(
-            f"the tokenizer has no ordered words: got none of {', '.join(classes)} with {FEWEST} words in a row that "
-            f"are one token each; try other classes"
-        )
+    runs = ordered_runs(tokenizer, classes)
     rng, sentences = Random(seed), []
     for number in range(count):
         name = sorted(runs)[number % len(runs)]
@@ -182,6 +177,32 @@ def ordered_words(
         wrong = tuple(sorted({*ids} - {right}))
         sentences.append(Choice(text, ids=_begun(tokenizer, text), label=name, right=right, wrong=wrong))
     return Corpus("ordered-words", tuple(sentences))
+
+
+def ordered_runs(tokenizer: PreTrainedTokenizerBase, classes: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return of each class the longest run of words that are one token each, with their ids.
+
+    Args:
+        tokenizer: The tokenizer.
+        classes: Names in `CLASSES`; one without three words in a row is left out.
+
+    Returns:
+        Class -> word -> id, in the order of the words.
+
+    Raises:
+        ValueError: If a class is unknown, or none is left.
+    """
+    if unknown := {*classes} - {*CLASSES}:
+        raise ValueError(
+            f"no ordered words: got classes={', '.join(sorted(unknown))}; expected some of {', '.join(CLASSES)}"
+        )
+    runs = {name: run for name in classes if len(run := _run(tokenizer, CLASSES[name])) >= FEWEST}
+    if not runs:
+        raise ValueError(
+            f"the tokenizer has no ordered words: got none of {', '.join(classes)} with {FEWEST} words in a row that "
+            f"are one token each; try other classes"
+        )
+    return runs
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from PIL import Image
 
 from headroles.analysis import role_rules
 from headroles.plots.gallery import DRAWN, figures, save
+from headroles.tables import frame
 from headroles.tables.files import check_ours, mark_of
 from headroles.tables.io import save_table
 from headroles.tables.study import Study
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def balances(study: Study) -> dict[str, dict[str, float]]:
@@ -41,6 +47,38 @@ def assign_roles(study: Study, *, thresholds: dict[str, float] | None = None, te
     table = role_rules.roles(study.load("heads"), thresholds=thresholds, test=test)
     save_table(table, study.path("roles"))
     return table
+
+
+def circuits_study(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, study: Study
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Compute what the weights alone say of heads, without a corpus: copying, succession and composition.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        study: Study that keeps the tables `circuits`, a row per head, and `composition`, a row per pair.
+
+    Returns:
+        The table of `hr.composition`, and the scores in `circuits` that the model does not have, with the reason.
+
+    Raises:
+        ValueError: If the maps of the model cannot be read.
+    """  # noqa: DOC502
+    from headroles.models.provenance import cache_key, tokens
+    from headroles.scores import composition, copying, succession
+
+    key = cache_key(model, tokenizer=tokens(tokenizer), circuits="weights")
+    pairs = study.keep("composition", key, lambda: composition(model))
+    scores, lacking = [], dict[str, str]()
+    for name, compute in (("copying", copying), ("succession", partial(succession, tokenizer=tokenizer))):
+        try:
+            scores.append(compute(model))
+        except ValueError as error:
+            lacking[name] = str(error)
+    if scores:
+        study.keep("circuits", key, lambda: frame.join(*scores))
+    return pairs, lacking
 
 
 def draw(study: Study) -> list[Path]:

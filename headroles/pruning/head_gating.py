@@ -52,16 +52,19 @@ def causal_gating(
     From there they are fitted twice more: with a reward for gates near 1, and with the same reward for gates near 0. A
     head that stays open against the pressure helps, one that stays closed against the pressure harms, and one that
     follows it either way does nothing. What a head is depends on the other heads that a fit leaves: fits from other
-    random gates may differ, which the intervals show.
+    random gates may differ, which the intervals show. (The fits were checked in the released code; of the paper's
+    text, the loss and what the three kinds of heads do to the gates.)
 
     Args:
         model: A Hugging Face model that has a loss; its weights do not change.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the loss is measured.
         strength: Reward for the mean logit of the gates, on the mean loss of an example in nats per token (or per
-            sentence), as in the released code. Logits stay between -4 and 4, gates between 0.018 and 0.982. (There they
-            may go further, where no reward moves them: a gate that begins there stays, whatever the head does.)
-        n_updates: Updates of each of the three fits, each on one batch, by Adam.
+            sentence), as in the released code; the paper's loss has sums for both. Logits stay between -4 and 4, gates
+            between 0.018 and 0.982. (There they may go further, where no reward moves them: a gate that begins there
+            stays, whatever the head does.)
+        n_updates: Updates of each of the three fits, each on one batch, by Adam. The released code has 500, and clips
+            the norm of the gradient to 1.
         rate: Learning rate of the logits.
         seeds: Number of random gates from which fits begin. All read the same batches.
         max_tokens: Tokens in one forward pass, seeds together.

@@ -210,7 +210,7 @@ NAMED: dict[str, Ranking] = {
     ranking.name: ranking
     for ranking in (
         *(ByScore(score) for score in ("importance", "relevance", "confidence")),
-        ByScore("sink", "-sink[first]"),  # heads that attend to the first token most (Sok et al. 2026)
+        ByScore("sink", "-sink[first]"),  # heads that attend to the first token most (after Sok et al. 2026)
         *(ByEffect(), ByRoles(), Random(), Random("kind"), Random("layer")),
         *(
             ByPosition(where, alternating)

@@ -97,9 +97,10 @@ def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
     test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
     count, seeds = values.shape
     mean = values.mean(1)
+    average = mean.mean() or np.nan  # nothing changed
     return {
-        "cv": float(mean.std() / mean.mean()),
-        "largest over mean": float(mean.max() / mean.mean()),
+        "cv": float(mean.std() / average),
+        "largest over mean": float(mean.max() / average),
         "w": float(test.statistic / (seeds * (count - 1))) if test else np.nan,
         "p": float(test.pvalue) if test else np.nan,
     }

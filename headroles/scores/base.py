@@ -77,7 +77,9 @@ class Observation:
     def norms(self) -> Tensor:
         """Norms ||alpha_ij f(x_j)|| of the vectors that a head moves from key j to query i: [batch, heads, query, key].
 
-        f(x) = (x W_V + b_V) W_O; the bias of the output projection is no head's (Kobayashi et al. 2020, section 3).
+        f(x) = (x W_V + b_V) W_O; the bias of the output projection is no head's (Kobayashi et al. 2020, section 3, and
+        the authors' code). The residual connection and the norm after it (Kobayashi et al. 2021) are those of a layer,
+        not of a head: they are no part of it.
 
         Raises:
             ValueError: if the values of the model cannot be read.
@@ -90,7 +92,9 @@ class Observation:
     def by_norm(self) -> Observation:
         """The same observation with `norms` as weights, each query's divided by their sum over all keys.
 
-        Special tokens are in the sum. A query to which the head moves nothing has zeros, and its largest is on no key.
+        The source compares norms as they are; the division is ours, so that scores keep their range. It does not change
+        which key is the largest. Special tokens are in the sum. A query to which the head moves nothing has zeros, and
+        its largest is on no key.
         """
         whole = self.norms.sum(-1, keepdim=True)
         return replace(self, weights=self.norms / whole.masked_fill(whole == 0, 1), of="norm", value_norms=None)

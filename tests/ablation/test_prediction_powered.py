@@ -69,6 +69,22 @@ def test_an_estimate_is_the_jackknifed_regression_at_the_means_of_all_examples()
     assert found.corpus_error == pytest.approx(error, rel=0.02)  # the jackknife's
 
 
+def test_with_examples_of_one_length_it_is_the_estimate_of_ppi_plus_plus_with_its_best_lambda():
+    for seed in range(5):
+        change, _, predicted = population(3000, seed, slope=0.5)
+        part = partly(change, 600, seed)
+        ablated = np.isfinite(part)
+        y, with_y, without = change[ablated], predicted[ablated], predicted[~ablated]
+        n, others = len(y), len(without)
+        weight = np.cov(y, with_y)[0, 1] / ((1 + n / others) * with_y.var(ddof=1))  # lambda
+        mean = weight * without.mean() + (y - weight * with_y).mean()
+        error = np.sqrt(weight**2 * without.var() / others + (y - weight * with_y).var() / n)
+        found = estimate(part, np.ones(3000), predicted)
+        assert abs(found.effect - mean) < 0.05 * error  # less the bias of a fitted slope
+        assert found.slope == pytest.approx(weight * (1 + n / others), rel=1e-9)
+        assert found.error == pytest.approx(error, rel=0.05)
+
+
 def test_the_whole_corpus_leaves_nothing_to_estimate():
     change, steps, predicted = population(300)
     found = estimate(change, steps, predicted)

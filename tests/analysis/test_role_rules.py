@@ -245,7 +245,8 @@ def test_a_role_table_is_saved_and_loaded(tmp_path):
 def test_errors():
     made = table({"rarity": [0.5], "confidence": [0.5], "entropy": [0.5]})
     message = (
-        "unknown role 'rarity'; known: alignment, duplicate, induction, positional, rare, retrieval, sink, syntactic"
+        "unknown role 'rarity'; known: alignment, duplicate, induction, positional, rare, retrieval, sink, successor, "
+        "syntactic"
     )
     with pytest.raises(ValueError, match=whole(message)):
         roles(made, thresholds={"rarity": 0.4})

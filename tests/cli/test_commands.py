@@ -61,7 +61,7 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 
 
 def test_these_are_the_commands():
-    own = {"parse", "score", "roles", "plot", "attention", "attention-examples", "report", "demo"}
+    own = {"parse", "score", "circuits", "roles", "plot", "attention", "attention-examples", "report", "demo"}
     smaller = {
         "prune",
         "compare-pruning",
@@ -154,6 +154,20 @@ def test_score_writes_the_tables_and_figures_it_says(scored):
     assert sorted([*figures, "heads.parquet", "offsets.parquet", "roles.parquet"]) == sorted(os.listdir(folder))
     assert {"heatmap-confidence.png", "dependency-enc-self.png", "roles-enc-self.png", "offsets.png"} <= set(figures)
     assert all(min(imread(folder / name).shape[:2]) > 100 for name in figures)
+
+
+def test_circuits_need_no_corpus(tmp_path):
+    from helpers.letters import tokens_of
+
+    model, folder = zoo.tiny("gpt2"), tmp_path / "study"
+    place = hr.save(model, tokens_of("gpt2"), tmp_path / "model")
+    done = run("circuits", place, "--study", folder)
+    assert done.code == 0, done.err
+    assert "heads with the largest copying" in done.out
+    assert "succession: the tokenizer has no ordered words" in done.out + done.err
+    kept = load_table(folder / "circuits.parquet")
+    pd.testing.assert_frame_equal(kept[["copying"]], hr.copying(model), check_exact=False)
+    pd.testing.assert_frame_equal(load_table(folder / "composition.parquet"), hr.composition(model), check_exact=False)
 
 
 def test_its_tables_are_those_of_the_library(scored, trees):

@@ -1,4 +1,4 @@
-"""OV copying and composition: planted circuits, dense matrices as the slow reference, and maps that cannot be read."""
+"""Copying, succession, composition: planted circuits, dense matrices as a slow reference, maps that cannot be read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from helpers import zoo
 from helpers.close import MANY, close
 from helpers.messages import whole
-from transformers import GPT2Config, GPT2LMHeadModel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headroles as hr
+from headroles.data.probes import CLASSES
 from headroles.tables import frame
 
 WIDTH, SIZE, HEADS = 32, 8, 4
@@ -68,6 +70,45 @@ def test_composition_is_that_of_dense_matrices(name):
         close([row.query, row.key, row.value], np.array(expected) / size(ov), operations=MANY)
 
 
+def tokenizer_of(words):
+    """A tokenizer of whole words."""
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["<unk>", "to", *words])}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-grouped"])
+def test_succession_is_that_of_slow_loops_over_words(name):
+    model, classes = copy.deepcopy(zoo.tiny(name)), ("days", "months", "numbers")
+    members = [CLASSES[group] for group in classes]
+    tokenizer = tokenizer_of([word for group in members for word in group])
+    words, logits = model.get_input_embeddings().weight.detach(), double(model.get_output_embeddings().weight)
+    last = model.transformer.ln_f if name == "gpt2" else model.model.norm
+    final = np.diag(double(last.weight)) @ ((np.eye(WIDTH) - 1 / WIDTH) if name == "gpt2" else np.eye(WIDTH))
+    if name == "gpt2":
+        block = model.transformer.h[0]
+        added = block.mlp(block.ln_2(words + model.transformer.wpe.weight[0]))
+    else:
+        block = model.model.layers[0]
+        added = block.mlp(block.post_attention_layernorm(words))
+    table, expected = hr.succession(model, tokenizer, classes=classes), []
+    for layer in range(2):
+        for head in range(HEADS):
+            (_, _, value), out = dense(name, model, layer, head)
+            hits = 0
+            for group in members:
+                ids = tokenizer.convert_tokens_to_ids(group)
+                for place, token in enumerate(ids[:-1]):
+                    moved = logits @ final @ out @ value @ double(added[token])
+                    hits += max(ids, key=lambda other: moved[other]) == ids[place + 1]  # noqa: B023
+            expected.append(hits / (6 + 11 + 11))
+    close(table["succession"], expected)
+    assert np.ptp(expected) > 0
+    assert (table["succession.words"] == 6 + 11 + 11).all()
+    assert (table["succession.low"] < table["succession"]).any()
+    assert (table["succession.high"] > table["succession"]).all()
+
+
 # --- planted circuits ------------------------------------------------------------------------------------------------
 
 
@@ -87,6 +128,30 @@ def test_heads_that_write_their_token_its_opposite_or_nothing():
     copying = hr.copying(model)["copying"]
     close(copying.iloc[:2], [1, -1], operations=MANY)
     assert np.isnan(copying.iloc[2])
+
+
+def test_a_head_that_writes_the_next_day_is_a_successor_and_one_that_copies_or_writes_nothing_is_not():
+    config = GPT2Config(vocab_size=9, n_embd=96, n_layer=1, n_head=3, n_positions=8, n_inner=9)
+    model, tokenizer = GPT2LMHeadModel(config).eval(), tokenizer_of(CLASSES["days"])
+    block, feature = model.transformer.h[0], torch.tensor([1.0, -1.0])  # of mean 0
+    with torch.no_grad():
+        for module in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj, model.transformer.wpe):
+            module.weight.zero_()
+        model.transformer.wte.weight.zero_()
+        block.attn.c_proj.bias.fill_(100.0)  # attention is no part of it
+        for token in range(9):
+            place = slice(2 * token, 2 * token + 2)
+            model.transformer.wte.weight[token, place] = feature
+            block.mlp.c_fc.weight[2 * token, token] = 1.0
+            block.mlp.c_proj.weight[token, place] = feature
+            for head, written in ((0, token + 1), (1, token)):
+                block.attn.c_attn.weight[2 * token, 2 * 96 + 32 * head + token] = 1.0
+                block.attn.c_proj.weight[32 * head + token, 2 * written : 2 * written + 2] = feature
+    table = hr.succession(model, tokenizer, classes=["days"])
+    assert table["succession"].tolist() == [1, 0, 0]
+    assert table["succession.words"].tolist() == [6, 6, 6]
+    assert hr.roles(table)["successor"].tolist() == [True, False, False]
+    assert hr.roles(table, test=True)["successor.p"].iloc[0] < 0.05
 
 
 def test_a_reader_of_what_one_head_writes_composes_with_that_head_alone():
@@ -141,3 +206,24 @@ def test_maps_that_cannot_be_read():
             getattr(hr, function)(zoo.tiny(name))
     with pytest.raises(ValueError, match=re.escape("copying needs an unembedding: got GPT2Model without")):
         hr.copying(zoo.tiny("gpt2").transformer)
+
+
+def test_models_and_tokenizers_without_succession():
+    tokenizer = tokenizer_of(CLASSES["days"])
+    cases = {
+        "bert": "succession is for dec-self heads: got BertForMaskedLM, which has none; expected a decoder",
+        "marian": "succession is for decoders alone: got MarianMTModel, with an encoder; expected a causal model",
+    }
+    for name, message in cases.items():
+        with pytest.raises(ValueError, match=whole(message)):
+            hr.succession(zoo.tiny(name), tokenizer)
+    message = "the tokenizer has no ordered words: got none of digits with 3 words in a row"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        hr.succession(zoo.tiny("gpt2"), tokenizer, classes=["digits"])
+    message = f"no ordered words: got classes=planets; expected some of {', '.join(CLASSES)}"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.succession(zoo.tiny("gpt2"), tokenizer, classes=["planets", "days"])
+    after = hr.tiny_model("opt", vocab_size=9, do_layer_norm_before=False)
+    message = "succession needs what the first MLP adds: got OPTForCausalLM, with a norm after the sum"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        hr.succession(after, tokenizer)

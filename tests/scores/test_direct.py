@@ -212,6 +212,12 @@ def test_models_that_write_no_logits():
         hr.score(bare, tokens_of("gpt2"), corpus(2), "direct")
     with pytest.raises(ValueError, match=whole(NOTHING)):  # no text with a choice
         hr.score(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(2), Direct(objective=Difference()))
+    message = (
+        "'difference' is the token that continues a text: got MarianMTModel, of which the encoder reads the text; "
+        "expected a decoder alone; try another objective"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(4), [Direct(objective=Difference())])
     message = "score 'direct' is for dec-self or cross heads; the model has enc-self"
     with pytest.raises(ValueError, match=whole(message)):
         hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(2), "direct")

@@ -43,11 +43,15 @@ def shapley_values(
     seed: int = 0,
     **options: Unpack[Options],
 ) -> pd.DataFrame:
-    """Divide a metric among the heads by their Shapley values (Held and Yang 2023, section 3).
+    """Divide a metric among the heads by their Shapley values (Held and Yang 2023).
 
     The value of a head is the mean change of the metric when the head joins the heads that follow it in a random order,
     all others being masked. The values sum to the metric of the whole model minus that of the model without any of the
     heads. A head that lowers the loss has a negative value of the loss, where its ablation has a positive effect.
+
+    As in the authors' code, heads are removed one by one from the whole model, in random orders. That code looks for
+    harmful heads alone and saves more: it counts nothing once half of the heads are removed, and stops sampling a head
+    once an empirical Bernstein bound says that it does no harm. Both bias the values, and are left out here.
 
     Args:
         model: A Hugging Face model.

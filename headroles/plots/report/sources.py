@@ -12,7 +12,7 @@ import pandas as pd
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.study import Study
 
-SHOWN = re.compile(r"heads|roles|relate|attention|curves|(ablation|survival|sizes|gates|curves)-.*")
+SHOWN = re.compile(r"heads|circuits|roles|relate|attention|curves|(ablation|survival|sizes|gates|curves)-.*")
 PARTS = (  # companions of a column `c`, such as `c.low`
     *("low", "high", "p", "holm", "bh", "examples", "words", "open", "turn", "value", "stability"),
     *("baseline", "baseline.low", "baseline.high"),

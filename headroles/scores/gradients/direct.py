@@ -29,15 +29,22 @@ from headroles.tables.frame import Kind
 class Difference(Objective):
     """Logit of the right next token minus the mean logit of the wrong ones, at the end of each text of `Choice`.
 
-    For indirect objects this is the logit difference of Wang et al. (2022); a head that adds to it directly is a name
-    mover. On ordered words such a head is a successor head (Gould et al. 2023), in context.
+    For indirect objects this is the logit difference of Wang et al. (2022); a head that adds to it directly is like a
+    name mover. They find name movers by path patching, and check that the OV circuits copy names (into the first five
+    of all tokens); there is no threshold, and so no role here. On ordered words such a head is like a successor head in
+    context; Gould et al. (2023) define successor heads by weights, as `hr.succession` does.
     """
 
     name: ClassVar[str] = "difference"
 
     def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:  # noqa: ARG002
-        """Return the targets; texts without a choice have none."""
+        """Return the targets; texts without a choice have none. Raise ValueError for a model with an encoder."""
         _check_vocabulary(model, self.name)
+        if model.config.is_encoder_decoder:
+            raise ValueError(
+                f"{self.name!r} is the token that continues a text: got {type(model).__name__}, of which the encoder "
+                f"reads the text; expected a decoder alone; try another objective"
+            )
 
         def difference(output: Output, batch: Batch) -> Explained:
             values = torch.zeros_like(output.logits[..., 0])  # [batch, token]

@@ -18,7 +18,9 @@ class Retrieval(Score):
 
     The queries are the tokens of the repeated needle but the last; of the first the head cannot know that a needle
     comes. As in the source, all keys compete, the attention sink too, and a head with a score above 0.1 is a retrieval
-    head (Wu et al. 2024, section 2). The source counts tokens that the model writes itself; here the needle is read.
+    head (Wu et al. 2024, section 2). In the authors' code the model writes the answer itself: a token counts that is
+    written while the largest weight is on it in the needle, out of all tokens of the needle, and only answers with more
+    than half of its words (ROUGE-1) are kept. Here the needle is read, so that a model that fails has a score too.
     """
 
     kinds = ("dec-self",)

@@ -1,0 +1,1 @@
+"""Circuits: what the weights alone say of heads, by the vocabulary and between layers."""

@@ -1,0 +1,172 @@
+"""Vocabulary: what a head does to tokens by its OV circuit alone, whether it copies them or moves on to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.analysis.intervals import wilson
+from headroles.data.probes import CLASSES, ordered_runs
+from headroles.models.attention_hooks import evaluating
+from headroles.models.dummy_inputs import without_cache
+from headroles.models.heads import attention_sites, head_index, layer_of
+from headroles.models.matching import check_fit
+from headroles.models.provenance import provenance_of
+from headroles.scores.circuits.maps import Circuits, is_norm, read_circuits
+from headroles.scores.outputs import has_vocabulary
+from headroles.tables import frame
+
+
+def copying(model: PreTrainedModel) -> pd.DataFrame:
+    """Compute the OV copying score of every decoder self-attention head.
+
+    The score is the sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E, divided by the sum of their absolute
+    values: 1 if every token raises its own logit, -1 if it lowers it (Elhage et al. 2021, "A mathematical framework for
+    transformer circuits", "Detecting Copying Behavior"). The source calls positive eigenvalues evidence, no proof, and
+    has no threshold. The circuit is vocabulary by vocabulary; the eigenvalues that are not 0 are those of
+    W_V W_E W_U W_O, size of a head by size of a head. The norm before the layer and the final norm are in the maps with
+    a frozen scale, a norm after attention (Gemma, OLMo 2) is not.
+
+    Args:
+        model: a decoder or an encoder-decoder with an unembedding.
+
+    Returns:
+        One row per head with the column `copying`; NaN for encoder and cross-attention heads, and for a head that
+        writes nothing. The score is exact for these weights, and the weights are no sample: there is no interval.
+
+    Raises:
+        ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
+    """
+    circuits, final = _to_logits(model, "copying")
+    words, logits = _embeddings(model)
+    if words.shape[1] != final.shape[1]:
+        name = type(model).__name__
+        raise ValueError(f"copying needs embeddings as wide as the layers: got {name}, with a map between")
+    rows = min(len(words), len(logits))
+    through = words[:rows].mT @ logits[:rows] @ final  # W_E W_U and the final norm: [width, width]
+    values = []
+    for site in attention_sites(model):
+        if site.kind == "dec-self" and site.heads:
+            maps = circuits.maps[site.key]
+            values += _shares(maps.value @ through @ maps.out.mT)
+        else:
+            values += [float("nan")] * site.heads
+    return frame.table({"copying": values}, head_index(model), provenance_of(model, score="copying"))
+
+
+def succession(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, classes: Sequence[str] = tuple(CLASSES)
+) -> pd.DataFrame:
+    """Compute the share of ordered words that a head's OV circuit maps to their successor: "Monday" to "Tuesday".
+
+    The circuit is W_U W_O W_V MLP_0(W_E), without attention: of all words of a class, the next one has the largest
+    logit (Gould et al. 2023, "Successor heads", arXiv 2312.09230). A head with a score above 0.5 is a successor head.
+    (Both were checked in an account by others, not in the full text.) MLP_0(W_E) is what the first layer adds to a word
+    alone, with its attention set to 0; a position is in it where the model adds one to its embeddings. Norms are in the
+    maps with a frozen scale. The source has more forms of each word, with capitals and without space.
+
+    Args:
+        model: a decoder with an unembedding.
+        tokenizer: its tokenizer.
+        classes: "days", "months", "numbers", "ordinals", "digits", "letters". Of each, the longest run of words is used
+            that are one token each; a class without three is left out.
+
+    Returns:
+        One row per head with `succession`, its 95 % interval, as if words were independent (Wilson 1927), and the
+        number of words, `succession.words`. The share itself is exact for these weights and words.
+
+    Raises:
+        ValueError: if a class is unknown, the tokenizer has no class in single tokens or does not fit, the model has an
+            encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
+    """
+    runs = ordered_runs(tokenizer, classes)
+    if model.config.is_encoder_decoder:
+        name = type(model).__name__
+        raise ValueError(f"succession is for decoders alone: got {name}, with an encoder; expected a causal model")
+    check_fit(tokenizer, model, max(token for run in runs.values() for token in run.values()))
+    circuits, final = _to_logits(model, "succession")
+    ids = [torch.tensor([*run.values()]) for run in runs.values()]
+    states = _after_first_mlp(model, torch.cat(ids)).split([len(part) for part in ids])
+    unembedding = _embeddings(model)[1]
+    heads = head_index(model)
+    hits = np.zeros(len(heads))
+    for part, state in zip(ids, states, strict=True):
+        moved = [circuits.maps[site.key] for site in attention_sites(model) if site.heads]
+        written = torch.cat([(state[:-1] @ maps.value.mT) @ maps.out for maps in moved])  # [heads, word, width]
+        following = (written @ (unembedding[part] @ final).mT).argmax(-1)  # [heads, word]
+        nothing = written.abs().amax(-1) == 0
+        hits += ((following == torch.arange(1, len(part))) & ~nothing).sum(-1).numpy()
+    words = sum(len(part) - 1 for part in ids)
+    low, high = wilson(hits / words, words)
+    columns = {"succession": hits / words, "succession.low": low, "succession.high": high}
+    columns["succession.words"] = np.full(len(heads), float(words))
+    text = provenance_of(model, tokenizer, score="succession", classes=" ".join(runs))
+    return frame.table(columns, heads, text)
+
+
+def _to_logits(model: PreTrainedModel, score: str) -> tuple[Circuits, Tensor]:
+    """The maps of a decoder and that of its final norm; raise ValueError without an unembedding right after it."""
+    name = type(model).__name__
+    if not any(site.kind == "dec-self" for site in attention_sites(model)):
+        raise ValueError(f"{score} is for dec-self heads: got {name}, which has none; expected a decoder")
+    if not has_vocabulary(model):
+        raise ValueError(
+            f"{score} needs an unembedding: got {name} without; try the model with its language-model head"
+        )
+    circuits = read_circuits(model)
+    if circuits.final is None:
+        raise ValueError(f"{score} needs an unembedding right after the final norm: got {name}, with a map between")
+    return circuits, circuits.final
+
+
+def _after_first_mlp(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """What the first layer adds to each token alone without its attention: float64 [token, width]."""
+    site = attention_sites(model)[0]
+    layer, states, norms = layer_of(model, site), list[Tensor](), list[Tensor]()
+    if layer is None or not isinstance(site.out, nn.Module):
+        raise ValueError(f"succession needs layers that are modules: got {type(model).__name__}")
+
+    def added(
+        _: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor | tuple[Tensor]
+    ) -> None:
+        before = args[0] if args else kwargs["hidden_states"]
+        after = output if isinstance(output, Tensor) else output[0]
+        if any(norm.shape == after.shape and torch.equal(norm, after) for norm in norms):
+            raise ValueError(
+                f"succession needs what the first MLP adds: got {type(model).__name__}, with a norm after the sum; "
+                f"expected norms before it"
+            )
+        states.append((after - before)[:, 0].double().cpu())
+
+    with ExitStack() as stack:
+        stack.callback(site.out.register_forward_hook(lambda *call: torch.zeros_like(call[-1])).remove)
+        for norm in filter(is_norm, layer.modules()):
+            stack.callback(norm.register_forward_hook(lambda *call: norms.append(call[-1])).remove)
+        stack.callback(layer.register_forward_hook(added, with_kwargs=True).remove)
+        stack.enter_context(evaluating(model))
+        stack.enter_context(torch.no_grad())
+        model(input_ids=ids[:, None].to(model.device), **without_cache(model))
+    return states[0]
+
+
+def _embeddings(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """The embedding that the decoder reads and the unembedding: each float64 [vocabulary, width]."""
+    tables: list[nn.Module] = [model.get_output_embeddings()]
+    stack: PreTrainedModel = model.get_decoder() if model.config.is_encoder_decoder else model
+    tables.insert(0, stack.get_input_embeddings())
+    words, logits = (table.get_parameter("weight").detach().double().cpu() for table in tables)
+    return words, logits
+
+
+def _shares(circuits: Tensor) -> list[float]:
+    """Sum of eigenvalues over sum of absolute eigenvalues of each head's circuit, [heads, size, size]."""
+    eigenvalues = torch.linalg.eigvals(circuits)
+    sums, sizes = eigenvalues.sum(-1).real, eigenvalues.abs().sum(-1)
+    shares: list[float] = torch.where(sizes > 0, sums / sizes, torch.nan).tolist()
+    return shares
