@@ -22,9 +22,7 @@ class Estimate:
     whole_error: float  # the standard error that ablating the whole corpus would have
     corpus_error: float  # standard error as an estimate of the effect on this corpus; 0 if all of it was ablated
     freedom: int  # degrees of freedom of the residuals
-    slope: (
-        float  # effect per unit of the predicted one: lambda of PPI++ x (1 + n / N), n ablated, N others
-    )
+    slope: float  # effect per unit of the predicted one: lambda of PPI++ x (1 + n / N), n ablated, N others
     explained: float  # share of the variance over the ablated examples that the prediction explains
     changed: int  # number of ablated examples that the ablation changed; few prove little, however small the error
     influence: Array  # what each example adds to the estimate, which sums to 0: [example]

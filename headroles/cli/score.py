@@ -105,7 +105,7 @@ def circuits(
         if assignable(table):
             show_roles(hr.roles(table))
     show_rows(pairs.nlargest(SHOWN, "key"), "pairs of heads with the largest key composition")
-    say(f"tables are in {folder}")
+    say(f"tables are in {folder.folder}")
 
 
 def roles(

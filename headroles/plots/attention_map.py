@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.plots.axes import TITLES, described, finish, font, line, needs, new_axes, of_kind, panels_of
+from headroles.plots.labels import label_of
 from headroles.plots.matrix import short
 from headroles.plots.scales import GREY, hue
 from headroles.tables.frame import LEVELS, Kind
@@ -145,7 +146,16 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     for name, ((style, place), marker) in zip(best_first, styles, strict=False):
         part = table[table["order"] == name]
         ends = part["low"], part["high"]
-        line(ax, part["share"], part["value"], color=hue(place), label=str(name), ends=ends, style=style, marker=marker)
+        line(
+            ax,
+            part["share"],
+            part["value"],
+            color=hue(place),
+            label=label_of(name),
+            ends=ends,
+            style=style,
+            marker=marker,
+        )
     ax.set(xlabel="share of heads ablated", ylabel=label, xlim=(0, 1))
     finish(ax)
     return ax

@@ -132,9 +132,9 @@ def points(bar: Colorbar) -> float:
 
 
 def lay_out(ax: Axes) -> None:
-    """Compute the layout of the figure of `ax`, without drawing it."""
-    if (figure := ax.get_figure(root=True)) and (engine := figure.get_layout_engine()):
-        engine.execute(figure)
+    """Compute the layout of the figure of `ax`, without its picture."""
+    if figure := ax.get_figure(root=True):
+        figure.draw_without_rendering()
 
 
 def of_kind(table: Rows, kind: Kind | None) -> tuple[Rows, Kind]:

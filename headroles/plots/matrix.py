@@ -9,6 +9,7 @@ import pandas as pd
 
 from headroles.analysis.role_rules import held, names
 from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, lay_out, legend, new_axes, of_kind
+from headroles.plots.labels import label_of
 from headroles.plots.scales import RGB, colours, readable, scale
 from headroles.tables.frame import LEVELS, NORM, Kind
 from headroles.tables.kv_groups import ends
@@ -70,7 +71,7 @@ def heatmap(
         vmax: Upper end of the scale.
         cmap: Colour map. By default the scale begins at 0. It diverges around 0 for negative values and for effects of
             ablation, where red is harm by every metric.
-        label: Label of the colour bar; by default the column's name.
+        label: Label of the colour bar; by default the column in words.
         cbar: Whether to draw the colour bar.
         ax: Axes to draw on; by default those of a new figure.
 
@@ -98,7 +99,7 @@ def heatmap(
     layer, place = cells.index[cells["value"].isna()].to_frame().to_numpy(float).T
     ax.bar(place + 0.5, 1, 1, layer, color="0.95", edgecolor="0.7", hatch="////", linewidth=0)
     if cbar:
-        colour_bar(ax, ax.collections[0], str((values.name or "") if label is None else label))
+        colour_bar(ax, ax.collections[0], label_of(values.name or "") if label is None else label)
     if notes is not None:
         _write(ax, grid, cells["text"])
     return ax

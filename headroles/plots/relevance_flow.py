@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from headroles.plots.axes import described, font, legend, new_axes, of_kind, points, stack
+from headroles.plots.labels import label_of
 from headroles.plots.matrix import heatmap
 from headroles.plots.scales import hue
 from headroles.tables.frame import Kind
@@ -52,7 +52,7 @@ def relevance(values: pd.Series[float], *, kind: Kind | None = None, ax: Axes | 
     part, kind = of_kind(values, kind)
     numbers = pd.Series(values.index.get_level_values("head").astype(str), values.index)
     shares, heads = _are_shares(part), part.dropna().groupby("layer").size().unique()
-    label = "\n".join([_in_words(values.name)] * (values.name is not None) + ["share of the layer"] * shares)
+    label = "\n".join([label_of(values.name)] * (values.name is not None) + ["share of the layer"] * shares)
     ax = heatmap(values, kind=kind, order="sorted", annotate=numbers, label=label, ax=ax)
     bar = ax.collections[0].colorbar
     if shares and len(heads) == 1 and bar is not None:
@@ -96,17 +96,6 @@ def _are_shares(part: pd.Series[float]) -> bool:
     """Whether the values are shares of their layers."""
     sums = part.groupby("layer").sum(min_count=1).dropna()
     return bool((part.dropna() >= 0).all() and np.isclose(sums.astype(float), 1, atol=1e-3).all())
-
-
-def _in_words(name: object) -> str:
-    """A column's name in words: `relevance[cp].size` is the size of relevance (cp)."""
-    match = re.fullmatch(r"([^\[]*)\[(.*)\](.*)", str(name))
-    if match is None:
-        return str(name)
-    quantity, detail, rest = match.groups()
-    parts = [part for part in rest.split(".") if part]
-    size = "size of " * ("size" in parts)
-    return ", ".join([f"{size}{quantity} ({detail})", *(part for part in parts if part != "size")])
 
 
 def _mark(bar: Colorbar, uniform: float) -> None:

@@ -260,7 +260,8 @@ def test_scores_that_are_not_there_or_not_for_this_model(folder, tmp_path):
 def test_roles_and_thresholds_that_are_not_there(study):
     before = _contents(study)
     unknown = (
-        "unknown role 'magic'; known: alignment, duplicate, induction, positional, rare, retrieval, sink, syntactic"
+        "unknown role 'magic'; known: "
+        "alignment, duplicate, induction, positional, rare, retrieval, sink, successor, syntactic"
     )
     with pytest.raises(ValueError, match=whole(unknown)):
         hr.roles(load_table(study / "heads.parquet"), thresholds={"magic": 0.5})

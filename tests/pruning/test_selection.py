@@ -157,8 +157,8 @@ def test_roles_go_last_and_the_farthest_from_one_first():
     with pytest.raises(
         ValueError,
         match=whole(
-            "none of the roles alignment, duplicate, induction, positional, rare, retrieval, syntactic can be "
-            "assigned: got columns confidence"
+            "none of the roles alignment, duplicate, induction, positional, rare, retrieval, successor, syntactic can "
+            "be assigned: got columns confidence"
         ),
     ):
         role_rules.margins(table[["confidence"]])

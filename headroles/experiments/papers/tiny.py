@@ -68,7 +68,7 @@ def _material(*, translated: bool) -> Material:
     if not translated:
         sentences = [replace(row, label="object" if "obj" in row.relations else "no") for row in drawn]
     short = [sentence for sentence in sentences if len(sentence.heads) <= 9]
-    long = Corpus("toy, longer", tuple(sentence for sentence in sentences if 9 < len(sentence.heads) <= 13)[:40])
-    parts = {"dev": slice(40), "test": slice(40, 80), "trees": slice(80, 140), "train": slice(140, 300)}
+    long = Corpus("toy, longer", tuple(sentence for sentence in sentences if 9 < len(sentence.heads) <= 13)[:24])
+    parts = {"dev": slice(24), "test": slice(24, 48), "trees": slice(48, 96), "train": slice(96, 256)}
     corpora = {name: Corpus(f"toy {name}", tuple(short[rows])) for name, rows in parts.items()}
     return Material(**corpora, other=long, other_trees=long, sentences=None)

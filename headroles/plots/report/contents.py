@@ -15,7 +15,7 @@ import pandas as pd
 
 from headroles.analysis import role_rules
 from headroles.plots import matrix, scales
-from headroles.plots.report.labels import words
+from headroles.plots.labels import words
 from headroles.plots.report.sources import Column, Table, columns
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.kv_groups import groups

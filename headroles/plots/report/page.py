@@ -12,9 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from headroles.plots.axes import TITLES
+from headroles.plots.labels import FINDS, LOOKS, MATTERS
 from headroles.plots.report import contents, results
 from headroles.plots.report.contents import Entry
-from headroles.plots.report.labels import FINDS, LOOKS, MATTERS
 from headroles.plots.report.sources import Studies, Table, gathered, heads_of
 from headroles.tables.files import check_ours, mark_of, replacing
 from headroles.tables.frame import KINDS

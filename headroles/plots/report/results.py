@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.plots.axes import needs
+from headroles.plots.labels import axis_label
 from headroles.plots.report.contents import Entry, Head, decimals, number, numbers, place
-from headroles.plots.report.labels import axis_label
 from headroles.plots.report.sources import Table
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.frame import fields as fields_of

@@ -1,7 +1,8 @@
-"""Labels of columns in a report: group, short label, and a sentence with unit and direction (no torch)."""
+"""Columns in words: group, short label, and a sentence with unit and direction (no torch)."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from headroles.plots.scales import NAMES, harm, metric_name
@@ -67,6 +68,20 @@ def words(column: str) -> Words:
     if name == "ablation":
         return _ablation(detail)
     return makers[name](detail, end) if name in makers and detail else Words(FINDS, column, "")
+
+
+def label_of(column: object) -> str:
+    """Return the label of a column on an axis: `relevance[cp].size` is the size of relevance (cp); −importance."""
+    name = str(column)
+    if name.startswith("-"):
+        return f"−{label_of(name[1:])}"
+    match = re.fullmatch(r"(relevance|attribution)\[(.*)\](.*)", name)
+    if match is None:
+        return words(name).label
+    quantity, detail, rest = match.groups()
+    parts = [part for part in rest.split(".") if part]
+    size = "size of " * ("size" in parts)
+    return ", ".join([f"{size}{quantity} ({detail})", *(part for part in parts if part != "size")])
 
 
 def axis_label(signature: str) -> str:
