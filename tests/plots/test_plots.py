@@ -373,8 +373,7 @@ def test_the_legend_explains_and_counts() -> None:
         "syntactic (3): along a dependency;\ns subject, o object, v verb, a adjective,\nn noun, adv adverb",
         "rare (2): at the rarest token",
         "sink (1): at a special or the first token",
-        "alignment (0): onward through the source",
-        "copying (1)",
+        "copying (1)",  # no head has the role alignment
         "no role (1)",
         "score 0, ½, 1",
         "kept in < 95 % of resamples",
@@ -397,7 +396,7 @@ def test_roles_draws_a_table_without_a_single_role_held_and_absent_heads() -> No
     ax = plots.roles(table)
     assert not ax.patches
     assert mesh(ax).tolist() == [[0, 0], [0, None]]
-    assert words(ax.get_legend().get_texts())[:2] == ["rare (0): at the rarest token", "no role (3)"]
+    assert words(ax.get_legend().get_texts())[:1] == ["no role (3)"]
 
 
 def test_roles_draws_the_kind_and_where_it_is_told() -> None:
