@@ -135,6 +135,11 @@ def browser():
         opened.close()
 
 
+def _is_lost(request):
+    """Whether a request failed other than because the page was left before it came."""
+    return request.failure != "net::ERR_ABORTED"
+
+
 @pytest.fixture
 def page(browser, served):
     """A page of the site on a desktop; what it logs, throws and asks in vain is looked at in the end."""
@@ -143,7 +148,7 @@ def page(browser, served):
     page = context.new_page()
     page.on("console", lambda line: line.type in ("error", "warning") and said.append(line.text))
     page.on("pageerror", lambda error: said.append(f"thrown: {error}"))
-    page.on("requestfailed", lambda request: said.append(f"failed: {request.url}"))
+    page.on("requestfailed", lambda request: _is_lost(request) and said.append(f"failed: {request.url}"))
     page.on("request", lambda request: request.url.startswith(served) or said.append(f"asked for {request.url}"))
     yield page
     context.close()

@@ -289,6 +289,7 @@ class Counting(Loss):
         return counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("unit", "variants"), [("head", 24), ("all_but_one", 24), ("layer", 6), ("kind", 3)])
 def test_what_several_heads_share_is_measured_once(unit, variants):
     metric = Counting()
@@ -463,6 +464,7 @@ def test_a_finished_sweep_is_read(tmp_path):
     assert files(tmp_path) == finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 4, 60, -9])
 def test_a_damaged_batch_is_named(left, tmp_path):
     ablated("marian", folder=tmp_path, **SMALL)

@@ -73,6 +73,7 @@ def by_hand(name, metric, closed):
 # --- curves ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_every_point_is_that_of_a_plain_loop(name, metric):
@@ -278,6 +279,7 @@ def test_what_is_no_table_of_curves(table):
 # --- comparison -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_agreement_is_spearmans():
     index = families.head_index(zoo.tiny("marian"))
     rng = np.random.default_rng(0)

@@ -118,6 +118,7 @@ def in_marian(key):
 KEYS = [(kind, layer) for kind in frame.KINDS for layer in range(LAYERS)]
 
 
+@pytest.mark.slow
 def test_closing_one_head_multiplies_only_what_it_can_change():
     model, batch = deep("marian")
     replay = Replay(model, batch)
@@ -126,6 +127,7 @@ def test_closing_one_head_multiplies_only_what_it_can_change():
             assert multiplied(model, replay, [(*key, head)]) == in_marian(key), (*key, head)
 
 
+@pytest.mark.slow
 def test_closing_two_heads_multiplies_what_either_can_change():
     model, batch = deep("marian")
     replay = Replay(model, batch)
@@ -205,6 +207,7 @@ def raising(*_):
     raise InterruptedError("stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "t5", "albert"])
 def test_no_module_keeps_a_forward_whether_a_run_ends_or_is_stopped(name):
     model, batch = by_hand(name)
@@ -372,6 +375,7 @@ def test_heads_are_ordered_again_by_their_ablation(precision):
     assert again("gpt2", score="ablation", steps=4, precision=precision) == masked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 def test_a_model_is_left_as_it_was_by_an_order_told_again(training):
     model = zoo.tiny("marian").train(training)

@@ -94,6 +94,7 @@ FORMULAS = {"accuracy": accuracy, "f1": f1, "matthews": matthews}
 PAIRS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("one", CLASSIFIERS, **BY_NAME)
 @DETERMINISTIC

@@ -145,6 +145,7 @@ def test_intervals_cover_also_where_the_role_spreads_outcomes(many):
     assert (np.mean(covered, axis=0) >= 0.89).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [2, 3, 6])
 def test_intervals_of_few_heads_cover(many):
     layers, covered = np.repeat(np.arange(6), 12), []

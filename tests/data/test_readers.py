@@ -254,6 +254,7 @@ def test_trees_and_plain_text_mix(file):
     assert read(bare, form="conllu").sentences == (ZUM, greeting)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_parallel_trees_of_a_real_treebank(shared):
     pud = shared / "data" / "ud" / "pud"
@@ -278,6 +279,7 @@ def test_real_parallel_text(shared, source, target, size):
     assert all(one.text and one.target is not None and one.target.text and one.label is None for one in corpus)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("path", "size", "first", "label", "second"),

@@ -33,6 +33,7 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_a_file_is_parsed_once(shared, text, monkeypatch):
     models = shared / "stanza"
@@ -74,6 +75,7 @@ def test_a_file_is_parsed_once(shared, text, monkeypatch):
         parse(text, models=models)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_a_corpus_keeps_its_targets_and_labels_and_leaves_out_what_has_no_tree(shared, tmp_path, caplog):
     pair = Sentence("Guten Tag.", target=Sentence("Good\nday ."), label="1", second="x")

@@ -161,6 +161,7 @@ def test_a_table_of_roles_is_coloured_where_a_head_has_the_role(study):
     assert sum(group.count("#T_") for group in coloured) == roles[held].sum().sum()
 
 
+@pytest.mark.slow
 def test_the_report_of_a_study_of_several_kinds_is_explored(tmp_path):
     explorer = hr.explore(studied(tmp_path / "study"))
     assert len(explorer.heads) == 144

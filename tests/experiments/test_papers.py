@@ -417,6 +417,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "table", "answer"), CASES)
 def test_a_rule_says_yes_no_and_that_it_cannot_be_told(rule, table, answer):
     verdict = rule(table)

@@ -228,6 +228,7 @@ def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, 
     assert set(kinds) == {"enc-self", "dec-self", "cross"}
 
 
+@pytest.mark.slow
 def test_the_command_trains_an_arm_and_prints_its_heads(data, tmp_path):
     sizes = [part for name in SIZES for part in ("--size", f"{name}={getattr(TINY, name)}")]
     asked = ["specialise", data.folder, "--output", tmp_path / "out", "--arm", "B", "--study", tmp_path, *sizes]

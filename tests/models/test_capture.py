@@ -287,6 +287,7 @@ class Largest(TorchDispatchMode):
         return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-grouped", "bert"])
 def test_memory_in_parts_is_not_quadratic(name):
     room = {"max_position_embeddings": LONG}

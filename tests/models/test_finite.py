@@ -32,6 +32,7 @@ def spoilt(name, value):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("asked", ASKED)
 def test_weights_that_are_not_finite_are_named(asked, value):

@@ -92,6 +92,7 @@ def one_bit(weight):
     weight.view(torch.int32)[-1, -1] ^= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [rows_exchanged, columns_exchanged, distant_pair_exchanged, one_bit])
 @pytest.mark.parametrize("shape", [(3, 7), (700, 64), (64, 1024)])
 def test_a_digest_is_computed_again_where_weights_changed_place_or_bit(change, shape):

@@ -139,6 +139,7 @@ def test_a_forward_of_another_thread_is_an_error_while_a_block_is_open():
     assert model(**inputs).logits is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "marian"])
 def test_tables_of_two_threads_are_those_of_one(name):
     """Both start together; each batch is a chance for the other thread to get in between."""

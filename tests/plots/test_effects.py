@@ -30,6 +30,7 @@ def effects(name="ablation[loss]", *, scale=1.0, seed=0):
     return frame.table({f"{name}{end}": each for end, each in columns.items()}, INDEX, "made by hand")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "decimals"), [(1.0, 2), (0.1, 3)])
 @pytest.mark.parametrize("kind", ["enc-self", "cross"])
 def test_a_map_of_effects_has_their_values_and_marks(kind, scale, decimals):
@@ -134,6 +135,7 @@ def swept(tmp_path_factory):
     return folder, done
 
 
+@pytest.mark.slow
 def test_ablate_says_what_it_found_and_keeps_it(swept):
     folder, done = swept
     assert "the largest of 16 effects" in done.out

@@ -199,6 +199,7 @@ def test_harm_is_the_opposite_of_better() -> None:
     assert [scales.harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deep", "wide"), [(1, 4), (48, 4), (8, 32)])
 def test_texts_fit_their_cells(deep: int, wide: int) -> None:
     ax = plots.heatmap(column(index(enc_self=(deep, wide))), annotate=True)
@@ -423,6 +424,7 @@ def test_roles_draws_what_hr_roles_makes() -> None:
     }
 
 
+@pytest.mark.slow
 def test_role_texts_fit_a_large_model() -> None:
     where = index(dec_self=(8, 32))
     on = np.random.default_rng(0).random((2, len(where))) < 0.2

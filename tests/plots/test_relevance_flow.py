@@ -163,6 +163,7 @@ def test_a_layer_without_relevance_does_not_hide_the_uniform_share() -> None:
     assert marks(relevance_flow.relevance(values)) == [0.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "label"),
     [
@@ -179,6 +180,7 @@ def test_the_bar_has_the_columns_name_in_words(name: Any, label: str) -> None:
     assert bar(relevance_flow.relevance(column(deep=6, wide=2, name=name) / 2)).ax.get_ylabel() == label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deep", "name", "label"),
     [

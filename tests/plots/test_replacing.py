@@ -52,6 +52,7 @@ def study(tmp_path):
     return made
 
 
+@pytest.mark.slow
 def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
     page = tmp_path / "report.html"
     assert run("report", study.folder, "--output", page).code == run("report", study.folder, "--output", page).code == 0
@@ -95,6 +96,7 @@ def test_figures_are_drawn_again_where_what_they_show_has_changed(study):
     assert score_study.draw(study) == [place]
 
 
+@pytest.mark.slow
 def test_artefacts_of_other_studies_are_not_replaced(study, tmp_path):
     place = tmp_path / "made"
     reproduce(Bench([study.folder], None), place, "voita2019", "fig6")  # of a formula

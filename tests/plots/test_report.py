@@ -65,6 +65,7 @@ def same(found: Any, expected: Any) -> None:
 # --- what the page says is what the tables say -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_measurements_are_those_of_the_tables(study, html):
     data, index = told(html), frame.index(SIZES)
     assert [tuple(head) for head in data["heads"]] == list(index)

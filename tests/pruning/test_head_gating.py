@@ -56,6 +56,7 @@ def gated(**options):
     return table.set_axis([name.removeprefix("gating[").replace("]", "") for name in table], axis=1)
 
 
+@pytest.mark.slow
 def test_planted_heads_are_found():
     table = gated().reset_index(drop=True)
     assert list(table[SCORES].idxmax(axis=1)) == ["facilitating", "interfering", "irrelevant", "irrelevant"]
@@ -162,6 +163,7 @@ def test_a_model_without_a_loss_or_with_an_infinite_one_is_refused():
         hr.causal_gating(model, tokens_of("gpt2"), REPEATED, n_updates=1)
 
 
+@pytest.mark.slow
 def test_the_command_keeps_the_table_of_the_library_and_counts_the_heads(tmp_path):
     model = hr.save(planted(), tokens_of("gpt2"), tmp_path / "model")
     text = tmp_path / "repeated.txt"

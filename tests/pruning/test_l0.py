@@ -210,6 +210,7 @@ def test_a_cold_choice_is_that_of_the_k_largest(choice):
 # --- settled ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @FEW
 @given(st.sampled_from(sorted(STRATEGIES)), st.lists(st.integers(-4, 4), min_size=8, max_size=8), st.integers(0, 8))
 def test_settled_gates_are_open_or_closed_and_with_a_number_to_keep_so_many_are_open(which, alpha, keep):
@@ -526,6 +527,7 @@ def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strat
     assert history.loc[history["step"] == 4, "open"].tolist() == table.loc[learnt, f"{column}.open"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_what_is_scheduled_is_done_when_training_is(parts):
     """Four forwards in each epoch: of three parts the second step has but one."""
@@ -555,6 +557,7 @@ def finished(tmp_path_factory):
     return ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", STRATEGIES)
 def test_finished_pruning_is_not_done_again(which, finished):
     folder, model, table = finished(which)
@@ -675,6 +678,7 @@ def test_of_a_frozen_decoder_the_encoders_own_parameters_train_and_gates(name):
     assert trainable(model) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("freeze", ["nothing", "decoder", "all"])
 def test_what_is_frozen_stays_and_the_rest_moves(freeze):
     model, table = pruned(L0(0.1, freeze=freeze), name="translator")

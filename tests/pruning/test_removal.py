@@ -141,6 +141,7 @@ def same_text(model, like, heads, name):
 # --- every family ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
     model, gone, given = cut(name), mixed(whole(name)), zoo.inputs(whole(name))
@@ -155,6 +156,7 @@ def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
         assert (one.heads, site.width(one.out)) == (len(one.numbers), one.heads * one.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_a_cut_model_is_saved_and_comes_back(name, saved):
     model, given = cut(name), zoo.inputs(whole(name))
@@ -164,6 +166,7 @@ def test_a_cut_model_is_saved_and_comes_back(name, saved):
     assert site.recorded(again.config) == site.recorded(model.config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_transformers_alone_does_not_load_a_cut_model(name, saved):
     """Rather an error than a model with some weights drawn at random."""
@@ -225,6 +228,7 @@ def test_a_model_without_its_first_layer_writes_what_it_does_with_the_heads_clos
     same_text(without_first_layers(name), whole(name), first_layers(whole(name)), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_a_copy_of_a_cut_model_stands_alone(name):
     model, given = cut(name), zoo.inputs(whole(name))
@@ -442,6 +446,7 @@ def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(na
     assert [(one.heads, one.kv_heads) for one in hr.attention_sites(again)] == [(2, 2), (3, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["whole", "equal", "expand"])
 @pytest.mark.parametrize("name", ["llama-grouped", "phi3", "qwen3"])
 def test_cutting_groups_twice_puts_out_what_cutting_once_does(name, groups):
@@ -474,6 +479,7 @@ def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to
 # --- what it is given, and what it gives ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [float, int, bool])
 def test_a_column_of_zeros_and_ones_says_what_goes(kind):
     listed, told = zoo.tiny("marian"), zoo.tiny("marian")
@@ -496,6 +502,7 @@ def test_a_head_named_twice_goes_once_and_none_is_none():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "gpt2", "llama-grouped", "bloom", "falcon-grouped"])
 def test_half_precision_is_cut_as_well(name):
     model, like = zoo.tiny(name).to(torch.bfloat16), zoo.tiny(name).to(torch.bfloat16)
@@ -532,6 +539,7 @@ def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
         model = loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cls", "loaded"),
     [

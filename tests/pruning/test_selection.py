@@ -412,6 +412,7 @@ def test_uniform_movement_is_told_from_heads_that_always_move_most():
         uniformity([moved(base)] * 2)
 
 
+@pytest.mark.slow
 def test_cutting_saves_what_it_takes_away_and_gates_save_nothing():
     model = zoo.tiny("bert")
     line = Random("layer").order(RankingContext(None, None, None, list(families.head_index(model))))
@@ -454,6 +455,7 @@ def test_the_interval_of_a_speed_up_is_that_of_a_t_test_of_its_logarithm(repeats
     assert row["speed"] == pytest.approx((4 / durations[0, 1:]).mean(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_pruned_and_the_last_is_compared_with_itself(tmp_path):
     train(untrained(), tokenizer(), films(60), tmp_path / "trained", epochs=2, rate=1e-3, batch=16)
     study = Study(tmp_path / "study")

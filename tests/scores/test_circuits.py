@@ -177,6 +177,7 @@ def test_a_reader_of_what_one_head_writes_composes_with_that_head_alone():
 # --- tables and refusals ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "t5", "mixtral", "qwen3", "opt", "olmo2", "whisper"])
 def test_every_pair_of_one_stack_is_in_the_table(name):
     model = zoo.tiny(name)

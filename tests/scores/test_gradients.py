@@ -265,6 +265,7 @@ def test_of_its_own_output_it_is_the_same_too():
     assert "decoder:greedy" in frame.provenance(large, "importance").split("|")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["IntegratedGradients", "FeatureAblation"])
 def test_attributions_are_the_same_for_every_budget(method):
     small, large = (attributed("bert", corpus(6), method, max_tokens=max_tokens) for max_tokens in (20, 4096))
@@ -292,6 +293,7 @@ def test_the_sentences_that_steps_are_drawn_of_are_known_by_their_numbers(name):
     pd.testing.assert_frame_equal(most, measured(name, hr.Relevance()), rtol=0, atol=bound(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_scores_of_attention_and_of_gradients_stand_side_by_side(name):
     heads_per_batch = measured(name, ["confidence", "relevance", "entropy", hr.Importance(per="token")], n_resamples=20)
@@ -329,6 +331,7 @@ def test_plain_shares_of_voita_sum_to_one(name):
     np.testing.assert_allclose(table["relevance[voita]"], table["relevance[voita].size"], atol=bound(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "epsilon"), [("cp", 0.5), ("cp", 0.0), ("attn", 0.5), ("gradient", 0.0), ("voita", 0.0)]
 )
@@ -380,6 +383,7 @@ def test_the_signature_says_what_was_explained_and_where_it_went(name):
     assert not [field for field in of_loss if field.startswith(("inputs:", "residue:"))]
 
 
+@pytest.mark.slow
 def test_a_model_that_loses_relevance_by_rules_that_conserve_is_warned_of(caplog):
     model = zoo.tiny("bert")
 
@@ -523,6 +527,7 @@ def effects(name, given, closings, replacement="zero", of=None):
     return np.array([float((of[0] - left).mean()) for left in of[1:]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_integrated_gradients_are_complete(name):
     found = attributed(name, corpus(5), "IntegratedGradients", n_steps=64)
@@ -541,6 +546,7 @@ def test_feature_ablation_is_a_loop_that_closes_one_head_at_a_time(name, replace
     assert found.abs().max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_shapley_values_sum_to_the_effect_of_all(name, samples):
@@ -596,6 +602,7 @@ def test_deep_lift_says_how_far_it_applies():
     assert float(fields["delta"]) < 0.01
 
 
+@pytest.mark.slow
 def test_delta_is_what_is_missed_of_the_effects_of_closing_all():
     effect, missed = [], []
     for sentence in corpus(3):

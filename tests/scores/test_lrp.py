@@ -114,6 +114,7 @@ def part(model, kind, layer):
     )
 
 
+@pytest.mark.slow
 def test_these_attend_outside_of_the_interface():
     found = [name for name in NAMES if any(site.outside for site in families.attention_sites(zoo.tiny(name)))]
     assert found == OUTSIDE
@@ -145,6 +146,7 @@ def test_marian_by_the_textbook(rules, epsilon, activation, layers):
     compared(model, inputs, slow_lrp.marian(model, source, target, 2, TOKEN, rules, epsilon), rules, epsilon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rules", "epsilon"), WAYS)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_gpt2_by_the_textbook(rules, epsilon, layers):
@@ -236,6 +238,7 @@ def test_the_forward_is_that_of_eager_attention_to_the_bit(name):
     torch.testing.assert_close(eager, own, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "gpt2", "llama", "bert2bert"])
 @pytest.mark.parametrize("rules", ["cp", "attn", "voita"])
 def test_generation_is_the_same(name, rules):
@@ -441,6 +444,7 @@ def test_without_rules_it_is_the_slope_of_the_gate(name):
     close(relevance(model, one, "gradient")[0], (up - down) / (2 * step), 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "gpt2", "llama-grouped", "gptj", "falcon"])
 def test_a_head_that_nothing_reads_has_no_relevance(name):
     """No more than a bias of the output projection, of which voita-exact gives every input a part."""
@@ -528,6 +532,7 @@ def test_another_way_to_write_the_same_function(rules, change):
         close(after, before, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
 @pytest.mark.parametrize(("kind", "layer"), [("enc-self", 0), ("dec-self", 0), ("cross", 1)])
 def test_heads_in_another_order(rules, kind, layer):
@@ -553,6 +558,7 @@ def test_padding_and_company_do_not_count(name, rules):
         close(relevance(model, alone, rules)[0], batched[row], 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_what_comes_later_does_not_count(name, rules):
@@ -604,6 +610,7 @@ def test_steps_by_themselves_however_they_are_asked_for(name, rules):
         close(slopes(model, explain, batch, rules=rules, **options).gradients, every.gradients, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["cp", "voita"])
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_each_step_is_what_the_model_says_of_that_token(name, rules):
@@ -619,6 +626,7 @@ def test_each_step_is_what_the_model_says_of_that_token(name, rules):
         close(every.gradients[:, step], relevance(model, batch.inputs, rules, step=step, number=chosen), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 @pytest.mark.parametrize("steps", [1, 3, 50])
 def test_drawn_steps_are_some_of_all(name, steps):

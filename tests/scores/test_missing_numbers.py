@@ -57,6 +57,7 @@ def _written(batch):
     return batch.target.ids[0].tolist(), batch.target.content[0].tolist()
 
 
+@pytest.mark.slow
 def test_the_tokens_a_decoder_writes_itself_are_counted():
     """Nothing was counted, so that the first token was the rarest and ids below 500 the most frequent."""
     model = _talkative()

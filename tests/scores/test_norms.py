@@ -147,6 +147,7 @@ def test_norms_are_those_of_the_maps_of_each_family(name):
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_both_ways_in_one_pass_are_those_of_two():
     model, tokenizer = zoo.tiny("marian"), tokens_of("marian")
     scores = scores_for("marian")

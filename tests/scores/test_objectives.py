@@ -101,6 +101,7 @@ def written(model, sentence):
     return out[1:], model(input_ids=ids, decoder_input_ids=out[None, :-1]).logits[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Top, Reference])
 def test_of_its_own_output_the_tokens_are_explained_that_were_written(kind):
     model, given = own()

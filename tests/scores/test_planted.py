@@ -31,6 +31,7 @@ def roles(heads: pd.DataFrame) -> pd.DataFrame:
     return hr.roles(heads)
 
 
+@pytest.mark.slow
 def test_every_head_has_the_roles_planted_in_it_and_no_other(roles):
     names = [name for name in roles if roles[name].dtype == bool]
     assert {head: {name for name in names if roles.loc[head, name]} for head in roles.index} == PLANTED

@@ -337,6 +337,7 @@ def there(tmp_path):
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_full_disk(there):
     """A file may not grow beyond 2 kB in this process, so that the write itself fails halfway."""
     code = """

@@ -66,6 +66,7 @@ def test_check_model_of_an_image_model_not_asked():
     }
 
 
+@pytest.mark.slow
 def test_check_model_refused_has_the_reason():
     found = results("olmo2")
     assert found["holds"].to_dict() == dict.fromkeys(CHECKS, "yes") | {"cut": "refused"}
@@ -105,6 +106,7 @@ def test_check_model_of_a_failing_model_no_with_the_error(monkeypatch):
     assert set(found["why"]) == {"ArithmeticError: on purpose"}
 
 
+@pytest.mark.slow
 def test_check_model_leaves_the_model_unchanged(tmp_path):
     tiny_model("gemma3_text").save_pretrained(tmp_path)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).train()
@@ -114,6 +116,7 @@ def test_check_model_leaves_the_model_unchanged(tmp_path):
     assert all(torch.equal(one, weights[name]) for name, one in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_check_model_with_inputs():
     model = tiny_model("bert")
     ids = torch.randint(4, 90, (2, 9), generator=torch.Generator().manual_seed(5))
@@ -283,6 +286,7 @@ def test_check_model_command_for_a_folder_and_a_config(tmp_path):
     assert told.out.count(" yes ") == len(CHECKS)
 
 
+@pytest.mark.slow
 def test_submodel_of_a_folder_is_scored_and_ablated(tmp_path):
     model = tiny_model("llava")
     case = Case(model)

@@ -623,6 +623,7 @@ def table_of(text, path):
     return path
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_classifier(base, tmp_path):
     text, held_out = table_of(films(200), tmp_path / "films.tsv"), table_of(films(40, 1), tmp_path / "held.tsv")
     flags = {"held-out": held_out, "metrics": "accuracy, loss", "epochs": 3, "batch": 8, "rate": 5e-3, "warmup": 2}
