@@ -22,9 +22,6 @@ from helpers.processes import ENVIRONMENT
 
 import headroles as hr
 
-pytest.importorskip("jupyterlab")
-pytest.importorskip("anywidget")
-playwright = pytest.importorskip("playwright.sync_api")
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]
 SENTENCE = "the a with near ."
 SECONDS = 120_000  # the patience with a machine that does much else, in milliseconds
@@ -41,6 +38,8 @@ _ = pathlib.Path("seen.json").write_text(json.dumps(facts, default=str))"""
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, a study, and a notebook that explores it."""
+    for name in ("jupyterlab", "anywidget"):  # here, as collecting the tests would take seconds longer
+        pytest.importorskip(name)
     place = tmp_path_factory.mktemp("lab")
     saved(place / "model")
     hr.score(
@@ -109,7 +108,7 @@ def _address(runtime: Path, server: subprocess.Popen[bytes]) -> str:
 def test_a_study_is_explored_in_jupyterlab(lab, place):
     if (chromium := shutil.which("chromium")) is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no browser; apt-get install chromium")
-    with playwright.sync_playwright() as engine:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": 1500, "height": 1300})
         page.set_default_timeout(SECONDS)
