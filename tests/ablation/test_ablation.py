@@ -322,6 +322,7 @@ def test_out_of_memory_fewer_go_together(caplog):
         ablated("gpt2", metric=Large(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(training):
     model = zoo.tiny("marian").train(training)

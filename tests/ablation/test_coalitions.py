@@ -73,6 +73,7 @@ def hits(estimate, expected, runs=40):
     return np.mean(held), np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["permutation", "kernel"])
 def test_estimates_are_unbiased_and_their_intervals_hold_the_enumeration(method):
     played, (expected, table) = game(), enumerated()
@@ -138,6 +139,7 @@ def test_a_truncated_run_of_many_blocks_leaves_out_at_most_its_share(monkeypatch
     assert (np.abs(parts.sum(1) - (whole - none)) <= 0.5 * abs(whole - none)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [HEADS, HEADS[:4], HEADS[:2]], ids=len)
 def test_interactions_are_those_of_the_enumeration(heads):
     played, expected = game(heads), paired(heads)

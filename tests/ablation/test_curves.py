@@ -118,6 +118,7 @@ def test_changes_are_paired():
         close([row[f"change{end}"] for end in ("", ".low", ".high")], expected, size=intact)
 
 
+@pytest.mark.slow
 def test_batches_do_not_matter():
     pd.testing.assert_frame_equal(drawn("marian", max_tokens=20), drawn("marian"), rtol=0, atol=bound(1))
     pd.testing.assert_frame_equal(drawn("bert", "loss", max_tokens=20), drawn("bert", "loss"), rtol=0, atol=bound(5))

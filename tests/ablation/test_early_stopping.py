@@ -286,6 +286,7 @@ def test_a_variant_is_run_up_to_the_look_at_which_it_is_clear(seed):
     assert len(set(found.sum(1))) > 2
 
 
+@pytest.mark.slow
 def test_what_was_never_stopped_has_the_statistics_of_the_whole_corpus():
     names = ["", ".low", ".high", ".p"]
     one, other = (effects(found, n_resamples=100).columns for found in (early(), everything()))
@@ -347,6 +348,7 @@ def test_it_goes_on_after_its_last_finished_batch(tmp_path):
     assert files(tmp_path) == kept
 
 
+@pytest.mark.slow
 def test_the_signature_is_of_the_whole_corpus():
     fields = dict(field.partition(":")[::2] for field in early().signature.split("|"))
     expected = {"corpus": "letters", "text": corpus(SIZE).hash, "examples": str(SIZE), "too_long": "0"}

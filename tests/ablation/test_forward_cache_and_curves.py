@@ -901,6 +901,7 @@ def test_curve_closes_by_a_column_both_ways_and_by_what_is_told_again(place, sco
     assert (scored / "curves-agreement.png").exists()
 
 
+@pytest.mark.slow
 def test_curve_takes_a_column_with_a_minus_alone(place, scored):
     common = ["--study", scored, "--seeds", 0, "--steps", 1, "--resamples", 0, "--metric", "top", "--device", "cpu"]
     done = run("ablation-curve", place / "bert", place / "talks.en", "--by", "-importance", *common)

@@ -464,6 +464,7 @@ def test_outcomes_can_be_chosen_by_words(studies):
         relate_study(Study(studies / "both"), studies / "one", [studies / "two"], only=["x", "y"])
 
 
+@pytest.mark.slow
 def test_the_forests_show_the_table(studies):
     study = Study(studies / "both")
     relate_study(study, studies / "one", [studies / "two"])

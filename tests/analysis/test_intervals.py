@@ -41,6 +41,7 @@ def of_share(sentences, chance, alike, random):
     return low, high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chance", "alike"), [(0.003, 0.0), (0.003, 0.2), (0.02, 0.1), (0.5, 0.1), (0.99, 0.05)])
 def test_intervals_of_shares_cover_near_the_ends_too(chance, alike):
     random = np.random.default_rng(1)

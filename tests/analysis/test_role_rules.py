@@ -125,6 +125,7 @@ def test_roles_are_monotone_in_their_thresholds(values, limits, strictly):
     assert (low["some.stability"] >= high["some.stability"]).all()
 
 
+@pytest.mark.slow
 @DETERMINISTIC
 @given(values=shares(width=32), limit=st.floats(0, 1, width=32), strictly=st.booleans())
 def test_stability_is_the_share_of_resamples_that_have_the_role(values, limit, strictly):

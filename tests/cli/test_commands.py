@@ -282,6 +282,7 @@ def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
     assert not (tmp_path / "study" / "heatmap-rarity.png").exists()
 
 
+@pytest.mark.slow
 def test_roles_with_other_thresholds(study):
     plain, strict = run("roles", study), run("roles", study, "--threshold", "positional=2", "--threshold", "sink=0.6")
     assert (plain.code, plain.err) == (strict.code, strict.err) == (0, "")
@@ -299,6 +300,7 @@ def test_roles_with_tests(study):
     assert {"sink[first].p", "sink[first].holm"} <= {*load_table(study / "roles.parquet")}
 
 
+@pytest.mark.slow
 def test_scores_are_correlated(study, tmp_path):
     done = run("correlate", study, "--columns", "confidence,position[-1],sink[first]", "--output", tmp_path / "map.png")
     assert done.code == 0, done.err

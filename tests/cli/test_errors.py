@@ -257,6 +257,7 @@ def test_scores_that_are_not_there_or_not_for_this_model(folder, tmp_path):
         hr.score(planted.model(), planted.tokenizer(), corpus(ONE), [])
 
 
+@pytest.mark.slow
 def test_roles_and_thresholds_that_are_not_there(study):
     before = _contents(study)
     unknown = (

@@ -541,6 +541,7 @@ def test_offsets_of_two_sentences():
     assert passive[["offset", "count"]].values.tolist() == [[-1, 2], [2, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_offsets_of_a_real_treebank(shared):
     path = shared / "data" / "ud" / "ewt" / "en_ewt-ud-dev.conllu.gz"

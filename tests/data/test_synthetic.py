@@ -163,6 +163,7 @@ def test_words_are_zipfian_with_a_long_tail():
         assert sum(not common.issuperset(words(sentence)) for sentence in CORPUS[:size]) > rare * size
 
 
+@pytest.mark.slow
 def test_no_english_verb_shows_its_subjects_number():
     """Each form of each verb and auxiliary stands with singular and plural subjects alike."""
     plurals = {synthetic_lexicon.plural(noun) for noun in (*synthetic_lexicon.PEOPLE, *synthetic_lexicon.THINGS)}

@@ -69,6 +69,7 @@ def whole(message: str) -> str:
 # --- three answers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_interval_with_the_bound_inside_is_undecided():
     ends = (1.1, 2), (0, 0.9), (0.5, 2), (np.nan, 2)
     assert [Interval(1, *pair).above(1) for pair in ends] == [True, False, None, None]

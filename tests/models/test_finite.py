@@ -47,6 +47,7 @@ def test_weights_behind_all_attention_are_named_too(asked):
         ASKED[asked](spoilt(AFTER, math.nan))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 def test_numbers_that_half_precision_cannot_hold_are_named(asked):
     model = zoo.tiny("bert")

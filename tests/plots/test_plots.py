@@ -651,6 +651,7 @@ def _luminance(colour):
     return np.dot([0.2126, 0.7152, 0.0722], linear)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["confidence", "ablation[loss]", "ablation[bleu]"])
 def test_numbers_are_readable_on_every_colour(name):
     values = pd.Series(np.linspace(-1, 1, 96), frame.index({("enc-self", layer): 12 for layer in range(8)}), name=name)

@@ -101,6 +101,7 @@ def test_relevance_draws_every_value_under_its_head() -> None:
     assert (np.diff(mesh(ax), axis=1) <= 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "title"),
     [("enc-self", "encoder self-attention"), ("dec-self", "decoder self-attention"), ("cross", "cross-attention")],

@@ -569,6 +569,7 @@ def test_finished_pruning_is_not_done_again(which, finished):
     assert found.attrs == table.attrs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", STRATEGIES)
 def test_pruning_that_was_stopped_goes_on_as_if_it_had_not_been(which, finished, tmp_path):
     (folder, model, table), (strategy, keep) = finished(which), STRATEGIES[which]

@@ -84,6 +84,7 @@ def test_a_model_with_a_layer_without_heads_is_quantised_right(name, tmp_path):
         assert 0 < apart(outputs(small, given(one)), outputs(model, given(one))) < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SILENT)
 def test_a_model_with_silenced_heads_is_quantised_right(name):
     model = hr.remove_heads(zoo.tiny(name), first_layers(zoo.tiny(name)))

@@ -184,6 +184,7 @@ def test_a_cut_model_can_be_cut_again(name):
     assert apart(outputs(cut_again(name), given), expected) <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_cutting_twice_leaves_what_cutting_once_leaves(name):
     once = remove_heads(zoo.tiny(name), mixed(whole(name)) + numbered(whole(name), 2))
@@ -570,6 +571,7 @@ def test_a_base_model_that_is_cut_is_loaded_with_a_head(tmp_path):
     assert families.head_index(other).equals(families.head_index(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5"])
 def test_scores_of_a_cut_model_are_those_of_the_heads_that_are_left(name):
     model, like, gone = cut(name), whole(name), mixed(whole(name))

@@ -77,6 +77,7 @@ def passing_by(layer):
     return layer.register_forward_hook(hook, with_kwargs=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, "t5"])
 def test_dropped_gradients_are_those_of_a_loop_over_layers(name):
     model, tokenizer, text = setting(name)
@@ -127,6 +128,7 @@ def swapped(start, places, masks, output, head):
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", ["zero", "resample"])
 @pytest.mark.parametrize("node", ["query", "key"])
 def test_patched_queries_and_keys_pass_through_the_softmax(node, replacement):

@@ -22,6 +22,7 @@ def test_no_flip_of_a_bit_passes_unnoticed():
     assert flips(400) == {"flips": 400, "unnoticed": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table.parquet", "batch.npy"])
 def test_a_flip_in_the_digest_or_its_mark_is_noticed(name, tmp_path):
     """Without its mark a file is not taken for one of an earlier version."""

@@ -310,6 +310,7 @@ def test_a_parquet_file_of_another_program(tmp_path):
         load_table(path)
 
 
+@pytest.mark.slow
 @DETERMINISTIC
 @given(place=st.floats(0, 1), bits=st.integers(1, 255), cut=st.booleans())
 def test_a_damaged_file_is_an_error_with_its_path(place, bits, cut, tmp_path_factory):
@@ -381,6 +382,7 @@ def test_a_move_that_fails(there, monkeypatch):
         save_table(table("b"), there)
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_the_middle(there):
     """Not even a killed process harms what was there; its draft, which nothing could remove, is no table."""
     code = """

@@ -206,6 +206,7 @@ def test_a_model_is_measured_anew_with_other_options(change, study):
     assert now["offsets"] == written["offsets"]  # these follow from the corpus alone
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_anew_with_another_corpus_or_other_weights(study):
     with Watching(Study(study.folder, overwrite=True)) as watching:
         watching.measure(corpus())
@@ -270,6 +271,7 @@ def test_what_a_study_has_is_drawn(study):
     assert [file.name for file in score_study.draw(study)] == ["heatmap-entropy.png"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
 def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
     from headroles import plots

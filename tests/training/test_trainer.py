@@ -518,6 +518,7 @@ def measured(name):
 KINDS = {"sentences": ["accuracy", "loss"], "pairs": ["loss", "accuracy"], "translations": ["loss"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_tokens", [60, 4096])
 @pytest.mark.parametrize("name", KINDS)
 def test_values_and_intervals_are_those_of_a_plain_loop(name, max_tokens):
@@ -535,6 +536,7 @@ def test_values_and_intervals_are_those_of_a_plain_loop(name, max_tokens):
         assert 0 < row["low"] < row["value"] < row["high"]
 
 
+@pytest.mark.slow
 def test_what_is_written_is_worth_what_sacrebleu_says():
     model, tokens, text = measured("translations")
     hypotheses = []
@@ -649,6 +651,7 @@ def test_the_command_trains_a_classifier(base, tmp_path):
     assert run(*command) == done
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_translator(tmp_path):
     translator().save_pretrained(tmp_path / "model")
     tokens_of("marian").save_pretrained(tmp_path / "model")
