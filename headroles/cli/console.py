@@ -15,7 +15,7 @@ from rich.table import Table
 
 import headroles as hr
 from headroles import _distributed
-from headroles.cli.record import record
+from headroles.cli.record import draws, record
 from headroles.tables.frame import fields, provenance
 
 if TYPE_CHECKING:
@@ -31,8 +31,11 @@ def say(text: str) -> None:
 
 
 def draw_figures(study: hr.Study) -> None:
-    """Draw every figure that the tables of a study allow, and print their names."""
-    list_figures(hr.experiments.draw(study), study.folder)
+    """Draw every figure that the tables of a study allow, and print their names; none after --no-figures."""
+    if draws.get():
+        list_figures(hr.experiments.draw(study), study.folder)
+    else:
+        say(f"tables are in {study.folder}; headroles plot {study.folder} draws figures")
 
 
 def list_figures(files: list[Path], folder: Path) -> None:

@@ -16,6 +16,7 @@ from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, cor
 from headroles.cli.check import architectures, check_model
 from headroles.cli.papers import prepare, replicate, reproduce, specialise
 from headroles.cli.prune import causal_gating, compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
+from headroles.cli.record import draws
 from headroles.cli.score import attention, attention_examples, circuits, demo, parse, plot, report, roles, score
 from headroles.cli.summary import summarised
 
@@ -56,11 +57,15 @@ for heading, commands in COMMANDS.items():
 
 @app.callback()
 def start(
-    asked: Annotated[
+    asked: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-) -> None:  # noqa: ARG001
+    figures: Annotated[
+        bool, typer.Option(help="Draw figures after measuring; headroles plot draws them later.")
+    ] = True,
+) -> None:
     """Accept the options that come before a command."""
+    draws.set(figures)
 
 
 def main() -> None:
@@ -71,7 +76,7 @@ def main() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
-    if (name := next(iter(sys.argv[1:]), "")) in FORMER:
+    if (name := next((word for word in sys.argv[1:] if not word.startswith("-")), "")) in FORMER:
         sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try headroles {FORMER[name]}", 2))
     try:
         app(prog_name="headroles")

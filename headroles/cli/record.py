@@ -38,6 +38,7 @@ class Record:
 
 
 _current: ContextVar[Record] = ContextVar("record")
+draws: ContextVar[bool] = ContextVar("draws", default=True)  # whether commands draw the figures of their study
 
 
 @contextmanager

@@ -129,7 +129,8 @@ def roles(
 
 def plot(study: options.Tables) -> None:
     """Draw every figure that the tables of a study allow."""
-    draw_figures(hr.Study(study))
+    folder = hr.Study(study)
+    list_figures(hr.experiments.draw(folder), folder.folder)
 
 
 def attention(

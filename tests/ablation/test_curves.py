@@ -414,7 +414,7 @@ def wide(monkeypatch):
 @pytest.mark.slow
 def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
     common = ["--study", tmp_path, "--limit", 5, "--resamples", 10, "--device", "cpu"]
-    done = run("score", folder, text, "--scores", "relevance,confidence", "--rules", "cp,attn", *common)
+    done = run("score", folder, text, "--scores", "relevance,confidence", "--rules", "cp,attn", *common, figures=True)
     assert (done.code, done.err) == (0, "")
     for rules in ("cp", "attn"):
         shares = r"inputs -?[\d.]+ %, biases -?[\d.]+ %, residue -?[\d.]+ %"
@@ -437,7 +437,7 @@ def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
 @pytest.mark.usefixtures("wide")
 def test_compare_prints_two_tables(folder, text, tmp_path):
     common = ["--study", tmp_path, "--limit", 18, "--device", "cpu"]
-    done = run("compare", folder, text, "--rules", "cp", *common)
+    done = run("compare", folder, text, "--rules", "cp", *common, figures=True)
     assert (done.code, done.err) == (0, "")
     for title in ("rank correlation with ablating one head", "mean height of the curve"):
         assert done.out.count(title) == 1

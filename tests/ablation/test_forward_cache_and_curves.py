@@ -884,7 +884,7 @@ def scored(place):
 def test_curve_closes_by_a_column_both_ways_and_by_what_is_told_again(place, scored):
     common = ["--study", scored, "--seeds", 2, "--steps", 4, "--resamples", 10, "--device", "cpu"]
     by = ["--by", "importance,-importance", "--again", place / "news.en"]
-    done = run("ablation-curve", place / "bert", place / "talks.en", *by, *common)
+    done = run("ablation-curve", place / "bert", place / "talks.en", *by, *common, figures=True)
     assert (done.code, done.err) == (0, "")
     table = load_table(scored / "curves-agreement.parquet")
     assert set(table["order"]) == {"importance", "-importance", "importance, again", "random 0", "random 1"}

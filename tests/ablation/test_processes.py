@@ -195,7 +195,7 @@ def compared(done, commands, alone, heads_per_batch):
     """What two processes did is what one does with the same commands, each in a study of its own."""
     assert done.code == 0, done.err
     assert "headroles:" not in done.err
-    told = [run(*command, "--study", alone / str(number)) for number, command in enumerate(commands)]
+    told = [run(*command, "--study", alone / str(number), figures=True) for number, command in enumerate(commands)]
     assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
     assert done.out == "".join(each.out for each in told).replace(str(alone), str(heads_per_batch))
     for number, each in enumerate(told):

@@ -21,7 +21,7 @@ from headroles.models import heads as families
 from headroles.models.batching import TokenView
 from headroles.scores.base import Observation
 from headroles.scores.patterns.previous import Previous
-from headroles.scores.patterns.retrieval import Retrieval
+from headroles.scores.patterns.retrieval import NO_NEEDLE, Retrieval
 
 
 @cache
@@ -147,7 +147,9 @@ def test_retrieval_and_previous_are_those_of_slow_loops(name, monkeypatch):
 def test_without_needles_retrieval_is_nan_and_the_log_says_why(caplog):
     model, tokenizer, _ = small()
     assert hr.score(model, tokenizer, corpus(3), "retrieval", n_resamples=0)["retrieval"].isna().all()
-    assert caplog.messages[0].endswith("is NaN: no sentence has a needle in it; try hr.needles(tokenizer)")
+    assert caplog.messages[0].endswith(
+        "is NaN: no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
+    )
 
 
 def test_numbers_of_the_token_before():

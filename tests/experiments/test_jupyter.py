@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-import nbformat
 import pytest
 from helpers import planted
 from helpers.commands import saved
@@ -38,8 +37,7 @@ _ = pathlib.Path("seen.json").write_text(json.dumps(facts, default=str))"""
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, a study, and a notebook that explores it."""
-    for name in ("jupyterlab", "anywidget"):  # here, as collecting the tests would take seconds longer
-        pytest.importorskip(name)
+    nbformat, *_ = map(pytest.importorskip, ("nbformat", "jupyterlab", "anywidget"))  # all of them take seconds
     place = tmp_path_factory.mktemp("lab")
     saved(place / "model")
     hr.score(

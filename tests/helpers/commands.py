@@ -19,14 +19,15 @@ from transformers.utils import logging as transformers_logging
 from headroles.cli import main
 
 
-def run(*arguments: object) -> Run:
-    """A command in this process."""
+def run(*arguments: object, figures: bool = False) -> Run:
+    """A command in this process, by default without figures."""
+    options = () if figures else ("--no-figures",)
     out, err = io.StringIO(), io.StringIO()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         with (
-            mock.patch.object(sys, "argv", ["headroles", *map(str, arguments)]),
+            mock.patch.object(sys, "argv", ["headroles", *options, *map(str, arguments)]),
             mock.patch.dict(os.environ),
             redirect_stdout(out),
             redirect_stderr(err),

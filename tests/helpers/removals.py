@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from helpers.gates import outputs
 
 import headroles as hr
 from headroles.models import masking
 from headroles.models.pruned import resized
 from headroles.pruning import removal
-
-QUICK = {"marian", "t5", "bert", "albert", "deberta-v2", "gpt2", "llama-grouped"}  # the others are slow together
-
-
-def each(names):
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def first_layers(model):

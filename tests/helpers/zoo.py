@@ -20,6 +20,14 @@ from headroles.testing.tiny_models import widen
 VOCABULARY = 64
 BOS, PAD, EOS, FIRST_WORD = 0, 1, 2, 4  # the same in every model; ids from FIRST_WORD on are words
 USUAL = ("marian", "bert", "gpt2", "llama-grouped", "t5", "fsmt", "albert", "bloom")  # one for each way of attending
+# built as another of the zoo is, and tried by `check_model` alone: their names in its table
+ALIKE = {
+    "bart": "bart", "mbart": "mbart", "m2m100": "m2m_100", "pegasus": "pegasus", "blenderbot": "blenderbot",
+    "bert2bert": "encoder-decoder", "roberta": "roberta", "xlm-roberta": "xlm-roberta", "electra": "electra",
+    "distilbert": "distilbert", "mpnet": "mpnet", "bert-decoder": "bert as a decoder", "gptj": "gptj",
+    "gpt-neox": "gpt_neox", "opt": "opt", "llama": "llama", "mistral": "mistral, sliding", "qwen2": "qwen2",
+    "cohere": "cohere", "stablelm": "stablelm", "smollm3": "smollm3", "granite": "granite",
+}  # fmt: skip
 Site = tuple[str, int, int, int, int]  # kind, layer, heads, key-value heads, size of a head
 
 # fmt: off
@@ -209,5 +217,10 @@ def _media_shape(model: PreTrainedModel, batch: int) -> tuple[int, ...]:
 
 
 def each(names: Iterable[str]) -> list[Any]:
-    """Architectures to try one law on: by default one of each way to build attention, the others among slow tests."""
+    """Architectures to try one check on: one of each way to build attention; variants among slow tests."""
+    return variants(name for name in names if name not in ALIKE)
+
+
+def variants(names: Iterable[str]) -> list[Any]:
+    """Architectures of which unusual ones are tried among slow tests only."""
     return [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in names]

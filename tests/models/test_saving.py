@@ -99,7 +99,7 @@ def test_training_does_not_write_over_a_model(whole):
 @pytest.fixture
 def smaller(whole, tmp_path):
     """A model with removed heads in a folder, made by the command."""
-    assert run("remove-heads", whole, GONE, "--output", tmp_path / "smaller").code == 0
+    assert run("remove-heads", whole, GONE, "--output", tmp_path / "smaller", figures=True).code == 0
     return tmp_path / "smaller"
 
 

@@ -130,7 +130,18 @@ def swept(tmp_path_factory):
     planted.tokenizer().save_pretrained(folder / "model")
     text = folder / "given.txt"
     text.write_text("\n".join(sentence.text for sentence in planted.corpus()[:12]) + "\n")
-    done = run("ablate", folder / "model", text, "--metric", "agreement", "--study", folder / "s", "--resamples", 20)
+    done = run(
+        "ablate",
+        folder / "model",
+        text,
+        "--metric",
+        "agreement",
+        "--study",
+        folder / "s",
+        "--resamples",
+        20,
+        figures=True,
+    )
     assert done.code == 0, done.err
     return folder, done
 
@@ -152,7 +163,7 @@ def test_ablate_says_what_it_found_and_keeps_it(swept):
 def test_curve_orders_heads_by_a_column_of_the_study(swept):
     folder, _ = swept
     given = folder / "model", folder / "given.txt", "--study", folder / "s", "--resamples", 10
-    done = run("ablation-curve", *given, "--by", "ablation[agreement]", "--seeds", 2, "--steps", 4)
+    done = run("ablation-curve", *given, "--by", "ablation[agreement]", "--seeds", 2, "--steps", 4, figures=True)
     assert done.code == 0, done.err
     table = load_table(folder / "s" / "curves-agreement.parquet")
     assert table["order"].unique().tolist() == ["ablation[agreement]", "random 0", "random 1"]

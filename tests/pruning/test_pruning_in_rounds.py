@@ -10,12 +10,12 @@ import pytest
 import torch
 from helpers import zoo
 from helpers.gates import outputs
-from helpers.removals import apart, closing, each, first_layers, reloaded
+from helpers.removals import apart, closing, first_layers, reloaded
 
 import headroles as hr
 from headroles.models import heads
 
-NAMES = each(["marian", "t5", "bert", "bart", "mbart", "pegasus", "mt5"])
+NAMES = zoo.variants(["marian", "t5", "bert", "bart", "mbart", "pegasus", "mt5"])
 SILENT = ["marian", "t5", "gpt2", "llama-grouped"]  # their decoders keep a silenced head in every layer
 
 

@@ -13,7 +13,7 @@ import transformers
 from helpers import zoo
 from helpers.gates import outputs
 from helpers.letters import corpus, tokenizer, tokens_of
-from helpers.removals import apart, closing, each, first_layers, refuse, reloaded, shares
+from helpers.removals import apart, closing, first_layers, refuse, reloaded, shares
 from helpers.traces import NAMES, _traces
 
 import headroles as hr
@@ -39,7 +39,7 @@ GENERATING = [
 ]
 
 
-EACH, WRITING = each(CUT), each(GENERATING)
+EACH, WRITING = zoo.each(CUT), zoo.each(GENERATING)
 GROUPED = [name for name in CUT if any(kv_heads < heads for *_, heads, kv_heads, _ in zoo.EXPECTED[name])]
 LOADED = ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5", "bert2gpt2"]
 

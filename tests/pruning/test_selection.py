@@ -490,7 +490,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 def test_prune_and_shrink_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "4", "--gate-rate", "0.3", "--metric", "accuracy"]
-    done = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study")
+    done = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study", figures=True)
     assert done.code == 0, done.err
     for name in ("sizes-l0", "sizes-l0-kinds", "survival-l0-enc-self", "gates-l0-4"):
         assert (folder / "study" / f"{name}.png").is_file()
@@ -576,6 +576,7 @@ def test_contest_efficiency_and_dynamics_are_commands(folder):
         folder / "dev.tsv",
         "--study",
         folder / "contest",
+        figures=True,
     )
     assert done.code == 0, done.err
     for name in ("contest", "efficiency", "dynamics", "settling"):

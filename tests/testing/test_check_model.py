@@ -362,7 +362,7 @@ def test_the_table_has_every_architecture():
 
 # one of each way to attend: fused maps, one module for all layers, shared key-value heads, relative biases, a cache,
 # pictures, a refusal, none at all; `headroles architectures` runs the checks on all
-REPRESENTATIVE = ["bert", "albert", "gpt2", "llama, grouped", "t5", "vit", "olmo2", "mamba"]
+REPRESENTATIVE = ["bert", "albert", "gpt2", "llama, grouped", "t5", "vit", "olmo2", "mamba", *grown.ALIKE.values()]
 DELICATE = ["mobilebert", "qwen2_moe", "qwen3_next", "zaya", "deepseek_v2"]  # routers, wide numbers, latents
 
 

@@ -9,7 +9,7 @@ from headroles.data.probes import Needle
 from headroles.scores.base import Observation, Score, Sums
 from headroles.tables.frame import Kind
 
-NO_NEEDLE = "no sentence has a needle in it; try hr.needles(tokenizer)"
+NO_NEEDLE = "no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
 
 
 @dataclass(frozen=True)
