@@ -147,9 +147,7 @@ def test_retrieval_and_previous_are_those_of_slow_loops(name, monkeypatch):
 def test_without_needles_retrieval_is_nan_and_the_log_says_why(caplog):
     model, tokenizer, _ = small()
     assert hr.score(model, tokenizer, corpus(3), "retrieval", n_resamples=0)["retrieval"].isna().all()
-    assert caplog.messages[0].endswith(
-        "is NaN: no text that these heads read has a needle in it; try hr.needles(tokenizer) and a language model"
-    )
+    assert caplog.messages[0].endswith(f"is NaN: {NO_NEEDLE}")
 
 
 def test_numbers_of_the_token_before():
