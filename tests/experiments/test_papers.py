@@ -534,6 +534,10 @@ def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_pa
     bench.used = []
     assert metric_of(bench.table("single")) == "bleu"
     assert bench.used == [study / "ablation-bleu-single-zero.parquet"]
+    for name in files[1:]:
+        put(study / "untrained" / f"{name}.parquet", one)
+    untrained = [Path(table.attrs["file"]).parent for table in Bench([study / "untrained"]).tables("single")]
+    assert untrained == [study / "untrained" / name for name in (".", "captions", "a")]
 
 
 def test_a_table_is_known_by_its_columns_and_rows(tmp_path):

@@ -95,13 +95,15 @@ class Bench:
         for number, folder in enumerate(self.folders):
             if not folder.is_dir():
                 raise FileNotFoundError(f"no folder {folder}; give the folder of a study")
+            place = folder.resolve()
+            study = place.parent if place.name == "untrained" else place  # of an untrained model, the study beside it
             for path in sorted(folder.rglob("*.parquet")):
                 inside = path.relative_to(folder)
                 named = re.fullmatch(need.names, path.stem)
                 skipped = any(part.startswith(".") or part in SKIPPED for part in inside.parts[:-1])
                 if named and not skipped and _fits(path, need):
                     metric = METRICS.index(named["metric"]) if "metric" in named.groupdict() else 0
-                    other = not (len(inside.parts) > 1 and inside.parts[-2] in folder.resolve().name.split("-"))
+                    other = not (len(inside.parts) > 1 and inside.parts[-2] in study.name.split("-"))
                     ranked.append(((number, metric, len(inside.parts), other, inside.parts), path))
         return [path for _, path in sorted(ranked)]
 
