@@ -57,7 +57,7 @@ def test_a_histogram_counts_every_head_once():
     assert sum(bar.get_height() for bar in bars) == len(table)
     assert min(bar.get_x() for bar in bars) == pytest.approx(table["ablation[loss]"].min())
     assert [list(line.get_xdata()) for line in ax.lines] == [[0, 0]]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["enc-self", "cross"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["encoder self-attention", "cross-attention"]
 
 
 def test_a_kind_has_one_colour_in_every_figure():
