@@ -56,8 +56,11 @@ def reproduce(
     source, name = paper_of(paper, artefact)
     sources = [option for option, value in {"--from": folders, "--model": model, "--tiny": tiny}.items() if value]
     if len(sources) != 1 or (model is None) != (data is None):
-        got = f"; got {' and '.join(sources)}" if sources else ""
-        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
+        got = " and ".join(sources) or "no study and no model"
+        raise ValueError(
+            f"nothing to reproduce {artefact or paper or 'the papers'} from: got {got}; expected one of --from STUDY, "
+            "--model MODEL with --data FOLDER, or --tiny"
+        )
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
     list(chosen(source, name))  # an unknown one is an error before models are loaded or trained

@@ -166,7 +166,7 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
 
 
 def _quantity(order: str) -> str:
-    """Name of a ranking without the target: relevance of the layer and of the target have one colour."""
+    """Name of a ranking without its denominator: relevance of the layer and of the whole have one colour."""
     return order.replace(" logit]", "]")
 
 

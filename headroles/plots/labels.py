@@ -87,9 +87,9 @@ def label_of(column: object) -> str:
     match = re.fullmatch(r"(relevance|attribution)\[(.*?)( logit)?\](.*)", name)
     if match is None:
         return STRATEGIES.get(name) or words(name).label
-    quantity, detail, of_target, rest = match.groups()
+    quantity, detail, of_whole, rest = match.groups()
     parts = [part for part in rest.split(".") if part]
-    size, whole = "size of " * ("size" in parts), ["of the target"] * bool(of_target)
+    size, whole = "size of " * ("size" in parts), ["of the whole"] * bool(of_whole)
     return ", ".join([f"{size}{quantity} ({detail})", *whole, *(part for part in parts if part != "size")])
 
 
