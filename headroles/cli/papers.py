@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from headroles.experiments.reproduction import Reproduction
 
+SOURCES = "expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny"
+
 
 def reproduce(
     paper: Annotated[
@@ -57,10 +59,7 @@ def reproduce(
     sources = [option for option, value in {"--from": folders, "--model": model, "--tiny": tiny}.items() if value]
     if len(sources) != 1 or (model is None) != (data is None):
         got = " and ".join(sources) or "no study and no model"
-        raise ValueError(
-            f"nothing to reproduce {artefact or paper or 'the papers'} from: got {got}; expected one of --from STUDY, "
-            "--model MODEL with --data FOLDER, or --tiny"
-        )
+        raise ValueError(f"nothing to reproduce {artefact or paper or 'the papers'} from: got {got}; {SOURCES}")
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
     list(chosen(source, name))  # an unknown one is an error before models are loaded or trained

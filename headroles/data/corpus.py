@@ -7,10 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from typing import overload
 
 Span = tuple[int, int]
 SHOWN = 5  # sentences of a corpus in a notebook
@@ -146,26 +143,6 @@ class Corpus:
         if isinstance(item, slice):
             return Corpus(self.name, self.sentences[item])
         return self.sentences[item]
-
-    def to_dataset(self) -> Dataset:
-        """Convert the corpus to Hugging Face's `datasets`, for the Hub or a parquet file that `hr.read` reads again.
-
-        Columns are `text`, or with translations `translation`, or with second texts `sentence1` and `sentence2`; and if
-        any sentence has them `label`, and of the first text's trees `spans`, `heads` and `relations`.
-
-        Returns:
-            The data set. It has `to_parquet`, `push_to_hub` and the like.
-
-        Raises:
-            ValueError: If the corpus is empty, is of token ids, or has targets or second texts for some sentences only.
-
-        Example:
-            >>> hr.Corpus.of(["Some text."]).to_dataset().to_parquet("mine/train.parquet")
-            >>> corpus = hr.read("mine")
-        """  # noqa: DOC502
-        from headroles.data.hf_datasets import to_dataset
-
-        return to_dataset(self)
 
     def sample(self, count: int | None, *, seed: int = 0) -> Corpus:
         """Draw sentences at random, in their order.

@@ -66,7 +66,25 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
 
 
 def to_dataset(corpus: Corpus) -> Dataset:
-    """Convert a corpus, as `Corpus.to_dataset`."""
+    """Convert a corpus to Hugging Face's `datasets`, for the Hub or a parquet file that `hr.read` reads again.
+
+    Columns are `text`, or with translations `translation`, or with second texts `sentence1` and `sentence2`. If any
+    sentence has them, there are also `label`, and `spans`, `heads` and `relations` of the trees of the first texts.
+
+    Args:
+        corpus: Sentences with text; all or none have a translation, all or none a second text.
+
+    Returns:
+        The data set. It has `to_parquet`, `push_to_hub` and the like.
+
+    Raises:
+        ValueError: If the corpus is empty, is of token ids, or has translations or second texts of some sentences only.
+        ModuleNotFoundError: Without the package `datasets`.
+
+    Example:
+        >>> hr.to_dataset(hr.Corpus.of(["Some text."])).to_parquet("mine/train.parquet")
+        >>> corpus = hr.read("mine")
+    """
     counts = {name: sum(getattr(one, name) is not None for one in corpus) for name in ("target", "second")}
     if not len(corpus) or any(isinstance(one, Tokens) for one in corpus):
         raise ValueError(f"corpus {corpus.name!r} has no texts: got {len(corpus)} sentences; expected some, with text")

@@ -145,7 +145,7 @@ CORPORA = {
 @pytest.mark.parametrize("kind", CORPORA)
 def test_a_corpus_becomes_a_dataset_and_is_read_again(kind, folder):
     place = folder("out")
-    assert hr.Corpus("mine", CORPORA[kind]).to_dataset().to_parquet(place / "train.parquet") > 0
+    assert hr.to_dataset(hr.Corpus("mine", CORPORA[kind])).to_parquet(place / "train.parquet") > 0
     assert hr.read(place).sentences == CORPORA[kind]
 
 
@@ -162,7 +162,7 @@ def test_a_corpus_becomes_a_dataset_and_is_read_again(kind, folder):
 )
 def test_a_corpus_that_is_no_dataset(sentences, said):
     with pytest.raises(ValueError, match=whole(said)):
-        hr.Corpus("mine", sentences).to_dataset()
+        hr.to_dataset(hr.Corpus("mine", sentences))
 
 
 def test_the_way_out_says_what_to_install(monkeypatch):
@@ -170,4 +170,4 @@ def test_the_way_out_says_what_to_install(monkeypatch):
     with pytest.raises(
         ModuleNotFoundError, match=whole("a data set needs the package datasets: pip install 'headroles[data]'")
     ):
-        hr.Corpus.of(["a"]).to_dataset()
+        hr.to_dataset(hr.Corpus.of(["a"]))
