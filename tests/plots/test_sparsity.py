@@ -75,7 +75,7 @@ def test_functions_are_piled_up_to_the_number_of_heads():
 
 def test_no_function_is_left_out():
     ax = plots.functions(FUNCTIONS.replace({"function": {"several": "induction"}}))
-    assert [bars.get_label() for bars in ax.containers] == ["none", "positional", "induction"]
+    assert [bars.get_label() for bars in ax.containers] == ["no role", "positional", "induction"]
 
 
 @pytest.mark.slow
