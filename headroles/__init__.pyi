@@ -26,6 +26,7 @@ from .analysis.seeds import match_heads as match_heads
 from .analysis.seeds import stability as stability
 from .data.corpus import Corpus as Corpus
 from .data.corpus import Sentence as Sentence
+from .data.hf_datasets import to_dataset as to_dataset
 from .data.pairs import minimal_pairs as minimal_pairs
 from .data.probes import indirect_objects as indirect_objects
 from .data.probes import needles as needles

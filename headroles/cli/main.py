@@ -72,6 +72,7 @@ def main() -> None:
     """Run the command line; errors print one line and exit with code 2, or a traceback by HEADROLES_TRACEBACK=1."""
     level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
     logging.basicConfig(level=level, format="headroles: %(message)s")
+    logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from headroles.experiments.reproduction import Reproduction
 
+SOURCES = "expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny"
+
 
 def reproduce(
     paper: Annotated[
@@ -56,8 +58,8 @@ def reproduce(
     source, name = paper_of(paper, artefact)
     sources = [option for option, value in {"--from": folders, "--model": model, "--tiny": tiny}.items() if value]
     if len(sources) != 1 or (model is None) != (data is None):
-        got = f"; got {' and '.join(sources)}" if sources else ""
-        raise ValueError(f"expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny{got}")
+        got = " and ".join(sources) or "no study and no model"
+        raise ValueError(f"nothing to reproduce {artefact or paper or 'the papers'} from: got {got}; {SOURCES}")
     place = study or (folders[0] if folders else Path("study"))
     study_of(place)
     list(chosen(source, name))  # an unknown one is an error before models are loaded or trained

@@ -11,6 +11,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import arguments, console, options
+from headroles.cli.record import record
 
 
 def prune(
@@ -67,6 +68,9 @@ def prune(
     )
     console.show_sizes(intact, table, f"{strategy}: {metric} on {held_out.name}")
     console.draw_figures(folder)
+    survival = "-".join(["survival", strategy, *(arguments.names(kinds) or ())])
+    columns = [name for name in folder.load(survival) if str(name).endswith("]")]
+    record().words["survival"] = f"{folder.path(survival)}{f':{columns[-1]}' if len(columns) > 1 else ''}"
 
 
 def compare_pruning(

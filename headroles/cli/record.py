@@ -29,6 +29,7 @@ class Record:
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)  # words of the next commands that are no arguments of this one
 
     def keep(self, table: pd.DataFrame, title: str) -> None:
         """Keep a table; missing numbers become null."""

@@ -24,8 +24,12 @@ def parse(
     download: options.Download = None,
 ) -> None:
     """Parse every sentence of a text with Stanza and save the trees as CoNLL-U beside the text."""
+    from headroles.data.stanza_parser import trees_path
+
     corpus = hr.parse(text, language=language, models=models, download=download, output=output)
-    say(f"{len(corpus)} sentences parsed; their CoNLL-U is {f'in {output}' if output else f'beside {text}'}")
+    written = output or trees_path(text, language=language, models=models)
+    record().words["output"] = str(written)
+    say(f"{len(corpus)} sentences parsed; their CoNLL-U is {written}")
 
 
 def score(

@@ -22,7 +22,7 @@ NEXT = {  # function of a command -> the next commands to try, in the words of i
     "score": ["headroles ablate {model} {corpus} {target} --study {study}", REPORT],
     "ablate": ["headroles relate {study} {study} --study {study}", REPORT],
     "train": ["headroles score {output} {corpus} {target} --study study"],
-    "prune": ["headroles remove-heads {model} {study}/survival-STRATEGY.parquet:COLUMN --output smaller", REPORT],
+    "prune": ["headroles remove-heads {model} {survival} --output smaller", REPORT],
     "remove_heads": ["headroles score {output} CORPUS --study smaller-study"],
     "prepare": ["headroles replicate {output}"],
     "check_model": ["headroles score {model} CORPUS --study study"],
@@ -39,7 +39,7 @@ def summarised(command: Callable[..., None]) -> Callable[..., None]:
         with recording(quiet=as_json) as record, _collected(record.warnings):
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
                 command(**arguments)
-            following = list(_following(command.__name__, arguments))
+            following = list(_following(command.__name__, {**arguments, **record.words}))
             if as_json:
                 _write(record, following)
             else:
@@ -68,18 +68,17 @@ def _collected(messages: list[str]) -> Iterator[None]:
 
 
 def _following(name: str, arguments: dict[str, object]) -> Iterator[str]:
-    """Yield the next commands to try, with the arguments of this one; missing files are in capitals."""
+    """Yield the next commands to try, with the arguments of this one; files not known yet are in capitals."""
     words = {key: "" if value is None else shlex.quote(str(value)) for key, value in arguments.items()}
-    if name == "parse":
-        words["output"] = words["output"] or "TREES.conllu"
     for template in NEXT.get(name, ()):
         yield " ".join(template.format_map(words).split())
 
 
 def _show(record: Record, following: Sequence[str]) -> None:
     """Print what was left out and why, and on a terminal the next commands to try."""
-    for name, reason in record.left_out.items():
-        say(f"left out: {name}: {reason}")
+    for reason in dict.fromkeys(record.left_out.values()):
+        names = [name for name in record.left_out if record.left_out[name] == reason]
+        say(f"left out: {', '.join(names)}: {reason}")
     for warning in record.warnings:
         if not warning.startswith(tuple(record.left_out) or "\n"):
             say(f"note: {warning}")

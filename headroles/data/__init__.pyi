@@ -6,6 +6,7 @@ from . import streaming as streaming
 from . import synthetic as synthetic
 from .corpus import Corpus as Corpus
 from .corpus import Sentence as Sentence
+from .hf_datasets import to_dataset as to_dataset
 from .pairs import Phenomenon as Phenomenon
 from .pairs import minimal_pairs as minimal_pairs
 from .probes import indirect_objects as indirect_objects

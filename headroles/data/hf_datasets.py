@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headroles.data.corpus import Sentence
+from headroles.data.corpus import Corpus, Sentence, Tokens
 from headroles.data.pairs import FIELDS, pairs_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 LABELS = ("label", "gold_label", "Quality", "is_duplicate")  # the label columns of GLUE
 TEXTS: list[tuple[str, ...]] = [("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")]
 TEXTS += [("#1 String", "#2 String"), ("question", "sentence"), ("sentence",)]  # QNLI has a question and a sentence
+TREE = ("spans", "heads", "relations")  # columns of a tree, written by `to_dataset`
 SPLITS = ("validation", "validation_matched", "test", "train")  # the first that exists is the default
 FORMATS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 
@@ -47,7 +52,7 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
     rows = _rows(*_split(source))
     names = list(rows.features or next(iter(rows)))
     if "translation" in names and not columns:
-        return (_pair(row["translation"], str(source)) for row in rows)
+        return (_with_tree(_pair(row["translation"], str(source)), row) for row in rows)
     if {*FIELDS} <= {*names} and not columns:
         return (sentence for sentence in pairs_of(rows, str(source)) if sentence is not None)
     texts = columns or next((known for known in (*TEXTS, ("text",)) if {*known} <= {*names}), ())
@@ -55,7 +60,61 @@ def gather(source: str | Path, columns: tuple[str, ...] = (), label: str | None 
     if not texts or not {*texts, *([label] if label else [])} <= {*names}:
         fault = f"no column {', '.join(columns)}" if columns else "no known text column"
         raise ValueError(f"dataset {source} has {fault}: got {', '.join(names)}; give text= and label= from these")
-    return (_sentence(row, texts, label) for row in rows)
+    if columns:
+        return (_sentence(row, texts, label) for row in rows)
+    return (_with_tree(_sentence(row, texts, label), row) for row in rows)
+
+
+def to_dataset(corpus: Corpus) -> Dataset:
+    """Convert a corpus to Hugging Face's `datasets`, for the Hub or a parquet file that `hr.read` reads again.
+
+    Columns are `text`, or with translations `translation`, or with second texts `sentence1` and `sentence2`. If any
+    sentence has them, there are also `label`, and `spans`, `heads` and `relations` of the trees of the first texts.
+
+    Args:
+        corpus: Sentences with text; all or none have a translation, all or none a second text.
+
+    Returns:
+        The data set. It has `to_parquet`, `push_to_hub` and the like.
+
+    Raises:
+        ValueError: If the corpus is empty, is of token ids, or has translations or second texts of some sentences only.
+        ModuleNotFoundError: Without the package `datasets`.
+
+    Example:
+        >>> hr.to_dataset(hr.Corpus.of(["Some text."])).to_parquet("mine/train.parquet")
+        >>> corpus = hr.read("mine")
+    """
+    counts = {name: sum(getattr(one, name) is not None for one in corpus) for name in ("target", "second")}
+    if not len(corpus) or any(isinstance(one, Tokens) for one in corpus):
+        raise ValueError(f"corpus {corpus.name!r} has no texts: got {len(corpus)} sentences; expected some, with text")
+    if some := [name for name, count in counts.items() if count not in (0, len(corpus))]:
+        raise ValueError(
+            f"corpus {corpus.name!r} is mixed: got {some[0]} for {counts[some[0]]} of {len(corpus)} sentences; "
+            "expected all or none; try each part alone"
+        )
+    if find_spec("datasets") is None:
+        raise ModuleNotFoundError("a data set needs the package datasets: pip install 'headroles[data]'")
+    import datasets
+
+    labelled, parsed = (any(getattr(one, name) for one in corpus) for name in ("label", "relations"))
+    return datasets.Dataset.from_list([_row(sentence, labelled=labelled, parsed=parsed) for sentence in corpus])
+
+
+def _row(sentence: Sentence, *, labelled: bool, parsed: bool) -> dict[str, object]:
+    """Columns of a sentence, as `gather` reads them."""
+    if sentence.target is not None:
+        row: dict[str, object] = {"translation": {"source": sentence.text, "target": sentence.target.text}}
+    elif sentence.second is not None:
+        row = {"sentence1": sentence.text, "sentence2": sentence.second}
+    else:
+        row = {"text": sentence.text}
+    if labelled:
+        row["label"] = sentence.label
+    if parsed:
+        spans = [None if span is None else list(span) for span in sentence.spans]
+        row |= {"spans": spans, "heads": list(sentence.heads), "relations": list(sentence.relations)}
+    return row
 
 
 def _split(source: str | Path) -> tuple[str, str | None]:
@@ -93,6 +152,14 @@ def _pair(translation: Mapping[str, str], source: str) -> Sentence:
     languages = next((pair for pair in pairs if {*pair} == {*translation}), tuple(translation))
     text, target = (translation[language] or "" for language in languages)
     return Sentence(text.strip(), target=Sentence(target.strip()))
+
+
+def _with_tree(sentence: Sentence, row: Mapping[str, Any]) -> Sentence:
+    """Return a sentence with the tree that `to_dataset` wrote into its row, if any."""
+    if not all(row.get(name) for name in TREE):
+        return sentence
+    spans = tuple(None if span is None else (int(span[0]), int(span[1])) for span in row["spans"])
+    return replace(sentence, spans=spans, heads=tuple(row["heads"]), relations=tuple(row["relations"]))
 
 
 def _sentence(row: Mapping[str, Any], texts: tuple[str, ...], label: str | None) -> Sentence:

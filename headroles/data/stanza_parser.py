@@ -90,6 +90,21 @@ def parse(
     )
 
 
+def trees_path(source: str | Path, *, language: str = "en", models: str | Path | None = None) -> Path:
+    """Return the file beside a text in which `parse` stores its trees.
+
+    Args:
+        source: File that `read` takes.
+        language: Language of the text, as Stanza names it.
+        models: Folder of Stanza models; by default Stanza's own.
+
+    Returns:
+        The path.
+    """
+    texts = [sentence.text for sentence in read(source)]
+    return _cache_path(Path(source), language, None if models is None else Path(models), texts)
+
+
 def _text(corpus: Corpus, number: int, side: Side) -> str:
     sentence = corpus[number] if side == "source" else corpus[number].target
     if sentence is None:

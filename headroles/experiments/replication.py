@@ -21,7 +21,7 @@ from headroles.experiments.relate_study import relate_study
 from headroles.experiments.workflow import Workflow, batch_tokens, pace
 from headroles.models import loading
 from headroles.scores import Measure, Relevance
-from headroles.scores.runner import DEFAULT
+from headroles.scores.in_study import DEFAULT
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.tables.study import ONE_MODEL, Study

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -116,9 +116,9 @@ class Site:
     kv_heads: int
     size: int  # features per head
     name: str  # of the attention module in the model
-    module: nn.Module
+    module: nn.Module = field(repr=False)
     out_name: str | None
-    out: nn.Module | None  # the output projection; None where another operation changes the heads before it
+    out: nn.Module | None = field(repr=False)  # output projection; None where another operation changes the heads first
     turn: int  # number of this call among the calls of `module` in one forward (ALBERT calls one module once a layer)
     numbers: tuple[int, ...]  # of the heads: 0, 1, ... unless some were removed
     of: int  # number of heads before any was removed
@@ -132,7 +132,11 @@ class Site:
 
 
 class Sites(list[Site]):
-    """The attention sites of a model; notebooks show them as a table."""
+    """The attention sites of a model; shown as a line each, in notebooks as a table."""
+
+    def __repr__(self) -> str:
+        lines = [f"{site.kind} {site.layer}: {site.heads} heads of {site.size} in {site.name}" for site in self]
+        return "\n".join([f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", *lines])
 
     def _repr_html_(self) -> str:
         from headroles.tables.html import shown

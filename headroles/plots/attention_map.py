@@ -12,11 +12,14 @@ import pandas as pd
 from headroles.plots.axes import TITLES, described, finish, font, line, needs, new_axes, of_kind, panels_of
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import short
-from headroles.plots.scales import GREY, hue
+from headroles.plots.scales import hue
 from headroles.tables.frame import LEVELS, Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+SEVEN = (0, 1, 2, 3, 4, 5, 9)  # places in seaborn's "colorblind" of distinct lines, without grey, which is chance
+STYLES = ("-", ":", "-.")  # of the first seven quantities, of the next seven ...
 
 
 def attention(weights: pd.DataFrame, *, vmax: float | None = None, ax: Axes | None = None) -> Axes:
@@ -141,9 +144,10 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
         ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
         ax.plot(chance.index, chance["mean"], color="0.5", label="random")
     best_first = table[~is_random].groupby("order")["value"].mean().sort_values(ascending=False, kind="stable").index
-    places = [place for place in range(10) if place != GREY]  # grey is chance
-    styles = zip(cycle(product(("-", "--", ":"), places)), cycle("osD^vP*X"), strict=False)
-    for name, ((style, place), marker) in zip(best_first, styles, strict=False):
+    quantities = list(dict.fromkeys(_quantity(name) for name in best_first))
+    styles = dict(zip(quantities, cycle(product(STYLES, SEVEN)), strict=False))
+    for name, marker in zip(best_first, cycle("osD^vP*X"), strict=False):
+        style, place = styles[_quantity(name)]
         part = table[table["order"] == name]
         ends = part["low"], part["high"]
         line(
@@ -153,12 +157,17 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
             color=hue(place),
             label=label_of(name),
             ends=ends,
-            style=style,
+            style="--" if name != _quantity(name) else style,
             marker=marker,
         )
     ax.set(xlabel="share of heads ablated", ylabel=label, xlim=(0, 1))
     finish(ax)
     return ax
+
+
+def _quantity(order: str) -> str:
+    """Name of a ranking without its denominator: relevance of the layer and of the whole have one colour."""
+    return order.replace(" logit]", "]")
 
 
 def best_heads(table: pd.DataFrame) -> pd.DataFrame:

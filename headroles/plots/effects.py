@@ -11,6 +11,7 @@ from headroles.analysis.association import finite
 from headroles.analysis.intervals import correlation, rank_correlation
 from headroles.analysis.resampling import pearson, spearman
 from headroles.plots.axes import TITLES, colour_bar, described, font, needs, new_axes, of_kind
+from headroles.plots.labels import label_of
 from headroles.plots.matrix import heatmap
 from headroles.plots.scales import NAMES, UNITS, colours, metric_name, readable, red
 from headroles.tables.frame import Kind, signed
@@ -68,11 +69,15 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     name = effect_of(table)
     ax = ax or new_axes((9, 13), cell=0.4)[0]
     kinds = [kind for kind in TITLES if kind in table.index.unique("kind")]
-    rows = table[[name]].reset_index()
-    sns.histplot(rows, x=name, hue="kind", hue_order=kinds, multiple="stack", palette=colours(kinds), alpha=0.9, ax=ax)
+    rows, legend = table[[name]].reset_index(), len(kinds) > 1
+    sns.histplot(
+        rows, x=name, hue="kind", hue_order=kinds, multiple="stack", palette=colours(kinds), alpha=0.9, legend=legend,
+        ax=ax,
+    )  # fmt: skip
     ax.axvline(0, color="0.2", linestyle="--", linewidth=1)
     ax.set(xlabel=f"change in {_measured(name)} when one head is ablated", ylabel="heads")
-    sns.move_legend(ax, "best", title="", frameon=False)
+    if legend:
+        sns.move_legend(ax, "best", title="", frameon=False, labels=[TITLES[kind] for kind in kinds])
     sns.despine(ax=ax)
     return ax
 
@@ -100,8 +105,9 @@ def agreement(
     numbers = correlations(one[columns[0]], other[columns[1]]).loc["all"]
     ax = ax or new_axes((10, 11), cell=0.45)[0]
     kinds = [kind for kind in TITLES if kind in both.index.unique("kind")]
-    rows = both.reset_index()
-    sns.scatterplot(rows, x="one", y="other", hue="kind", hue_order=kinds, palette=colours(kinds), ax=ax)
+    rows = both.reset_index().replace({"kind": TITLES})
+    palette = {TITLES[kind]: face for kind, face in colours(kinds).items()}
+    sns.scatterplot(rows, x="one", y="other", hue="kind", palette=palette, ax=ax)
     ax.plot(0, 0, marker="*", markersize=13, color="0.1", linestyle="", label="no head ablated")
     ax.legend(frameon=False)
     lines = (
@@ -167,7 +173,8 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
     grid, unsure = grids[value].loc[order, order], grids["unsure"].loc[order, order]
     ax = ax or new_axes(grid.shape, cell=0.34, beside=3.5, tall=0.34 * len(order) + 3)[0]
     sns.heatmap(grid, cmap="vlag", vmin=-1, vmax=1, square=True, cbar=False, ax=ax, linewidths=0.5)
-    ax.set(xlabel="", ylabel="")
+    labels = [label_of(score) for score in order]
+    ax.set(xlabel="", ylabel="", xticklabels=labels, yticklabels=labels)
     ax.tick_params(length=0)
     branch = ax.inset_axes((1.005, 0, 0.1, 1))
     dendrogram(tree, orientation="right", ax=branch, no_labels=True, color_threshold=0, above_threshold_color="0.4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.plots.axes import finish, legend, needs, new_axes, panels_of, stack
+from headroles.plots.labels import label_of
 from headroles.plots.scales import GREY, HUES, RGB, colours, hue
 
 if TYPE_CHECKING:
@@ -115,12 +117,14 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
     if not parts:
         raise ValueError("nothing to draw: no head has a role, before or after")
     drawn = panels_of(axes, len(parts), "roles with heads", (6, 8), beside=1.4)
+    present = table[[*CHANGES]].any()
+    labels = {change: text if present[change] else f"_{text}" for change, text in CHANGES.items()}  # "_": no legend
     for ax, (name, part) in zip(drawn, parts, strict=True):
         part = part.sort_values("heads", ascending=False)
         ax.use_sticky_edges = False  # a margin also where a bar ends
         places = np.arange(len(part))
         signed = part[[*CHANGES]].astype(float) * [1, 1, -1, -1]
-        stack(ax, places, signed, {change: hue(place) for change, place in _HUES.items()}, labels=CHANGES)
+        stack(ax, places, signed, {change: hue(place) for change, place in _HUES.items()}, labels=labels)
         ax.axhline(0, color="0.2", linewidth=0.8)
         ax.set_xticks(places, part["heads"].astype(str))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -136,18 +140,20 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
     import seaborn as sns
     from matplotlib.lines import Line2D
 
+    table = table.assign(row=table["row"].map(label_of))
     rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
+    names = {name: label_of(name) for name in hues}
     sure = f"p < {SURE:g} {'adjusted for layer and kind' if log else 'within layers'}, uncorrected"
-    height = 0.4 + 0.12 * (len(hues) - 1)
-    width = 0.11 * max(map(len, rows)) + 0.09 * max(map(len, [*hues, sure]))
+    height = 0.4 + (0.12 if len(hues) <= 6 else 0.07) * (len(hues) - 1)
+    width = 0.11 * max(map(len, rows)) + 0.09 * max(map(len, [*names.values(), sure]))
     ax = ax or new_axes((max(len(rows), 2), 5 / height), cell=height, beside=width)[0]
-    shades = _shades(hues)
+    shades, markers = _shades(hues), _markers(hues)
     for point in table.to_dict("records"):
         y = rows.index(point["row"]) + 0.7 * ((hues.index(point["hue"]) + 0.5) / len(hues) - 0.5)
         color = shades[point["hue"]]
         ax.plot([point[f"{column}.low"], point[f"{column}.high"]], [y, y], color=color, linewidth=1.3)
         face = color if point["p"] < SURE else "white"
-        ax.plot(point[column], y, "o", color=color, markerfacecolor=face, markersize=4)
+        ax.plot(point[column], y, markers[point["hue"]], color=color, markerfacecolor=face, markersize=4)
     ax.axvline(middle, color="0.4", linestyle=":", linewidth=1)
     ax.set_yticks(range(len(rows)), rows)
     ax.set(xlabel=label, ylim=(len(rows) - 0.4, -0.6))
@@ -156,7 +162,7 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
         ax.xaxis.set_major_formatter("{x:g}")
     else:
         ax.set_xlim(-1.02 if middle == 0 else -0.02, 1.02)
-    marks = {name: Line2D([], [], color=shades[name], marker="o") for name in hues}
+    marks = {names[name]: Line2D([], [], color=shades[name], marker=markers[name]) for name in hues}
     marks[sure] = Line2D([], [], color="0.3", marker="o", linestyle="")
     marks[f"p ≥ {SURE:g}"] = Line2D([], [], color="0.3", marker="o", markerfacecolor="white", linestyle="")
     legend(ax, [*marks.values()], [*marks])
@@ -165,9 +171,22 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
 
 
 def _shades(hues: list[str]) -> dict[str, RGB]:
-    """Colours of roles, or, as sizes have an order, of sizes."""
+    """Colours of roles, or, as sizes have an order, of the sizes of each strategy."""
     import seaborn as sns
 
-    if len(hues) > 1 and not set(hues) & set(HUES):
-        return dict(zip(hues, sns.color_palette("viridis_r", len(hues)), strict=True))
-    return colours(hues, shade=0.8)
+    if len(hues) == 1 or set(hues) & set(HUES):
+        return colours(hues, shade=0.8)
+    places = {name: [other for other in hues if _strategy(other) == _strategy(name)].index(name) for name in hues}
+    palette = sns.color_palette("viridis_r", max(places.values()) + 1)
+    return {name: palette[place] for name, place in places.items()}
+
+
+def _markers(hues: list[str]) -> dict[str, str]:
+    """Marks of strategies; of roles circles."""
+    strategies = [""] if set(hues) & set(HUES) else list(dict.fromkeys(map(_strategy, hues)))
+    return {name: "osD^vP*X"[strategies.index(_strategy(name)) % 8 if len(strategies) > 1 else 0] for name in hues}
+
+
+def _strategy(outcome: str) -> str:
+    """Outcome without its number of heads: `survival[l0 36]` and `survival[l0 72]` are of one strategy."""
+    return re.sub(r" \d+\b", "", outcome)

@@ -14,6 +14,8 @@ UNITS = {
     "layer": "its whole layer is ablated",
     "kind": "all heads of its kind are ablated",
 }
+SIDES = {"enc-self": "encoder", "dec-self": "decoder", "cross": "cross-attention"}  # kinds, in a few letters
+STRATEGIES = {"l0": "L0", "exactly": "subset selection"}
 RELATIONS = {"nsubj": "subject", "obj": "object", "amod": "adjective", "advmod": "adverb"}
 
 
@@ -71,17 +73,31 @@ def words(column: str) -> Words:
 
 
 def label_of(column: object) -> str:
-    """Return the label of a column on an axis: `relevance[cp].size` is the size of relevance (cp); −importance."""
+    """Return the label of a column or ranking on an axis: `relevance[cp].size` is the size of relevance (cp)."""
     name = str(column)
     if name.startswith("-"):
         return f"−{label_of(name[1:])}"
-    match = re.fullmatch(r"(relevance|attribution)\[(.*)\](.*)", name)
+    if name.endswith(", again"):
+        return f"{label_of(name.removesuffix(', again'))}, recomputed"
+    kind, by, ranking = name.partition(" by ")
+    if by and kind in SIDES:
+        return f"{SIDES[kind]}, by {label_of(ranking)}"
+    if pruned := re.fullmatch(r"survival\[(.+?) (\d+)( .+)?\]", name):
+        return f"survival at {pruned[2]} heads ({strategy_label(pruned[1] + (pruned[3] or ''))})"
+    match = re.fullmatch(r"(relevance|attribution)\[(.*?)( logit)?\](.*)", name)
     if match is None:
-        return words(name).label
-    quantity, detail, rest = match.groups()
+        return STRATEGIES.get(name) or words(name).label
+    quantity, detail, of_whole, rest = match.groups()
     parts = [part for part in rest.split(".") if part]
-    size = "size of " * ("size" in parts)
-    return ", ".join([f"{size}{quantity} ({detail})", *(part for part in parts if part != "size")])
+    size, whole = "size of " * ("size" in parts), ["of the whole"] * bool(of_whole)
+    return ", ".join([f"{size}{quantity} ({detail})", *whole, *(part for part in parts if part != "size")])
+
+
+def strategy_label(name: str) -> str:
+    """Return a pruning strategy and its kinds of heads in words: `l0 enc-self` is L0, encoder."""
+    strategy, *kinds = re.split(r" (?=(?:enc-self|dec-self|cross)\b)", name)
+    sides = (SIDES.get(kind, kind) for kind in re.split(r"[ ,+]+", " ".join(kinds)) if kind)
+    return ", ".join([STRATEGIES.get(strategy, strategy), *sides])
 
 
 def axis_label(signature: str) -> str:

@@ -253,8 +253,10 @@ def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], heads: int)
     entries: dict[str, Artist | tuple[Artist, ...]] = {}
     counts = holders["family"].value_counts()
     for family in (family for family in hues if family in counts):
-        description = f": {FAMILIES[family]}" if family in FAMILIES else ""
-        entries[f"{family} ({counts[family]}){description}"] = Patch(color=hues[family])
+        plain = family.removesuffix(NORM)
+        name = family if plain == family else f"{plain}, by norm"
+        description = f": {FAMILIES[plain]}" if plain in FAMILIES else ""
+        entries[f"{name} ({counts[family]}){description}"] = Patch(color=hues[family])
     entries[f"no role ({heads - holders.groupby(['layer', 'head']).ngroups})"] = Patch(color="0.93")
     entries["score 0, ½, 1"] = tuple(Patch(color=grey) for grey in ("0.9", "0.6", "0.3"))
     if bands["unsure"].any():

@@ -23,6 +23,7 @@ WAYS = {  # column of the conservation report -> its label, in the order of the 
     "biases": "absorbed by biases",
     "residue": "residue",
 }
+LEAST = 5e-4  # of the target; a way with less in every layer is no part of the legend
 INPUT = ("input", 0)  # the row of the inputs
 _HUES = {"leaves": 0, "source": 2, "biases": 1, "residue": 4}  # places in seaborn's "colorblind"
 
@@ -79,7 +80,8 @@ def conservation(report: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     place = np.arange(len(report)) + 0.5 * (part.ne(part.shift()).cumsum().to_numpy() - 1)  # a gap between the stacks
     tall = place[-1] + 1
     ax = ax or new_axes((tall, 24), cell=0.24, beside=2.6, tall=2.3)[0]
-    stack(ax, place, report[[*WAYS]], {way: hue(_HUES[way]) for way in WAYS}, labels=WAYS, across=True)
+    labels = {way: text if report[way].abs().max() >= LEAST else f"_{text}" for way, text in WAYS.items()}
+    stack(ax, place, report[[*WAYS]], {way: hue(_HUES[way]) for way in WAYS}, labels=labels, across=True)
     ax.vlines(report["arrives"], place - 0.46, place + 0.46, color="0.1", linewidth=1.2, label="arrives")
     ax.use_sticky_edges = False  # a margin also where a bar ends
     ax.axvline(0, color="0.1", linewidth=0.8)

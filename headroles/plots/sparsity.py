@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.plots.axes import TITLES, colour_bar, described, finish, line, needs, new_axes, panels_of, stack
+from headroles.plots.labels import SIDES, strategy_label
 from headroles.plots.scales import colours, hue, readable
 from headroles.tables.frame import KINDS, LEVELS, Kind
 
@@ -80,7 +81,9 @@ def functions(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None =
     wide = wide.sort_index(ascending=False)[[*names, *wide.columns.difference(names)]].astype(float)
     ax = ax or new_axes((8, len(wide) + 2), cell=0.5, beside=1.6)[0]
     faces = colours(map(str, wide)) | {"none": (0.88, 0.88, 0.88)}
-    for name, bars in zip(map(str, wide), stack(ax, range(len(wide)), wide, faces), strict=True):
+    for name, bars in zip(
+        map(str, wide), stack(ax, range(len(wide)), wide, faces, labels={"none": "no role"}), strict=True
+    ):
         counts = [f"{count:.0f}" if count else "" for count in wide[name]]
         ax.bar_label(bars, counts, label_type="center", fontsize=8, color=readable(faces[name]))
     ax.set_xticks(range(len(wide)), [f"{size:.0f}" for size in wide.index])
@@ -136,7 +139,9 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     ax.invert_yaxis()
     ax.tick_params(rotation=0, length=0)
     ax.set(
-        title=TITLES[kind], xlabel=f"heads left in all, by {pruning.pop()}" if len(pruning) == 1 else "", ylabel="layer"
+        title=TITLES[kind],
+        ylabel="layer",
+        xlabel=f"prunable heads left, by {strategy_label(pruning.pop())}" if len(pruning) == 1 else "",
     )
     ax.set_xticks(ax.get_xticks(), names)
     return ax
@@ -222,7 +227,9 @@ def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = 
     ax.hlines(starts[1:], 0, wide.shape[1], color="white", linewidth=0.8)
     ends = [*starts[1:], len(wide)]
     several_kinds = len({name for name, _ in layers}) > 1
-    names = [f"{layers[start][0]} {layers[start][1]}" if several_kinds else str(layers[start][1]) for start in starts]
+    names = [
+        f"{SIDES[layers[start][0]]} {layers[start][1]}" if several_kinds else str(layers[start][1]) for start in starts
+    ]
     ax.set_yticks([(start + end) / 2 for start, end in zip(starts, ends, strict=True)], names, rotation=0)
     steps = np.linspace(0, wide.shape[1] - 1, 6).round().astype(int)
     ax.set_xticks(steps + 0.5, [f"{wide.columns[place]:.0f}" for place in steps], rotation=0)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.plots.axes import finish, line, needs, new_axes, panels_of
+from headroles.plots.labels import label_of
 from headroles.plots.scales import colours, hue
 
 if TYPE_CHECKING:
@@ -50,11 +51,13 @@ def contest(
                 ax.plot(runs["value"], rows, "|", color=hue(tuned), alpha=0.7)
             for value in whole.loc[whole["tuned"] == tuned, "value"]:
                 ax.axvline(value, color=hue(tuned), linestyle=":", linewidth=1, label=f"{WHOLE}, {text.split(', ')[1]}")
-        ax.set_yticks(range(len(names)), names)
+        ax.set_yticks(range(len(names)), [label_of(name) for name in names])
         ax.invert_yaxis()
         ax.set(title=f"{size} heads left", xlabel=label)
-    for ax in drawn[1:]:
-        ax.tick_params(axis="y", labelleft=False)
+    ends = [end for ax in drawn for end in ax.get_xlim()]
+    for ax in drawn:
+        ax.set_xlim(min(ends), max(ends))
+        ax.tick_params(axis="y", labelleft=ax is drawn[0])
     finish(*drawn)
     return drawn
 

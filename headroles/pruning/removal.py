@@ -84,9 +84,8 @@ def remove_heads(
     by_module = {site.module: site for site in families.attention_sites(model)}
     if zeroed := sum(len(site.silenced) for site in by_module.values()):
         log.warning(
-            "%d pruned heads kept as zeroed heads: they share key-value heads with remaining ones, or their layer "
-            "needs one",
-            zeroed,
+            "%d pruned head%s kept as zeroed: key-value heads are shared with remaining heads, or the layer needs one",
+            *(zeroed, " is" if zeroed == 1 else "s are"),
         )
     return model
 

@@ -22,6 +22,8 @@ from headroles.scores.registry import named
 from headroles.tables import frame
 from headroles.tables.study import Study
 
+DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
+REPEATED = ("induction", "duplicate")  # measured on random tokens, each sequence twice in a row
 CHECKED = 100  # sentences of the conservation report
 
 
@@ -62,9 +64,9 @@ def kept_scores(
         table = compute_on(corpus, chosen, reference=reference)
         if repeated is None:
             return table
-        return frame.join(table, compute_on(repeated, ["induction", "duplicate"]))
+        return frame.join(table, compute_on(repeated, REPEATED))
 
-    table = study.keep("heads", key, compute)
+    table = study.keep("heads", key, compute, joined=("scores", "by", "repeated"))
     sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
     for relevance in (measure for measure in chosen or () if isinstance(measure, Relevance)):
         report = partial(
@@ -82,7 +84,21 @@ def kept_scores(
         study.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(sample))
     else:
         study.path("offsets").unlink(missing_ok=True)  # of another corpus
-    return table
+    return _columns_of(table, named((*DEFAULT, *REPEATED), weights) if chosen is None else chosen)
+
+
+def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:
+    """Return the columns of some scores, by their provenance; the table itself if these are all."""
+    labels = set(map(str, scores))
+    texts: dict[str, str] = table.attrs["signatures"]
+    kept = {name: text for name, text in texts.items() if dict(frame.fields(text))["score"] in labels}
+    if len(kept) == len(table.columns):
+        return table
+    part, draws = table[[*kept]], frame.resamples(table)
+    part.attrs["signatures"] = kept
+    if draws is not None:
+        part.attrs["resamples"] = frame.Resamples(draws.index, {k: v for k, v in draws.draws.items() if k in kept})
+    return part
 
 
 def _repeated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Corpus | None:

@@ -25,15 +25,13 @@ from headroles.scores.base import SELF, Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
-from headroles.scores.in_study import kept_scores
+from headroles.scores.in_study import DEFAULT, kept_scores
 from headroles.scores.objectives import Name, Objective
 from headroles.scores.registry import named
 from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.study import Study, study_at
-
-DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
 
 
 @fixed_weights()
@@ -76,15 +74,16 @@ def score(
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
         reference: corpus in which token frequencies are counted; default: `corpus`.
-        study: study or folder that keeps the table as `heads`; if it has it, nothing is computed. It also keeps
-            `offsets`, the distances between heads and dependents, if the corpus has trees (of a stream those of its
-            first part), and `conservation-RULES`, the conservation report on the first 100 sentences, of each relevance
-            score. A decoder without an encoder is also scored on random tokens, each sequence twice in a row (induction
-            and duplicate-token heads), if `scores` are not given.
+        study: study or folder that keeps the table as `heads`; if it has it, nothing is computed. Other scores of the
+            same corpus, with the same options, are added to its columns. It also keeps `offsets`, the distances between
+            heads and dependents, if the corpus has trees (of a stream those of its first part), and
+            `conservation-RULES`, the conservation report on the first 100 sentences, of each relevance score. A decoder
+            without an encoder is also scored on random tokens, each sequence twice in a row (induction and
+            duplicate-token heads), if `scores` are not given.
 
     Returns:
-        One row per head, index `(kind, layer, head)`. Each column `c` of a score has bounds `c.low` and `c.high`. The
-        resamples are kept in the table for `headroles.roles`.
+        One row per head, index `(kind, layer, head)`, with the columns of these scores. Each column `c` of a score has
+        bounds `c.low` and `c.high`. The resamples are kept in the table for `headroles.roles`.
 
     Raises:
         ValueError: if the model has no heads; if the corpus is empty or lacks something a score needs, such as trees;

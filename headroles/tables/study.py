@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ ONE_MODEL = re.compile(  # tables of one model; the other tables are of models d
     r"(conservation|ablation|examples|best|curves|areas|sizes|survival|contest)(-.*)?"
 )
 DERIVED = re.compile(r"(roles|offsets|conservation|best|areas|agreement|relate|odds|predictors|drift)(-.*)?")
+ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
 log = logging.getLogger(__name__)
 
 
@@ -101,35 +102,40 @@ class Study:
 
         return push(self, repo, private=private, message=message, api=api)
 
-    def keep(self, name: str, recipe: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    def keep(
+        self, name: str, recipe: str, compute: Callable[[], pd.DataFrame], *, joined: Collection[str] = ()
+    ) -> pd.DataFrame:
         """Return the stored table if `recipe` made it; compute and save it otherwise.
 
-        A table made with other options is computed again, with a warning.
+        A table made with other options is computed again, with a warning. If only the fields `joined` of the cache key
+        differ, such as the scores, the stored columns are kept beside the new ones.
 
         Args:
             name: Name of the table, without suffix.
             recipe: Cache key: the provenance of model, corpus and options from which the table follows.
             compute: Function that makes the table.
+            joined: Fields of the cache key that say which columns the table has.
 
         Returns:
             The table.
 
         Raises:
             ValueError: If the stored file is damaged.
-        """
-        stored = self.has(name)  # another process may write it from here on
-        if stored:
-            try:
-                table = self.load(name)
-            except ValueError as error:
-                raise ValueError(f"{error}; remove the file to compute it again") from error
-            if table.attrs.get("recipe") == recipe:
-                log.info("%s: reused from %s", name, self.path(name))
-                return table
+        """  # noqa: DOC502
+        stored = self._stored(name)
+        recipes = [] if stored is None else (stored.attrs.get("recipe") or "").split(ALSO)
+        if stored is not None and recipe in recipes:
+            log.info("%s: reused from %s", name, self.path(name))
+            return stored
         outdated = self.claim(name, recipe)
-        if stored and not outdated:
+        joins = bool(recipes and joined) and _without(recipes[0], joined) == _without(recipe, joined)
+        if stored is not None and not outdated and not joins:
             log.warning("%s was made with other options: computed again", self.path(name))
         table = compute()
+        if stored is not None and joins:
+            others = [column for column in stored if column not in table]
+            table = join(stored[others], table) if others else table
+            recipe = ALSO.join([*recipes, recipe])
         table.attrs["recipe"] = recipe
         save_table(table, self.path(name))
         self.remove(outdated)
@@ -235,6 +241,13 @@ class Study:
             rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
         return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 
+    def _stored(self, name: str) -> pd.DataFrame | None:
+        """The stored table, if there is one; another process may write it at any time."""
+        try:
+            return self.load(name) if self.has(name) else None
+        except ValueError as error:
+            raise ValueError(f"{error}; remove the file to compute it again") from error
+
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""
         origins = {}
@@ -275,6 +288,11 @@ def study_at(place: Study | str | Path | None) -> Study:
 def _model(text: str) -> tuple[str, ...]:
     """Digest of the weights in a cache key or signature; of `compensation`, of the weights before."""
     return (next((value for key, value in fields(text) if key in ("weights", "before")), ""),)
+
+
+def _without(recipe: str, names: Collection[str]) -> list[tuple[str, str]]:
+    """Fields of a cache key other than these."""
+    return [field for field in fields(recipe) if field[0] not in names]
 
 
 def _corpus(text: str) -> tuple[str, ...]:

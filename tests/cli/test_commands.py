@@ -393,11 +393,11 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
     text = tmp_path / "two.txt"
     text.write_text("The old dog chased a cat.\nIt ran.\n")
     done = run("parse", text, "--models", shared / "stanza")
-    assert done == (0, f"2 sentences parsed; their CoNLL-U is beside {text}\n", "")
     (beside,) = tmp_path.glob("two.txt.en.*.conllu")
+    assert done == (0, f"2 sentences parsed; their CoNLL-U is {beside}\n", "")
     output = tmp_path / "out.conllu.gz"
     again = run("parse", text, "--models", shared / "stanza", "--language", "en", "--output", output)
-    assert again == (0, f"2 sentences parsed; their CoNLL-U is in {output}\n", "")
+    assert again == (0, f"2 sentences parsed; their CoNLL-U is {output}\n", "")
     assert hr.read(output).sentences == hr.read(beside).sentences
     assert [one.has_tree for one in hr.read(output)] == [True, True]
 

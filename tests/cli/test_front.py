@@ -21,6 +21,8 @@ from helpers.messages import line
 import headroles as hr
 from headroles._progress import track
 from headroles.cli import main
+from headroles.cli.record import record
+from headroles.cli.summary import summarised
 from headroles.tables import frame
 
 INDEX = {("enc-self", 0): 2, ("enc-self", 1): 2}
@@ -141,6 +143,14 @@ def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model,
 def test_a_terminal_is_shown_the_next_command(study, monkeypatch):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     assert f"next: headroles report {study.folder}" in run("roles", study.folder).out
+
+
+def test_what_is_left_out_for_one_reason_is_one_line(capsys):
+    def command():
+        record().left_out.update(a="no trees", b="a stream", c="no trees")
+
+    summarised(command)(as_json=False)
+    assert capsys.readouterr().out.splitlines() == ["left out: a, c: no trees", "left out: b: a stream"]
 
 
 def test_warnings_are_repeated_at_the_end(model, tmp_path):

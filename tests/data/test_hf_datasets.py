@@ -12,7 +12,7 @@ from helpers.messages import whole
 
 import headroles as hr
 from headroles.data import hf_datasets
-from headroles.data.corpus import Sentence
+from headroles.data.corpus import Sentence, Tokens
 
 
 @pytest.fixture
@@ -127,3 +127,47 @@ def test_the_command_reads_a_folder(folder, tmp_path):
     done = run("score", tmp_path / "model", f"{place}:validation", "--resamples", 0, "--study", tmp_path / "study")
     assert done.code == 0
     assert f"corpus:{place}:validation" in hr.provenance(hr.Study(tmp_path / "study").load("heads"), "confidence")
+
+
+# --- the way out -----------------------------------------------------------------------------------------------------
+
+TREE = {"spans": ((0, 3), (4, 9), None), "heads": (1, -1, 1), "relations": ("det", "root", "obj")}
+CORPORA = {
+    "texts": (Sentence("one"), Sentence("two")),
+    "labelled": (Sentence("one", label="yes"), Sentence("two", label="no")),
+    "two texts": (Sentence("one", second="1", label="yes"), Sentence("two", second="2", label="no")),
+    "pairs": (Sentence("one", target=Sentence("eins")), Sentence("two", target=Sentence("zwei"))),
+    "trees": (Sentence("the sheep", **TREE), Sentence("no tree")),
+    "trees and translations": (Sentence("the sheep", target=Sentence("das Schaf"), **TREE),),
+}
+
+
+@pytest.mark.parametrize("kind", CORPORA)
+def test_a_corpus_becomes_a_dataset_and_is_read_again(kind, folder):
+    place = folder("out")
+    assert hr.to_dataset(hr.Corpus("mine", CORPORA[kind])).to_parquet(place / "train.parquet") > 0
+    assert hr.read(place).sentences == CORPORA[kind]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "said"),
+    [
+        ((), "corpus 'mine' has no texts: got 0 sentences; expected some, with text"),
+        ((Tokens("", ids=(1, 2)),), "corpus 'mine' has no texts: got 1 sentences; expected some, with text"),
+        (
+            (Sentence("a"), Sentence("b", target=Sentence("c"))),
+            "corpus 'mine' is mixed: got target for 1 of 2 sentences; expected all or none; try each part alone",
+        ),
+    ],
+)
+def test_a_corpus_that_is_no_dataset(sentences, said):
+    with pytest.raises(ValueError, match=whole(said)):
+        hr.to_dataset(hr.Corpus("mine", sentences))
+
+
+def test_the_way_out_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(hf_datasets, "find_spec", lambda _: None)
+    with pytest.raises(
+        ModuleNotFoundError, match=whole("a data set needs the package datasets: pip install 'headroles[data]'")
+    ):
+        hr.to_dataset(hr.Corpus.of(["a"]))

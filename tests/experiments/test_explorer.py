@@ -142,6 +142,10 @@ def test_a_study_shows_its_tables(study, tmp_path):
 
 def test_attention_sites_show_themselves():
     sites = hr.attention_sites(zoo.tiny("marian"))
+    assert repr(sites).splitlines()[0] == f"{len(sites)} attention sites, {sum(site.heads for site in sites)} heads"
+    assert repr(sites).splitlines()[1].endswith(f"{sites[0].heads} heads of {sites[0].size} in {sites[0].name}")
+    assert len(repr(sites).splitlines()) == len(sites) + 1
+    assert "Linear" not in repr(sites[0])
     shown = sites._repr_html_()
     heads = sum(site.heads for site in sites)
     assert f"<p>{len(sites)} attention sites, {heads} heads</p>" in shown

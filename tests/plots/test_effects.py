@@ -16,6 +16,7 @@ from matplotlib.colors import to_rgb
 import headroles as hr
 from headroles import plots
 from headroles.plots import effects as outcomes
+from headroles.plots.labels import label_of
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
@@ -57,7 +58,7 @@ def test_a_histogram_counts_every_head_once():
     assert sum(bar.get_height() for bar in bars) == len(table)
     assert min(bar.get_x() for bar in bars) == pytest.approx(table["ablation[loss]"].min())
     assert [list(line.get_xdata()) for line in ax.lines] == [[0, 0]]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["enc-self", "cross"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["encoder self-attention", "cross-attention"]
 
 
 def test_a_kind_has_one_colour_in_every_figure():
@@ -175,3 +176,43 @@ def test_curve_orders_heads_by_a_column_of_the_study(swept):
     nothing = run("ablation-curve", *given[:2], "--study", folder / "none")
     place = folder / "none"
     assert nothing.err == f"headroles: no scores in {place}; make them with headroles score or headroles ablate\n"
+
+
+# --- words and colours -----------------------------------------------------------------------------------------------
+
+LABELS = {
+    "relevance[cp].size": "size of relevance (cp)",
+    "relevance[cp logit].size": "size of relevance (cp), of the whole",
+    "-importance": "−importance",
+    "importance, again": "importance, recomputed",
+    "cross by importance": "cross-attention, by importance",
+    "survival[l0 36]": "survival at 36 heads (L0)",
+    "survival[l0 24 enc-self]": "survival at 24 heads (L0, encoder)",
+    "syntax[obj dep>head]": "object → its head",
+    "l0": "L0",
+    "random per layer": "random per layer",
+}
+
+
+def test_columns_and_rankings_are_in_words():
+    assert {name: label_of(name) for name in LABELS} == LABELS
+
+
+def test_twelve_rankings_have_at_most_eight_colours_and_no_two_look_alike():
+    orders = ["confidence", "importance", "attribution[FeatureAblation].size", "random 0"]
+    orders += [f"relevance[{rules}{of}].size" for rules in ("cp", "attn", "voita", "gradient") for of in ("", " logit")]
+    rows = [{"order": name, "share": x, "value": 1 - x} for name in orders for x in (0.0, 0.5, 1.0)]
+    ax = plots.curves(pd.DataFrame(rows).assign(low=0.0, high=1.0))
+    looks = [(to_rgb(line.get_color()), line.get_linestyle(), line.get_marker()) for line in ax.lines]
+    assert len(looks) == len(set(looks)) == 12
+    assert len({colour for colour, _, _ in looks}) == 8
+
+
+def test_sizes_of_two_strategies_share_colours_and_differ_in_marks():
+    outcomes = [f"survival[l0 {size}{of}]" for of in ("", " enc-self") for size in (36, 24, 12)]
+    rows = [{"score": "confidence", "outcome": name, "auc": 0.7, "spearman": 0.5, "p": 0.01} for name in outcomes]
+    ax = plots.predictors(pd.DataFrame(rows).assign(**{"auc.low": 0.6, "auc.high": 0.8}))
+    marks = [(to_rgb(line.get_color()), line.get_marker()) for line in ax.lines if line.get_marker() in ("o", "s")]
+    assert len(marks) == len(set(marks)) == 6
+    assert len({colour for colour, _ in marks}) == 3
+    assert ax.get_legend().get_texts()[3].get_text() == "survival at 36 heads (L0, encoder)"

@@ -66,7 +66,7 @@ FUNCTIONS = pd.DataFrame(
 def test_functions_are_piled_up_to_the_number_of_heads():
     ax = plots.functions(FUNCTIONS)
     boxes = {bars.get_label(): [(bar.get_y(), bar.get_height()) for bar in bars] for bars in ax.containers}
-    assert boxes == {"none": [(0, 3), (0, 1)], "positional": [(3, 2), (1, 1)], "several": [(5, 1), (2, 0)]}
+    assert boxes == {"no role": [(0, 3), (0, 1)], "positional": [(3, 2), (1, 1)], "several": [(5, 1), (2, 0)]}
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["6", "2"]
     assert sorted(text.get_text() for text in ax.texts if text.get_text()) == ["1", "1", "1", "2", "3"]
     with pytest.raises(ValueError, match=whole("no heads of kind 'dec-self' in the table: got enc-self, cross")):
@@ -75,7 +75,7 @@ def test_functions_are_piled_up_to_the_number_of_heads():
 
 def test_no_function_is_left_out():
     ax = plots.functions(FUNCTIONS.replace({"function": {"several": "induction"}}))
-    assert [bars.get_label() for bars in ax.containers] == ["none", "positional", "induction"]
+    assert [bars.get_label() for bars in ax.containers] == ["no role", "positional", "induction"]
 
 
 @pytest.mark.slow

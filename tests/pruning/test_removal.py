@@ -420,8 +420,8 @@ def test_which_heads_go_where_heads_share_keys_and_values(name, groups, first, s
     assert apart(outputs(model, given), expected) <= 1e-5
     assert [(one.numbers, one.kv_heads) for one in hr.attention_sites(model)] == [first[1:], second[1:]]
     many = (
-        f"{silenced} pruned heads kept as zeroed heads: they share key-value heads with remaining ones, or their layer "
-        "needs one"
+        f"{silenced} pruned head{' is' if silenced == 1 else 's are'} kept as zeroed: key-value heads are shared with "
+        "remaining heads, or the layer needs one"
     )
     assert caplog.messages == ([many] if silenced else [])
 

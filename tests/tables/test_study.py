@@ -75,6 +75,26 @@ def test_another_recipe_is_computed_anew_and_said(study, caplog):
     assert caplog.records[0].levelno == logging.WARNING
 
 
+def test_columns_of_the_same_corpus_and_options_are_joined(study, caplog):
+    def named_table(value, *names):
+        return lambda: frame.table({name: [float(value)] * 4 for name in names}, INDEX, f"value:{value}")
+
+    def key(scores, seed=0):
+        return frame.sign(text="a", scores=scores, seed=seed)
+
+    study.keep("heads", key("one"), named_table(1, "a", "b"), joined=["scores"])
+    study.keep("heads", key("two"), named_table(2, "b", "c"), joined=["scores"])
+    unused = Counted(3)
+    for scores in ("one", "two"):
+        table = study.keep("heads", key(scores), unused, joined=["scores"])
+        assert table.iloc[0].to_dict() == {"a": 1.0, "b": 2.0, "c": 2.0}
+        assert table.attrs["signatures"] == {"a": "value:1", "b": "value:2", "c": "value:2"}
+    assert unused.times == 0
+    assert caplog.messages == []
+    assert list(study.keep("heads", key("two", seed=1), named_table(4, "c"), joined=["scores"])) == ["c"]
+    assert caplog.messages == [f"{study.path('heads')} was made with other options: computed again"]
+
+
 def test_a_table_saved_without_a_recipe_is_computed_anew(study):
     save_table(table(1), study.path("heads"))
     assert study.keep("heads", "recipe", Counted(2))["a"].tolist() == [2.0] * 4
@@ -290,3 +310,16 @@ def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
     message = f"no score table in {study.folder}; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
         score_study.assign_roles(study)
+
+
+def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):
+    given = planted.model(), planted.tokenizer(), planted.corpus()
+    alone = {name: hr.score(*given, name, n_resamples=20) for name in ("confidence", "entropy")}
+    for name in ("confidence", "entropy", "confidence"):
+        table = hr.score(*given, name, n_resamples=20, study=study)
+        pd.testing.assert_frame_equal(table, alone[name])
+        assert table.attrs["signatures"] == alone[name].attrs["signatures"]
+        assert set(frame.resamples(table).draws) == {name}
+    kept = study.load("heads")
+    assert list(kept) == [*alone["confidence"], *alone["entropy"]]
+    assert set(frame.resamples(kept).draws) == {"confidence", "entropy"}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.plots.axes import needs
-from headroles.plots.labels import axis_label
+from headroles.plots.labels import axis_label, label_of
 from headroles.plots.report.contents import Entry, Head, decimals, number, numbers, place
 from headroles.plots.report.sources import Table
 from headroles.tables.frame import KINDS, LEVELS
@@ -85,7 +85,7 @@ def relate(tables: Iterable[Table]) -> Entry | None:
     in_units = frame[[name for name in IN_UNITS if name in frame]]
     places = {outcome: decimals(values) for outcome, values in in_units.groupby(frame["outcome"])}
     rows = [
-        {"role": str(row["role"]), "outcome": str(row["outcome"]), "note": str(row.get("note") or "")}
+        {"role": str(row["role"]), "outcome": label_of(row["outcome"]), "note": str(row.get("note") or "")}
         | {name: number(float(row[name])) for name in (*COUNTS, *TESTS) if name in frame}
         | {name: _interval(row, name) for name in shown}
         | {"decimals": {name: places[row["outcome"]] if name in IN_UNITS else 2 for name in shown}}
