@@ -83,7 +83,7 @@ def test_sizes_of_one_strategy_are_numbers_and_gates_of_many_heads_fit_a_page():
     index = frame.index({("enc-self", 0): 2})
     ax = plots.by_layer(frame.table({f"survival[l0 {size}]": [1, 0] for size in (72, 36)}, index, "made up"))
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["72", "36"]
-    assert ax.get_xlabel() == "heads left in all, by l0"
+    assert ax.get_xlabel() == "prunable heads left, by L0"
     rows = [("enc-self", layer, head, step, 0.5) for step in (0, 1) for layer in range(24) for head in range(16)]
     many = plots.gates(pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])).figure
     assert many.get_size_inches()[1] < 25
