@@ -16,7 +16,7 @@ from rich.table import Table
 import headroles as hr
 from headroles import _distributed
 from headroles.cli.record import draws, record
-from headroles.tables.frame import fields, provenance
+from headroles.tables.frame import LEVELS, fields, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,12 @@ def show_roles(assigned: pd.DataFrame) -> None:
     title = f"{held(assigned).groupby(['kind', 'layer', 'head']).ngroups} of {len(assigned)} heads have a role"
     record().keep(assigned, title)
     rows = held(assigned)
-    rows["text"] = [f"{row.role} {row.value:.2f} ({row.stability:.2f})" for row in rows.itertuples()]
-    lines = rows.groupby(["kind", "layer", "head"], sort=False)["text"].agg(", ".join).reset_index()
+    sinks = rows.assign(family=rows["role"].str.partition("[")[0]).sort_values("value")
+    sinks = sinks[sinks["family"].str.startswith("sink")]  # the first token is often a special one: listed once
+    rows = rows.drop(sinks.index[sinks.duplicated([*LEVELS, "family"], keep="last")])
+    sure = rows["stability"].map(" ({:.2f})".format).where(rows["stability"].notna(), "")
+    rows["text"] = rows["role"] + rows["value"].map(" {:.2f}".format) + sure
+    lines = rows.groupby(LEVELS, sort=False)["text"].agg(", ".join).reset_index()
     rows = lines.rename(columns={"text": "roles"}).astype(str)
     _show_grid(rows, title, caption="role, its score, its stability", right=["layer", "head"])
 

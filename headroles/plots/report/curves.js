@@ -98,7 +98,7 @@ function drawSizes() {
     const { svg } = chart(one.name, { lines: [{ name: one.name, points }], x: { label: `heads left of ${one.of}` }, y: { label: one.label }, across: points[0].y, reverse: true, marks: apart });
     const columns = [
       { title: "heads left", number: true, key: (row) => row.heads, cell: (row) => make("th", { scope: "row", class: "n", text: row.heads }) },
-      ...one.kinds.map((kind, place) => plain(kind, (row) => row.left[place])),
+      ...one.kinds.map((kind, place) => plain(data.kinds[kind] ?? kind, (row) => row.left[place])),
       plain(one.label, (row) => row.value[0], (row) => estimate(...row.value, one.decimals)),
       plain("change", (row) => row.change?.[0], (row) => estimate(...(row.change ?? [null, null, null]), one.decimals)),
       plain("undecided gates", (row) => row.undecided),

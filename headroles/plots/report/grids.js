@@ -119,8 +119,10 @@ function badge(tag, text, family, options = {}) {
 function drawRoles() {
   if (!data.roles.length) return;
   const count = (family) => heads.filter((head) => rolesOf(head.row).some((role) => role.family === family)).length;
-  put("legend", data.families.map(({ family, about }) => make("li", {},
+  const [held, free] = [true, false].map((some) => data.families.filter(({ family }) => count(family) > 0 === some));
+  put("legend", held.map(({ family, about }) => make("li", {},
     badge("span", family, family, { class: "badge" }), ` ${count(family)} of ${heads.length} heads${about ? `, looking ${about}` : ""}`)));
+  if (free.length) document.getElementById("legend").append(make("li", { text: `no head: ${free.map(({ family }) => family).join(", ")}` }));
   put("rolemaps", kinds.filter((kind) => data.roles.some((role) => heads.some((head) => head.kind === kind && role.values[head.row] !== null))).map((kind) => {
     const title = make("h3", { text: data.kinds[kind] });
     const own = heads.filter((head) => head.kind === kind);
