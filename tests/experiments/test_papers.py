@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ from headroles.experiments.papers.intervals import (
 )
 from headroles.experiments.papers.needs import Missing
 from headroles.experiments.papers.running import PAPERS, Control, artefacts, controls, reproduce, settled
-from headroles.experiments.papers.tables import Bench, gains, metric_of, of_kind
+from headroles.experiments.papers.tables import UNREPEATED, Bench, gains, metric_of, of_kind, stake
 from headroles.experiments.papers.voita2019 import relevance
 from headroles.experiments.preparation import material
 from headroles.tables import frame as heads
@@ -533,6 +534,10 @@ def test_the_papers_metric_comes_first_then_the_study_then_its_own_domain(tmp_pa
     bench.used = []
     assert metric_of(bench.table("single")) == "bleu"
     assert bench.used == [study / "ablation-bleu-single-zero.parquet"]
+    for name in files[1:]:
+        put(study / "untrained" / f"{name}.parquet", one)
+    untrained = [Path(table.attrs["file"]).parent for table in Bench([study / "untrained"]).tables("single")]
+    assert untrained == [study / "untrained" / name for name in (".", "captions", "a")]
 
 
 def test_a_table_is_known_by_its_columns_and_rows(tmp_path):
@@ -545,6 +550,25 @@ def test_a_table_is_known_by_its_columns_and_rows(tmp_path):
     assert bench.table("places").attrs["file"] == str(tmp_path / "b" / "contest.parquet")
     with pytest.raises(Missing, match="^no table of scores with confidence and relevance in "):
         bench.table("relevance")
+
+
+@pytest.mark.parametrize(("corpus", "known"), [("pud", True), ("ewt", False), (None, False)])
+def test_scores_without_resamples_are_as_stable_as_the_roles_beside_them(tmp_path, corpus, known):
+    """The scores of this repository have no resamples; roles of another corpus say nothing about them."""
+    minilm = ROOT / "figures" / "minilm"
+    shutil.copy(minilm / "pud" / "heads.parquet", tmp_path)
+    if corpus:
+        shutil.copy(minilm / corpus / "roles.parquet", tmp_path)
+    found = artefacts("voita2019")["fig1c"](Bench([tmp_path]))
+    counts = found.table.set_index("function")
+    assert counts["heads"].tolist() == [2, 6, 0]
+    assert found.verdict.holds is (False if known else None)
+    sure, possible = counts.loc["syntactic", ["sure", "possible"]]
+    if known:
+        stable = load_table(tmp_path / "roles.parquet").filter(regex=r"^syntactic.*\.stability$").max(axis=1)
+        assert (sure, possible) == ((stable >= 0.95).sum(), (stable >= 0.05).sum()) == (5, 8)
+    else:
+        assert np.isnan([sure, possible]).all()
 
 
 def test_less_of_a_loss_is_a_gain():
@@ -717,8 +741,27 @@ def test_chance_may_say_yes_once_in_twenty():
     assert [Control(0, 0, "").passes, Control(1, 1, "").passes] == [False, True]
 
 
+def collected() -> pd.DataFrame:
+    """The committed answers on negative controls."""
+    return pd.read_csv(ROOT / "figures" / "quality" / "negative-controls.csv", keep_default_na=False)
+
+
+ASKED = {  # which rules of real studies were asked of an untrained model: all that need no pruning and no training
+    "multi30k-en-de": {
+        "michel2019": "fig1 fig2 fig3 fig4 fig6 table1 table2 table5",
+        "voita2019": "fig1a fig1b fig1c fig2 fig4 fig5 rare table1",
+    },
+    "minilm-sst2": {
+        "michel2019": "fig1 fig3 fig6 table1 table3 table6",
+        "voita2019": "fig1a fig1b fig1c fig2 fig4 rare table1",
+    },
+    "paper-size": {"michel2019": "fig1 table1", "voita2019": "fig1a fig1b fig1c fig4 rare table1"},
+}
+ONCE = [(study, paper, name) for study, rules in ASKED.items() for paper in rules for name in rules[paper].split()]
+
+
 def test_no_rule_holds_of_the_controls_that_were_run():
-    table = pd.read_csv(ROOT / "figures" / "quality" / "negative-controls.csv", keep_default_na=False)
+    table = collected()
     toys_ = table[table["study"].isin(["translation", "classifier"])]
     assert set(toys_["paper"] + " " + toys_["artefact"]) == {
         f"{paper} {name}" for paper, names_ in WANTED.items() for name in names_.split()
@@ -728,6 +771,85 @@ def test_no_rule_holds_of_the_controls_that_were_run():
     assert set(zip(toys_["paper"], toys_["artefact"], strict=True)) - set(asked.index) == unasked
     assert not toys_["passes"].any()
     assert not (table["passes"] & (table["answer"] == "yes")).any()
+
+
+def test_rules_of_real_studies_are_asked_of_an_untrained_model():
+    table = collected()
+    real = table[~table["study"].isin(["translation", "classifier"]) & (table["control"] == "untrained")]
+    keys = ["study", "paper", "artefact"]
+    assert set(real[real["of"] == 1][keys].itertuples(index=False, name=None)) == set(ONCE)
+    assert not real["passes"].any()
+    trained = set()
+    for row in real[real["of"] == 0].itertuples():
+        exempt = getattr(CLAIMS[row.paper], f"{row.artefact}_claim").exempt
+        assert row.why == (exempt or UNREPEATED)
+        trained |= set() if exempt else {f"{row.paper} {row.artefact}"}
+    assert trained == {
+        *("budhraja2020 claim1", "budhraja2020 claim2", "budhraja2020 claim3", "budhraja2020 claim4"),
+        *("michel2019 fig5", "voita2019 fig7", "voita2019 fig8", "voita2019 fig9", "voita2019 fig10"),
+        "voita2019 table2",
+    }
+
+
+def test_the_collected_controls_are_those_of_the_studies():
+    table = collected()
+    for study in ASKED:
+        rows = table[table["study"] == study].set_index(["paper", "artefact", "control"])
+        files = sorted((ROOT / "figures" / study).glob("papers/*/*.json"))
+        told = {path: json.loads(path.read_text()) for path in files}
+        assert len(rows) == 2 * len(files)
+        for facts in told.values():
+            for name, control in facts["controls"].items():
+                row = rows.loc[(facts["paper"], facts["artefact"], name)]
+                assert row[["yes", "of", "why", "passes"]].to_dict() == control
+                assert row["answer"] == facts["answer"]
+
+
+@pytest.mark.parametrize(("study", "paper", "name"), ONCE)
+def test_committed_tables_of_untrained_models_give_the_committed_answers(study, paper, name):
+    folders = [ROOT / "figures" / study, *([ROOT / "figures" / "minilm"] if study == "minilm-sst2" else [])]
+    bench = Bench([folder / "untrained" for folder in folders], shared=Bench(folders))
+    verdict = artefacts(paper)[name](bench).verdict
+    facts = json.loads((ROOT / "figures" / study / "papers" / paper / f"{name}.json").read_text())
+    assert facts["controls"]["untrained"]["why"] == f"{verdict.answer}: {verdict.why}"
+    assert verdict.holds is not True
+    weights = {
+        signature.partition("|weights:")[2].partition("|")[0]
+        for path in bench.used
+        for signature in load_table(path).attrs["signatures"].values()
+        if "untrained" in path.parts
+    }
+    trained = {signature.partition("|weights:")[2].partition("|")[0] for signature in facts["signatures"]}
+    assert weights - {""}
+    assert not weights & trained - {""}
+
+
+def test_what_takes_training_is_said_not_to_be_repeated(tmp_path):
+    for path in (tmp_path, tmp_path / "untrained"):
+        put(path / "ablation-loss-single-zero.parquet", {"ablation[loss]": [1.0]})
+    bench = Bench([tmp_path / "untrained"], shared=Bench([tmp_path]))
+    with pytest.raises(Missing, match=whole("pruning and training are not repeated for an untrained model")):
+        bench.table("sizes")
+    with pytest.raises(Missing, match="^no table of a translation model pruned to several sizes in "):
+        bench.shared.table("sizes")
+    assert bench.table("single")["ablation[loss]"].tolist() == [1.0]
+
+
+def test_what_all_heads_are_worth_is_measured_as_their_effects_are(tmp_path):
+    for metric, last in (("bleu", 10.0), ("loss", 5.0)):
+        columns = {"order": "importance", "closed": [0, 4], "share": [0, 1], "value": [20.0, last], "change": [0, -9]}
+        columns |= {"low": 0, "high": 0, "change.low": [0, -9], "change.high": [0, -9]}
+        put(tmp_path / f"curves-{metric}.parquet", columns)
+    assert [stake(Bench([tmp_path]), metric)["all"] for metric in ("loss", "bleu", "chrf")] == [-9, 0.45, 0.45]
+
+
+def test_of_a_score_of_zero_nothing_can_be_lost():
+    table = curve(0, 0.02).assign(**{name: np.nan for name in ("cost", "cost.low", "cost.high")})
+    assert michel2019.fig3_claim(table) == (
+        None,
+        "the score of the whole model is 0, of which nothing can be lost",
+        True,
+    )
 
 
 # --- toys -----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headroles.experiments.workflow import Workflow
 
 Numbers = npt.NDArray[np.float64]
+UNREPEATED = "pruning and training are not repeated for an untrained model"
 SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
 VALUES = ["value", "low", "high"]
 LITTLE = 0.03  # of the score of the whole model, or nats of a loss: a small change (our choice)
@@ -63,13 +64,20 @@ class Bench:
         """Load the foremost table for a need; raise Missing without any."""
         return self._loaded(self._found(name)[:1])[0]
 
+    def beside(self, table: pd.DataFrame, name: str) -> pd.DataFrame | None:
+        """Load the table of a name in the folder of another table; None without one."""
+        path = Path(str(table.attrs["file"])).with_name(f"{name}.parquet")
+        return self._loaded([path])[0] if path.is_file() else None
+
     def _found(self, name: str) -> list[Path]:
         need = NEEDS[name]
         if self.shared and need.shared:
             return self.shared._found(name)
         if self.run and need.trains and not self.run.trains:
-            raise Missing("pruning and training are not repeated for an untrained model")
+            raise Missing(UNREPEATED)
         paths = need.make(self.run) if self.run else self._files(need)
+        if not paths and need.trains and self.shared:
+            raise Missing(UNREPEATED)
         if not paths:
             places = ", ".join(map(str, self.folders))
             raise Missing(f"no table of {need.what} in {places}; make one with {need.command}")
@@ -87,13 +95,15 @@ class Bench:
         for number, folder in enumerate(self.folders):
             if not folder.is_dir():
                 raise FileNotFoundError(f"no folder {folder}; give the folder of a study")
+            place = folder.resolve()
+            study = place.parent if place.name == "untrained" else place  # of an untrained model, the study beside it
             for path in sorted(folder.rglob("*.parquet")):
                 inside = path.relative_to(folder)
                 named = re.fullmatch(need.names, path.stem)
                 skipped = any(part.startswith(".") or part in SKIPPED for part in inside.parts[:-1])
                 if named and not skipped and _fits(path, need):
                     metric = METRICS.index(named["metric"]) if "metric" in named.groupdict() else 0
-                    other = not (len(inside.parts) > 1 and inside.parts[-2] in folder.resolve().name.split("-"))
+                    other = not (len(inside.parts) > 1 and inside.parts[-2] in study.name.split("-"))
                     ranked.append(((number, metric, len(inside.parts), other, inside.parts), path))
         return [path for _, path in sorted(ranked)]
 
@@ -160,14 +170,18 @@ def costs(rows: pd.DataFrame, whole: pd.Series[float], metric: str) -> dict[str,
     return {"cost": value, "cost.low": high, "cost.high": low}
 
 
-def stake(bench: Bench, kind: Kind | None = None) -> dict[str, float]:
-    """Return `all` with its interval, the cost of removing all heads or all of a kind; NaN without a curve."""
+def stake(bench: Bench, metric: str, kind: Kind | None = None) -> dict[str, float]:
+    """Return `all` with its interval, the cost of removing all heads or all of a kind; NaN without a curve.
+
+    The cost is measured by `metric` if there is such a curve, else by the foremost one.
+    """
     name = "importance" if kind is None else f"{kind} by importance"
     unknown = dict.fromkeys(bounded("all"), math.nan)
     try:
-        table = bench.table("curves" if kind is None else "kinds")
+        tables = bench.tables("curves" if kind is None else "kinds")
     except Missing:
         return unknown
+    table = next((curves for curves in tables if metric_of(curves) == metric), tables[0])
     rows = table[table["order"] == name]
     if rows.empty:
         return unknown

@@ -88,6 +88,8 @@ def _harmless(table: pd.DataFrame) -> Verdict:
         return Verdict(None, "the paper has no task of this metric")
     row = rows.iloc[0]
     cost, most = Interval.of(row, "cost"), Interval.of(curve.iloc[curve["share"].argmax()], "cost")
+    if math.isnan(cost.value):
+        return Verdict(None, "the score of the whole model is 0, of which nothing can be lost")
     text = f"with {100 * row['share']:.0f} % ablated {cost.scaled(100):.1f} % of the score is lost{_unpaired(table)}"
     return Verdict(provided(cost.below(LITTLE), most.above(LITTLE)), text)
 

@@ -38,9 +38,9 @@ def fig1(bench: Bench) -> Reproduced:
     """Show the score with one head ablated: a histogram over heads, the whole model's score as a line."""
     effects = encoder_rows(bench.table("single"))
     name, intact = effect_of(effects), _intact(effects)
-    changes = effects[bounded(name)].set_axis(bounded("change"), axis=1)
-    relative = (changes / scale(metric_of(effects), intact)).set_axis(bounded("relative"), axis=1)
-    table = changes.assign(score=intact + effects[name]).join(relative).assign(**stake(bench))
+    metric, changes = metric_of(effects), effects[bounded(name)].set_axis(bounded("change"), axis=1)
+    relative = (changes / scale(metric, intact)).set_axis(bounded("relative"), axis=1)
+    table = changes.assign(score=intact + effects[name]).join(relative).assign(**stake(bench, metric))
     return judged(fig1_claim, table.reset_index(), lambda: _histogram(effects, intact))
 
 
@@ -72,7 +72,7 @@ def table1(bench: Bench) -> Reproduced:
     theirs = printed("michel2019-table1")
     if len(wide) == 6 and is_translation(table):  # as the paper's model
         counts["paper"] = theirs.groupby("layer").size().reindex(range(6), fill_value=0)
-    return judged(table1_claim, sourced(counts.assign(**stake(bench)).reset_index(), table, theirs))
+    return judged(table1_claim, sourced(counts.assign(**stake(bench, metric)).reset_index(), table, theirs))
 
 
 @claim(
@@ -189,7 +189,7 @@ def _kept(bench: Bench, need: str, name: str, judge: Claim) -> Reproduced:
     effects = [Interval(*row).scaled(-better(metric)) for row in rows[["effect", "low", "high"]].to_numpy()]
     rows[bounded("cost")] = effects
     whole = next((_intact(single) for single in bench.tables("single") if metric_of(single) == metric), math.nan)
-    rows = rows.assign(metric=metric, little=LITTLE * scale(metric, whole), **stake(bench))
+    rows = rows.assign(metric=metric, little=LITTLE * scale(metric, whole), **stake(bench, metric))
     return judged(judge, beside(rows, f"michel2019-{name}", ["kind", "layer"]))
 
 

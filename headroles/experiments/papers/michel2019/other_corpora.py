@@ -12,7 +12,7 @@ from headroles.experiments.papers.artefact import Reproduced, Verdict, claim, ju
 from headroles.experiments.papers.intervals import Interval, every, provided
 from headroles.experiments.papers.michel2019.effects import cost_of_all, encoder_rows, is_translation
 from headroles.experiments.papers.needs import Missing
-from headroles.experiments.papers.tables import Bench, at_stake, field, stake
+from headroles.experiments.papers.tables import Bench, at_stake, field, metric_of, stake
 from headroles.plots.axes import new_axes
 from headroles.plots.effects import correlations, effect_of
 
@@ -35,7 +35,7 @@ def fig2(bench: Bench) -> Reproduced:
     rows = pd.concat(parts, ignore_index=True)
     rows["paper"] = float(paper)
     rows["paper"] = rows["paper"].where(rows["heads of"] == "enc-self")
-    rows = sourced(rows.assign(**stake(bench)), rows, theirs)
+    rows = sourced(rows.assign(**stake(bench, metric_of(first))), rows, theirs)
     return judged(fig2_claim, rows, lambda: _agreements(first, others, names))
 
 

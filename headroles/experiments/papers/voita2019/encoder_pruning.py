@@ -77,7 +77,7 @@ def fig7(bench: Bench) -> Reproduced:
     sizes = table.assign(heads=table["enc-self"], of=table["enc-self"].iloc[0])
     ours = sizes[["heads", "of", *VALUES, *bounded("change")]]
     ours = ours.assign(**costs(sizes, sizes.iloc[0], metric_of(table)))
-    rows = aligned(ours, printed("voita2019-fig7")).assign(**stake(bench, "enc-self"))
+    rows = aligned(ours, printed("voita2019-fig7")).assign(**stake(bench, metric_of(table), "enc-self"))
     return judged(fig7_claim, rows, lambda: plots.survival(sizes, label=metric_label(table)))
 
 

@@ -14,6 +14,7 @@ from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, c
 from headroles.experiments.papers.intervals import Holds, Interval, every, share, some
 from headroles.experiments.papers.needs import NEEDS, Missing, Need, functions
 from headroles.experiments.papers.tables import Bench, field, of_kind
+from headroles.tables import frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ MARGIN = 0.10 - 1e-9  # over the best fixed offset (section 5.2)
 
 def fig1c(bench: Bench) -> Reproduced:
     """Show the functions of the encoder's heads."""
-    roles = role_rules.roles(bench.table("functions"))
+    roles = _roles(bench, bench.table("functions"))
     counts = beside(_function_counts(of_kind(roles)), "voita2019-fig1c", "function")
     return judged(fig1c_claim, counts, lambda: plots.roles(roles, kind="enc-self"))
 
@@ -52,7 +53,7 @@ def fig2(bench: Bench) -> Reproduced:
     if not others:
         raise Missing("Fig. 2 needs two tables of scores: got one; try headroles score on another corpus")
     names = [_name(table, first) for table in others]
-    roles = [role_rules.roles(table) for table in others]
+    roles = [_roles(bench, table) for table in others]
     parts = [_function_counts(of_kind(table)).assign(corpus=name) for table, name in zip(roles, names, strict=True)]
     counts = beside(pd.concat(parts, ignore_index=True), "voita2019-fig2", "function")
     panels = [*zip(others, roles, names, strict=True)]
@@ -155,13 +156,27 @@ def _name(table: pd.DataFrame, first: pd.DataFrame) -> str:
     return corpus.partition("+")[0] + ("" if same else f" ({model})")
 
 
+def _roles(bench: Bench, table: pd.DataFrame) -> pd.DataFrame:
+    """Assign roles; of scores without resamples, how stable they are is read from the table of roles beside them."""
+    roles = role_rules.roles(table)
+    stable = [f"{name}.stability" for name in role_rules.names(roles)]
+    if roles[stable].isna().all(axis=None) and (kept := bench.beside(table, "roles")) is not None:
+        same = [
+            name for name in stable if name in kept and frame.provenance(kept, name) == frame.provenance(roles, name)
+        ]
+        roles[same] = kept[same]
+    return roles
+
+
 def _function_counts(roles: pd.DataFrame) -> pd.DataFrame:
-    """Count the heads that have each function, surely and possibly."""
+    """Count the heads that have each function, surely and possibly; NaN if that is unknown."""
     rows = []
     for family in ROLES:
         variants = [name for name in role_rules.names(roles) if name.partition("[")[0] == family]
         stability = roles[[f"{name}.stability" for name in variants]].max(axis=1)
-        counts = [roles[variants].any(axis=1).sum(), *((stability >= part).sum() for part in KNOWN)]
+        sampled = stability.notna().any()
+        counts: list[float] = [roles[variants].any(axis=1).sum()]
+        counts += [(stability >= part).sum() if sampled else np.nan for part in KNOWN]
         known = roles[[f"{name}.value" for name in variants]].notna().any(axis=None)
         rows.append((family, *(count if known else np.nan for count in counts), len(roles)))
     return pd.DataFrame(rows, columns=["function", "heads", "sure", "possible", "of"])
