@@ -175,7 +175,7 @@ def _function_counts(roles: pd.DataFrame) -> pd.DataFrame:
         variants = [name for name in role_rules.names(roles) if name.partition("[")[0] == family]
         stability = roles[[f"{name}.stability" for name in variants]].max(axis=1)
         sampled = stability.notna().any()
-        counts = [roles[variants].any(axis=1).sum()]
+        counts: list[float] = [roles[variants].any(axis=1).sum()]
         counts += [(stability >= part).sum() if sampled else np.nan for part in KNOWN]
         known = roles[[f"{name}.value" for name in variants]].notna().any(axis=None)
         rows.append((family, *(count if known else np.nan for count in counts), len(roles)))
