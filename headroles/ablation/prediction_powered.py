@@ -12,7 +12,6 @@ from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 
-LEAST = 0.25  # size of an example, in units of the mean: weights are at most 4
 Array = npt.NDArray[np.float64]
 
 
@@ -135,9 +134,10 @@ def estimates(found: ExampleStats, variants: list[HeadSet] | None = None) -> lis
 def sizes(predicted: Iterable[Array]) -> Array:
     """Return how likely examples are to be drawn: the larger their predictions, the likelier: [example].
 
-    Residuals are larger where predictions are. The best probabilities follow the spread of residuals (Zrnic and Candes
-    2024, active inference), which all variants share here: the root of the predictions' root mean square over variants,
-    but at least a quarter of the mean.
+    Residuals are larger where predictions are, and the best probabilities follow the spread of residuals (Zrnic and
+    Candes 2024, active inference). All variants share the examples: half of the size is the root mean square of the
+    predictions over variants, the other half is equal for all. So weights are at most twice those of equal sizes, also
+    where predictions are worth nothing.
 
     Args:
         predicted: Predicted changes of each variant: [example] each.
@@ -145,9 +145,9 @@ def sizes(predicted: Iterable[Array]) -> Array:
     Returns:
         Sizes in units of their mean.
     """
-    root = np.mean([_standardised(row) ** 2 for row in predicted], axis=0) ** 0.25
-    mean = float(root.mean())
-    return np.maximum(root / mean, LEAST) if mean else np.ones_like(root)
+    spread = np.sqrt(np.mean([_standardised(row) ** 2 for row in predicted], axis=0))
+    mean = float(spread.mean())
+    return (spread / mean + 1) / 2 if mean else np.ones_like(spread)
 
 
 def chances(sizes: Array, count: int) -> Array:
