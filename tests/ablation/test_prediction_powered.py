@@ -381,6 +381,7 @@ def test_a_table_says_on_what_it_rests(metric, options):
     assert list(table) == [f"{name}{end}" for end in ends]
     fields = dict(field.partition(":")[::2] for field in frame.provenance(table, name).split("|"))
     assert (fields["examples"], fields["estimate"]) == (str(SIZE), "prediction-powered")
+    assert fields["drawn"] == "by gradients"
     assert fields.get("precision") == ("1.2" if "precision" in options else None)
     assert table[f"{name}.examples"].between(FIRST_PREDICTED, SIZE).all()
     assert table[f"{name}.explained"].between(0, 1).all()
