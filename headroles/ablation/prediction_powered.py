@@ -169,7 +169,7 @@ def chances(sizes: Array, count: int) -> Array:
     rest = np.cumsum(falling[::-1])[::-1]  # of the sizes from each one on
     scale = (count - np.arange(len(sizes))) / rest  # t, if all larger ones are certain
     certain = int(np.argmax(scale * falling <= 1))
-    return np.minimum(1.0, sizes * scale[certain])
+    return np.asarray(np.minimum(1.0, sizes * scale[certain]))
 
 
 def _standardised(values: Array) -> Array:
