@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
-from headroles.ablation.prediction_powered import estimates
+from headroles.ablation.prediction_powered import estimates, sizes
 from headroles.ablation.significance import effects, is_mean
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import Replacement
@@ -23,6 +24,7 @@ from headroles.data.corpus import Corpus
 FIRST, GROWTH = 256, 1.5  # examples at the first interim test, and the growth from each test to the next
 FIRST_PREDICTED, GROWTH_PREDICTED = 64, 1.25  # the same where a gradient predicts the effects
 CHANGED = 16  # examples that an ablation must have changed before its interval is believed
+FIXED = 0.1  # share of `risk` for a p that is the same at all interim tests, where the rest falls with information
 Array = npt.NDArray[np.floating[Any]]
 
 log = logging.getLogger(__name__)
@@ -57,8 +59,9 @@ def staged(
 
     With `predict`, the gradient predicts the effects of all variants on all examples first, and the tests are those of
     prediction-powered estimates (`headroles.ablation.prediction_powered`). The number of examples is then replaced by
-    the information that they give: the squared ratio of the errors on the whole corpus and now. With a `precision`
-    above 1 a variant is also stopped once its interval is at most so many times as wide as the whole corpus would give.
+    the information that they give: the squared ratio of the errors on the whole corpus and now. Nine tenths of `risk`
+    go to a boundary that falls with information (`crossed`). With a `precision` above 1 a variant is also stopped once
+    its interval is at most so many times as wide as the whole corpus would give.
 
     Returns:
         Example statistics, NaN for the examples on which a variant was not run.
@@ -69,17 +72,24 @@ def staged(
     if not variants:
         raise ValueError("nothing to ablate: got no variant; expected at least one")
     sweep = Sweep(model, tokenizer, corpus, metric, replacement=replacement, seed=seed, **options)
-    order = np.random.default_rng(seed).permutation(sweep.examples)
+    rng = np.random.default_rng(seed)
+    left, stats = list(variants), None
+    if predict:
+        stats = sweep.predict(variants)
+        assert stats.predicted is not None
+        stats = replace(stats, sizes=sizes(stats.predicted.values()))
+        order = drawn(stats, sweep.examples, rng)
+    else:
+        order = rng.permutation(sweep.examples)
     start, growth = (FIRST_PREDICTED, GROWTH_PREDICTED) if predict else (FIRST, GROWTH)
     ends = looks(len(order), start if first is None else first, growth)
-    left, stats = list(variants), sweep.predict(variants) if predict else None
     for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
         more = sweep.run(left, rows=sorted(order[start:end].tolist()))
         stats = _filled(stats, more) if predict and stats else _joined(stats, more, variants)
         if end == len(order):
             break
-        tests = Tests(level=level, risk=risk / max(1, len(ends) - 1), miss=miss) if early else None
-        clear = known(stats, left, end, len(order), precision=precision, tests=tests)
+        tests = Tests(level=level, risk=risk, miss=miss) if early else None
+        clear = known(stats, left, end, len(order), precision=precision, tests=tests, number=len(ends) - 1)
         left = [variant for variant, done in zip(left, clear, strict=True) if not done]
         log.info("interim test %d, %d examples: %d of %d variants continue", number + 1, end, len(left), len(variants))
         if not left:
@@ -89,7 +99,7 @@ def staged(
 
 
 class Tests(TypedDict):
-    """Risks of the interim tests: those of `stopped`."""
+    """Risks of all interim tests together: those of `staged`."""
 
     level: float
     risk: float
@@ -104,25 +114,39 @@ def known(
     *,
     precision: float = 1.0,
     tests: Tests | None = None,
+    number: int = 1,
 ) -> npt.NDArray[np.bool_]:
-    """Return which variants need no more examples: their interval is narrow enough, or their test is decided."""
-    clear = np.zeros(len(variants), dtype=bool)
+    """Return which variants need no more examples: their interval is narrow enough, or their test is decided.
+
+    The test is one of `number` interim tests.
+    """
+    share = np.full(len(variants), examples / corpus)
     if found.predicted is None:
-        z, share = scores(found, variants), np.full(len(variants), examples / corpus)
-    else:
-        estimated = estimates(found, variants)
-        believed = [
-            estimate.changed >= CHANGED or not found.predicted[variant].any()  # or a head that nothing depends on
-            for estimate, variant in zip(estimated, variants, strict=True)
-        ]
-        if precision > 1:
-            clear |= np.array([estimate.widening <= precision for estimate in estimated]) & believed
-        # few examples, and few that changed, prove little, however alike they are
-        p = np.maximum([estimate.p for estimate in estimated], least_p(examples))
-        z = norm.isf(p / 2) * np.sign([estimate.effect for estimate in estimated])
-        information = np.array([estimate.information for estimate in estimated])
-        share = np.where(believed, np.maximum(information, examples / corpus), examples / corpus)
-    return clear if tests is None else clear | stopped(z, share, **tests)
+        clear = np.zeros(len(variants), dtype=bool)
+        return clear if tests is None else stopped(scores(found, variants), share, **_split(tests, number))
+    estimated = estimates(found, variants)
+    believed = [
+        estimate.changed >= CHANGED or not found.predicted[variant].any()  # or a head that nothing depends on
+        for estimate, variant in zip(estimated, variants, strict=True)
+    ]
+    clear = np.array([estimate.widening <= precision for estimate in estimated]) & believed & (precision > 1)
+    if tests is None:
+        return clear
+    # few examples, and few that changed, prove little, however alike they are
+    p = np.maximum([estimate.p for estimate in estimated], least_p(examples))
+    z = norm.isf(p / 2) * np.sign([estimate.effect for estimate in estimated])
+    information = np.array([estimate.information for estimate in estimated])
+    share = np.where(believed, information, share)
+    clear |= crossed(z, share, level=tests["level"], risk=(1 - FIXED) * tests["risk"])
+    return clear | stopped(z, share, **_split(tests, number / FIXED))
+
+
+def drawn(found: ExampleStats, examples: Sequence[int], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Order examples at random, the larger the earlier, as `chances` counts them."""
+    assert found.sizes is not None
+    size = dict(zip(found.numbers, found.sizes, strict=True))
+    ranks = rng.random(len(examples)) / [size[number] for number in examples]
+    return np.asarray(examples)[np.argsort(ranks)]
 
 
 def looks(examples: int, first: int = FIRST, growth: float = GROWTH) -> list[int]:
@@ -163,6 +187,24 @@ def stopped(z: Array, share: float | Array, *, level: float, risk: float, miss: 
     chance = norm.sf((limit - end) / spread) + norm.cdf((-limit - end) / spread)
     clear: npt.NDArray[np.bool_] = significant | (chance < miss)
     return clear
+
+
+def crossed(z: Array, share: Array, *, level: float, risk: float) -> npt.NDArray[np.bool_]:
+    """Return which variants have an effect beyond a boundary that falls with the share of information: [variant].
+
+    Without an effect, z times the root of that share is a Brownian motion, which ends at the z of the whole corpus (Lan
+    and Wittes 1988). It is stopped at b, half way between the limits of z for p = `level` and p = `risk`. By
+    reflection, the probability that it comes to b or -b, however often it is tested, but that p of the whole corpus is
+    not below `level`, is at most `risk`.
+    """
+    limit = norm.isf(level / 2)
+    beyond: npt.NDArray[np.bool_] = np.abs(z) * np.sqrt(share) > (limit + max(limit, norm.isf(risk / 2))) / 2
+    return beyond
+
+
+def _split(tests: Tests, number: float) -> Tests:
+    """Share the risk among so many tests."""
+    return Tests(level=tests["level"], risk=tests["risk"] / max(1, number), miss=tests["miss"])
 
 
 def _joined(before: ExampleStats | None, more: ExampleStats, variants: list[HeadSet]) -> ExampleStats:

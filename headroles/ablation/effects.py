@@ -264,6 +264,7 @@ class AblationSweep:
         fields |= {"early": True} if self.early else {}
         fields |= {"precision": f"{self.precision:g}"} if self.precision > 1 else {}
         fields |= {"estimate": "prediction-powered"} if self.predicts else {}
+        fields |= {"drawn": "by gradients"} if stats.sizes is not None else {}
         text = f"{stats.signature}|{frame.sign(**fields, resamples=n_resamples, seed=self.seed)}"
         if self.sets is not None:
             return frame.signed(pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set")), text)

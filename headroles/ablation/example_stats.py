@@ -26,19 +26,22 @@ class ExampleStats:
     metric: Metric
     signature: str = ""
     predicted: dict[HeadSet, Array] | None = None  # change of the first statistic by the gradient: [example]
+    sizes: Array | None = None  # how likely examples are to be drawn, if not all alike: [example]
 
     def take(self, rows: npt.NDArray[np.int64]) -> ExampleStats:
         """Return the statistics of some examples, by their places in `numbers`."""
         closed = {key: values[rows] for key, values in self.closed.items()}
         predicted = None if self.predicted is None else {key: row[rows] for key, row in self.predicted.items()}
         numbers = [self.numbers[row] for row in rows]
-        return replace(self, intact=self.intact[rows], closed=closed, numbers=numbers, predicted=predicted)
+        sizes = None if self.sizes is None else self.sizes[rows]
+        return replace(self, intact=self.intact[rows], closed=closed, numbers=numbers, predicted=predicted, sizes=sizes)
 
     def table(self) -> pd.DataFrame:
         """Return a table with a row per variant and example.
 
         Columns are `closed` (the masked heads as kind:layer:head, "none" without any, or "intact"), `example`, the
-        statistics of the metric, and `predicted`, the predicted change, if there are predictions.
+        statistics of the metric, and if there are predictions `predicted`, the predicted change, and `size`, how likely
+        the example is to be drawn.
         """
         names = self.metric.names(self.intact.shape[1])
         parts = [("intact", self.intact), *((written(key), values) for key, values in self.closed.items())]
@@ -46,6 +49,8 @@ class ExampleStats:
         if self.predicted is not None:
             none = np.zeros(len(self.numbers))
             table["predicted"] = np.concatenate([none, *(self.predicted[key] for key in self.closed)])
+        if self.sizes is not None:
+            table["size"] = np.tile(self.sizes, len(parts))
         table.insert(0, "example", np.tile(self.numbers, len(parts)))
         table.insert(0, "closed", np.repeat([key for key, _ in parts], len(self.numbers)))
         table.attrs["signatures"] = dict.fromkeys(table.columns, f"too_long:{self.too_long}|{self.signature}")
@@ -56,16 +61,17 @@ class ExampleStats:
         """Restore the statistics of a metric from their table."""
         parts = {str(key): part for key, part in table.groupby("closed", sort=False, observed=True)}
         first, _, text = table.attrs["signatures"]["example"].partition("|")
-        other = {"closed", "example", "predicted"}
+        other = {"closed", "example", "predicted", "size"}
         values = {
             key: part[[name for name in part if name not in other]].to_numpy(float) for key, part in parts.items()
         }
         intact, numbers = values.pop("intact"), parts["intact"]["example"].tolist()
+        sizes = parts["intact"]["size"].to_numpy(float) if "size" in table else None
         closed = {_read(key): part for key, part in values.items()}
         predicted = None
         if "predicted" in table:
             predicted = {_read(key): parts[key]["predicted"].to_numpy(float) for key in values}
-        return ExampleStats(intact, closed, numbers, int(first.partition(":")[2]), metric, text, predicted)
+        return ExampleStats(intact, closed, numbers, int(first.partition(":")[2]), metric, text, predicted, sizes)
 
 
 def written(closed: HeadSet) -> str:

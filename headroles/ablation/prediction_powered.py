@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +55,7 @@ class Estimate:
         return min(1.0, (self.whole_error / self.error) ** 2) if self.error else 1.0
 
 
-def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
+def estimate(change: Array, steps: Array, predicted: Array, chance: Array | None = None) -> Estimate:
     """Return the estimated change of a metric, sum(change) / sum(steps) over all examples, by ablating some of them.
 
     The change on the ablated examples (NaN on the others) is regressed on its prediction and on the number of steps.
@@ -65,34 +67,48 @@ def estimate(change: Array, steps: Array, predicted: Array) -> Estimate:
 
     The jackknife takes away the bias of a slope that is fitted on the same examples, and gives the errors: residuals
     are divided by 1 - leverage, so that they hold where examples differ in spread.
+
+    Args:
+        change: Change of each example, NaN where it was not ablated: [example].
+        steps: Number of steps of each example: [example].
+        predicted: Predicted change of each example: [example].
+        chance: Probability of each example to be ablated, by default the same for all: [example]. Examples have weights
+            of 1 / chance (Sarndal, Swensson and Wretman 1992, chapter 6).
+
+    Returns:
+        The estimate.
     """
     ablated = np.isfinite(change)
     count, size, mean_steps = int(ablated.sum()), len(change), float(steps.mean())
+    kept = np.full(count, count / size) if chance is None else chance[ablated]  # probability of each ablated example
+    balance = count / size / kept  # weight, 1 if all are as probable
     design = np.stack([np.ones(size), _standardised(predicted), _standardised(steps)], axis=1)  # [example, 3]
     rows, y = design[ablated], change[ablated]
-    scales, axes = np.linalg.eigh(rows.T @ rows)
+    weighted = balance[:, None] * rows
+    scales, axes = np.linalg.eigh(rows.T @ weighted)
     used = scales > 1e-10 * scales.max()  # a constant prediction or number of steps has no axis
     inverse = (axes[:, used] / scales[used]) @ axes[:, used].T
     rank = int(used.sum())
-    coefficients = inverse @ rows.T @ y
+    coefficients = inverse @ weighted.T @ y
     residual = y - rows @ coefficients
-    leverage = np.einsum("ij,jk,ik->i", rows, inverse, rows)
-    weights = rows @ inverse[0]  # of the ablated examples in the estimate
+    leverage = np.einsum("ij,jk,ik->i", rows, inverse, weighted)
+    weights = weighted @ inverse[0]  # of the ablated examples in the estimate
     parts = weights * residual / np.maximum(1 - leverage, 1e-9)
-    jackknife = (1 - 1 / count) * (1 - count / size) * parts.sum()  # minus the bias of a fitted slope
+    left_out = parts - weights * residual  # what the fit of an example to itself takes from its residual
+    jackknife = (1 - 1 / count) * ((1 - kept) * left_out).sum()  # minus the bias of a fitted slope
     effect = (coefficients[0] + jackknife) / mean_steps
     fit = design @ coefficients - coefficients[0] / mean_steps * steps  # sums to 0
-    spread = (residual**2).sum() / max(1, count - rank)
+    spread = (balance * residual**2).sum() / balance.sum() * count / max(1, count - rank)
     influence = fit / size
     influence[ablated] += parts
     return Estimate(
         effect=float(effect),
         error=float(np.sqrt((parts**2).sum() + (fit**2).sum() / size**2) / mean_steps),
         whole_error=float(np.sqrt((spread + (fit**2).mean()) / size) / mean_steps),
-        corpus_error=float(np.sqrt((parts**2).sum() * (1 - count / size)) / mean_steps),
+        corpus_error=float(np.sqrt(((1 - kept) * parts**2).sum()) / mean_steps),
         freedom=count - rank,
         slope=float(coefficients[1] / predicted.std()) if predicted.std() else 0.0,
-        explained=_explained(y, predicted[ablated]),
+        explained=_explained(y, predicted[ablated], balance),
         changed=int(np.count_nonzero(y)),
         influence=influence / mean_steps,
     )
@@ -102,10 +118,58 @@ def estimates(found: ExampleStats, variants: list[HeadSet] | None = None) -> lis
     """Estimate the effects of variants, by default all, from example statistics with predictions."""
     assert found.predicted is not None
     total, steps = found.intact.T
+    sizes = found.sizes
+
+    @cache
+    def chance(count: int) -> Array | None:
+        return None if sizes is None else chances(sizes, count)
+
+    changes = {variant: found.closed[variant][:, 0] - total for variant in variants or found.closed}
     return [
-        estimate(found.closed[variant][:, 0] - total, steps, found.predicted[variant])
-        for variant in (found.closed if variants is None else variants)
+        estimate(change, steps, found.predicted[variant], chance(int(np.isfinite(change).sum())))
+        for variant, change in changes.items()
     ]
+
+
+def sizes(predicted: Iterable[Array]) -> Array:
+    """Return how likely examples are to be drawn: the larger their predictions, the likelier: [example].
+
+    Residuals are larger where predictions are, and the best probabilities follow the spread of residuals (Zrnic and
+    Candes 2024, active inference). All variants share the examples: half of the size is the root mean square of the
+    predictions over variants, the other half is equal for all. So weights are at most twice those of equal sizes, also
+    where predictions are worth nothing.
+
+    Args:
+        predicted: Predicted changes of each variant: [example] each.
+
+    Returns:
+        Sizes in units of their mean.
+    """
+    spread = np.sqrt(np.mean([_standardised(row) ** 2 for row in predicted], axis=0))
+    mean = float(spread.mean())
+    return (spread / mean + 1) / 2 if mean else np.ones_like(spread)
+
+
+def chances(sizes: Array, count: int) -> Array:
+    """Compute the probabilities of examples to be among those that are drawn first.
+
+    Examples are ordered by random numbers between 0 and 1 over their sizes (sequential Poisson sampling; Ohlsson 1998).
+    The first ones have probabilities near min(1, t x size), where t is such that these add up to `count`.
+
+    Args:
+        sizes: Sizes of the examples, above 0: [example].
+        count: Number of examples that are drawn.
+
+    Returns:
+        Probabilities, which add up to `count`: [example].
+    """
+    if count >= len(sizes):
+        return np.ones(len(sizes))
+    falling = np.sort(sizes)[::-1]
+    rest = np.cumsum(falling[::-1])[::-1]  # of the sizes from each one on
+    scale = (count - np.arange(len(sizes))) / rest  # t, if all larger ones are certain
+    certain = int(np.argmax(scale * falling <= 1))
+    return np.asarray(np.minimum(1.0, sizes * scale[certain]))
 
 
 def _standardised(values: Array) -> Array:
@@ -114,8 +178,9 @@ def _standardised(values: Array) -> Array:
     return centred / spread if spread > 1e-12 * np.abs(values).max() else np.zeros_like(centred)
 
 
-def _explained(change: Array, predicted: Array) -> float:
-    """Squared correlation; 0 where one of the two does not vary."""
+def _explained(change: Array, predicted: Array, weights: Array) -> float:
+    """Squared correlation of weighted examples; 0 where one of the two does not vary."""
     if len(change) < 3 or not change.std() or not predicted.std():
         return 0.0
-    return float(np.corrcoef(change, predicted)[0, 1] ** 2)
+    spread = np.cov(change, predicted, aweights=weights)
+    return float(spread[0, 1] ** 2 / (spread[0, 0] * spread[1, 1]))

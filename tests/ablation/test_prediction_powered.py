@@ -18,10 +18,10 @@ from helpers.objectives import classifier
 from scipy import stats
 
 import headroles as hr
-from headroles.ablation.early_stopping import CHANGED, FIRST_PREDICTED, GROWTH_PREDICTED, known, looks
+from headroles.ablation.early_stopping import CHANGED, FIRST_PREDICTED, GROWTH_PREDICTED, crossed, drawn, known, looks
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import METRICS, Loss
-from headroles.ablation.prediction_powered import estimate, estimates
+from headroles.ablation.prediction_powered import chances, estimate, estimates, sizes
 from headroles.ablation.significance import effects
 from headroles.ablation.sweep import Sweep
 from headroles.models.heads import head_index
@@ -153,6 +153,81 @@ def test_degenerate_examples_have_no_axis():
     assert (dead.effect, dead.error, dead.p, dead.widening, dead.changed) == (0, 0, 1, 1, 0)
 
 
+# --- examples that are drawn with unequal probabilities --------------------------------------------------------------
+
+
+def first(sizes, count, rng):
+    """Which examples are drawn first, as `staged` draws them."""
+    found = measured(np.ones(len(sizes)), np.zeros((1, len(sizes))))
+    return drawn(replace(found, sizes=sizes), found.numbers, rng)[:count]
+
+
+@pytest.mark.parametrize("count", [5, 60, 150, 199])
+def test_chances_are_how_often_an_example_is_among_the_first(count):
+    rng, often = np.random.default_rng(0), np.zeros(200)
+    size = rng.lognormal(0, 1, 200)
+    for _ in range(3000):
+        often[first(size, count, rng)] += 1
+    expected = chances(size, count)
+    assert expected.sum() == pytest.approx(count)
+    noise = 4 * np.sqrt(0.25 / 3000)
+    near_all = 0.15 if count == 199 else 0.0  # the last example is nearly always the smallest
+    assert np.abs(often / 3000 - expected).max() < noise + near_all
+
+
+def test_equal_sizes_are_drawn_alike_and_all_of_them_for_certain():
+    np.testing.assert_allclose(chances(np.full(50, 3.0), 20), 0.4, rtol=1e-12)
+    assert (chances(np.arange(1.0, 51.0), 50) == 1).all()
+
+
+def test_equal_chances_change_nothing():
+    change, steps, predicted = population(200)
+    part = partly(change, 60)
+    one, other = estimate(part, steps, predicted), estimate(part, steps, predicted, np.full(200, 0.3))
+    for name in ("effect", "error", "whole_error", "corpus_error", "slope", "explained", "influence"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-9, atol=1e-12)
+
+
+def test_larger_examples_are_drawn_more_often_without_bias_and_with_smaller_errors():
+    """Changes differ most from their prediction where it is large, so that these examples say most."""
+    covered, bias, errors = [], [], []
+    for seed in range(500):
+        change, steps, predicted = population(400, seed)
+        size = sizes([predicted])
+        chance, rows = chances(size, 80), first(size, 80, np.random.default_rng(seed))
+        part = np.full(400, np.nan)
+        part[rows] = change[rows]
+        found, equal = estimate(part, steps, predicted, chance), estimate(partly(change, 80, seed), steps, predicted)
+        effect, quantile = change.sum() / steps.sum(), stats.t.ppf(0.975, found.freedom)
+        covered.append(
+            [abs(found.effect - effect) < quantile * found.corpus_error, abs(found.effect - 0.1) < found.half_width]
+        )
+        bias.append((found.effect - effect) / found.corpus_error)
+        errors.append([found.effect - effect, equal.effect - effect])
+    noise = 3 * np.sqrt(0.05 * 0.95 / 500)
+    assert np.abs(np.mean(covered, axis=0) - 0.95).max() < 0.01 + noise
+    assert abs(np.mean(bias)) < 3 * np.std(bias) / np.sqrt(500)
+    unequal, equal = np.mean(np.square(errors), axis=0)
+    assert unequal < 0.9 * equal
+
+
+def test_sizes_without_a_gradient_are_equal():
+    assert (sizes([np.zeros(10), np.ones(10)]) == 1).all()
+    few = sizes([np.r_[np.zeros(99), 1.0]])
+    assert few.mean() == pytest.approx(1)
+    assert few.min() > 0.5
+
+
+def test_how_likely_examples_were_drawn_is_kept_in_the_table():
+    found = predicted_stats()
+    found = replace(found, sizes=sizes(found.predicted.values()), signature="text")
+    again = ExampleStats.of(found.table(), found.metric)
+    np.testing.assert_array_equal(again.sizes, found.sizes)
+    one, other = (effects(part, n_resamples=0).columns for part in (shown(again, 100), shown(found, 100)))
+    np.testing.assert_array_equal(one[""], other[""])
+    assert ExampleStats.of(predicted_stats().table(), found.metric).sizes is None
+
+
 # --- predictions ----------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +318,27 @@ def test_an_interval_is_not_believed_before_enough_examples_have_changed():
         assert not known(shown(found, end), list(found.closed), end, size, precision=1.1, tests=tests).any()
 
 
+def test_the_boundary_is_crossed_without_an_effect_no_more_often_than_is_risked():
+    """By Brownian motions, in many small steps of information; risks are large to be seen."""
+    rng = np.random.default_rng(0)
+    motion = np.cumsum(rng.normal(size=(20_000, 200)) / np.sqrt(200), axis=1)  # [variant, time]
+    share = np.arange(1, 201) / 200
+    end = np.abs(motion[:, -1]) > stats.norm.isf(0.05 / 2)
+    for risk in (0.02, 0.04):
+        before = crossed(motion / np.sqrt(share), share, level=0.05, risk=risk)[:, :-1].any(1)
+        assert 0.5 * risk < (before & ~end).mean() < risk + 3 * np.sqrt(risk / 20_000)
+        assert before[end].mean() > 0.3
+
+
+def test_an_effect_beyond_the_boundary_is_below_the_level():
+    for share in (0.05, 0.5, 1.0):
+        for risk in (0.0001, 0.001, 0.5):
+            z = np.linspace(0, 20, 2001)
+            beyond = crossed(z, np.full(len(z), share), level=0.01, risk=risk)
+            assert beyond.any()
+            assert (2 * stats.norm.sf(z[beyond]) < 0.01).all()
+
+
 def test_what_is_decided_early_is_what_the_whole_corpus_says():
     tests = {"level": 0.01, "risk": 0.001, "miss": 0.05}
     for effect in (0.0, 0.5):
@@ -285,6 +381,7 @@ def test_a_table_says_on_what_it_rests(metric, options):
     assert list(table) == [f"{name}{end}" for end in ends]
     fields = dict(field.partition(":")[::2] for field in frame.provenance(table, name).split("|"))
     assert (fields["examples"], fields["estimate"]) == (str(SIZE), "prediction-powered")
+    assert fields["drawn"] == "by gradients"
     assert fields.get("precision") == ("1.2" if "precision" in options else None)
     assert table[f"{name}.examples"].between(FIRST_PREDICTED, SIZE).all()
     assert table[f"{name}.explained"].between(0, 1).all()

@@ -2,9 +2,9 @@
 
 SHARED is a folder with `models/multi30k-en-de` and `data`. `--models` chooses among that Marian on captions and on
 news, MiniLM fine-tuned on 8,000 sentences of SST-2, and a Llama-shaped model of 4 layers x 8 heads trained on captions;
-the last two are trained here. Each is ablated once on a whole corpus; then `hr.ablate(precision=)` and `early=True` are
-simulated on these numbers, with other random orders and, for the population, with other corpora drawn from them. A row
-of `predicted.csv` per corpus and way of stopping:
+the last two are trained here. Each is ablated once on a whole corpus; then `hr.ablate(precision=)`, `early=True`, both
+and the whole corpus are simulated on these numbers, with other random orders and, for the population, with other
+corpora drawn from them. A row of `predicted.csv` per corpus and way of stopping:
 
 - ablated: share of the examples on which a head is ablated.
 - width: median over heads of the width of an interval over that of the whole corpus; wider: share of heads beyond
@@ -13,7 +13,8 @@ of `predicted.csv` per corpus and way of stopping:
   sampling it alone) and for the population's; least: the smallest coverage of a head for the population.
 - bias, bias p: mean over heads of (estimate - whole corpus) in standard errors of the whole corpus, and its t test
   over repetitions.
-- false: share of heads with p < 0.01 where there is no effect (changes less their mean).
+- false: share of heads with p < 0.01 where there is no effect (changes less their mean); false error: its standard
+  error over repetitions, of which the heads of one share the examples.
 - same: share of heads with the decision of the whole corpus at p < 0.01, of those whose |z| is more than 1 from the
   border.
 
@@ -44,10 +45,10 @@ import transformers
 from scipy import stats as statistics
 
 import headroles as hr
-from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, known, looks
+from headroles.ablation.early_stopping import FIRST_PREDICTED, GROWTH_PREDICTED, drawn, known, looks
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import metric
-from headroles.ablation.prediction_powered import Estimate, estimates
+from headroles.ablation.prediction_powered import Estimate, estimates, sizes
 from headroles.ablation.sweep import Sweep
 from headroles.experiments.demo import PACKAGE
 from headroles.models import attention_hooks, batching
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("shared", type=Path)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--precision", nargs="+", type=float, default=[1.1])
+    parser.add_argument("--ways", nargs="+", default=["whole", "1.1", "early", "early 1.1"], help="of stopping")
     parser.add_argument("--work", type=Path, default=Path("predicted"), help="for models and finished batches")
     parser.add_argument("--output", type=Path, default=Path("figures/quality"))
     given = parser.parse_args()
@@ -77,9 +78,9 @@ def main() -> None:
             if (name, measured) == ("captions", "loss"):
                 pd.DataFrame(predictors(whole, given)).to_csv(given.output / "predictors.csv", index=False)
                 pd.DataFrame(growth(whole)).to_csv(given.output / "predicted-growth.csv", index=False)
-            for how in [*given.precision, "early"]:
+            for how in given.ways:
                 numbers = simulated(whole, how, given.repeats)
-                replaced(path, [numbers], {"corpus": name, "metric": measured, "how": str(how)})
+                replaced(path, [numbers], {"corpus": name, "metric": measured, "how": how})
                 print(name, measured, how, numbers, flush=True)
     draw(pd.read_csv(given.output / "predicted-width.csv"), given.output / "predicted.png")
 
@@ -162,13 +163,13 @@ def residual(change: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
 def widths(whole: ExampleStats, repeats: int = 20) -> list[dict[str, object]]:
     """How wide intervals are after so many examples, with predictions and without."""
     rng, size = np.random.default_rng(0), len(whole.numbers)
-    without = replace(whole, predicted=dict.fromkeys(whole.closed, np.zeros(size)))
+    without = replace(whole, predicted=dict.fromkeys(whole.closed, np.zeros(size)), sizes=np.ones(size))
     rows = []
     for examples in [*(int(64 * 2 ** (step / 2)) for step in range(20) if 64 * 2 ** (step / 2) < size), size]:
         for name, stats in (("prediction-powered", whole), ("plain", without)):
-            drawn = [stats.take(rng.permutation(size)) for _ in range(repeats if examples < size else 1)]
+            taken = [ordered(stats, rng) for _ in range(repeats if examples < size else 1)]
             found = [
-                [each.widening for each in estimates(until(one, dict.fromkeys(one.closed, examples)))] for one in drawn
+                [each.widening for each in estimates(until(one, dict.fromkeys(one.closed, examples)))] for one in taken
             ]
             low, middle, high = np.quantile(np.mean(found, axis=0), [0.1, 0.5, 0.9])
             row = {"estimate": name, "examples": examples, "share": examples / size}
@@ -206,7 +207,7 @@ def everything(name: str, measured: str, given: argparse.Namespace) -> ExampleSt
     variants = [frozenset([head]) for head in head_index(model)]
     predicted, whole = sweep.predict(variants), sweep.run(variants)
     assert predicted.numbers == whole.numbers
-    return replace(whole, predicted=predicted.predicted)
+    return replace(whole, predicted=predicted.predicted, sizes=sizes(predicted.predicted.values()))
 
 
 def task(name: str, given: argparse.Namespace) -> tuple[transformers.PreTrainedModel, object, hr.Corpus]:
@@ -247,7 +248,7 @@ def llama(corpus: hr.Corpus, given: argparse.Namespace) -> tuple[transformers.Pr
     return model.eval(), tokenizer
 
 
-def simulated(whole: ExampleStats, how: float | str, repeats: int) -> dict[str, object]:
+def simulated(whole: ExampleStats, how: str, repeats: int) -> dict[str, object]:
     """Simulate a way of stopping: a row of the table."""
     all_of_it = estimates(whole)
     truth = np.array([estimate.effect for estimate in all_of_it])
@@ -257,7 +258,7 @@ def simulated(whole: ExampleStats, how: float | str, repeats: int) -> dict[str, 
     rng = np.random.default_rng(0)
     size, found = len(whole.numbers), {name: [] for name in ("ablated", "width", "corpus", "bias", "same")}
     for _ in range(repeats):
-        part, shares = stopped(whole.take(rng.permutation(size)), how)
+        part, shares = stopped(ordered(whole, rng), how)
         found["ablated"].append(shares)
         found["width"].append([now.error / then.error for now, then in zip(part, all_of_it, strict=True) if then.error])
         found["corpus"].append(np.abs([now.effect for now in part] - truth) <= halves(part, "corpus_error"))
@@ -270,12 +271,14 @@ def simulated(whole: ExampleStats, how: float | str, repeats: int) -> dict[str, 
     centred = without_effect(whole, truth)
     for _ in range(repeats):
         rows = rng.integers(size, size=size)
-        part, _ = stopped(whole.take(rows), how)
+        again = int(rng.integers(2**31))  # the same order for both
+        part, _ = stopped(ordered(whole.take(rows), np.random.default_rng(again)), how)
         covered.append(np.abs([now.effect for now in part] - truth) <= halves(part, "error"))
-        part, _ = stopped(centred.take(rows), how)
+        part, _ = stopped(ordered(centred.take(rows), np.random.default_rng(again)), how)
         false.append(np.array([now.p for now in part]) < LEVEL)
     width, bias = np.median(found["width"], axis=0), np.array(found["bias"])
-    limit = 1.02 * how if isinstance(how, float) else np.inf
+    precision, early = stopping(how)
+    limit = np.inf if early else 1.02 * precision
     numbers = {
         "ablated": np.mean(found["ablated"]),
         "width": np.median(width),
@@ -286,6 +289,7 @@ def simulated(whole: ExampleStats, how: float | str, repeats: int) -> dict[str, 
         "bias": bias.mean(),
         "bias p": statistics.ttest_1samp(bias, 0).pvalue if bias.std() else 1.0,
         "false": np.mean(false),
+        "false error": np.mean(false, axis=1).std(ddof=1) / np.sqrt(repeats),
         "same": np.mean(np.array(found["same"])[:, sharp]),
     }
     sizes = {"heads": len(truth), "examples": size, "repeats": repeats}
@@ -298,16 +302,28 @@ def halves(part: list[Estimate], error: str) -> np.ndarray:
     return np.array([statistics.t.ppf(0.975, now.freedom) * getattr(now, error) + 1e-12 for now in part])
 
 
-def stopped(whole: ExampleStats, how: float | str) -> tuple[list[Estimate], list[float]]:
+def ordered(whole: ExampleStats, rng: np.random.Generator) -> ExampleStats:
+    """The same examples, in a random order of the library's."""
+    places = list(range(len(whole.numbers)))
+    return whole.take(drawn(replace(whole, numbers=places), places, rng))
+
+
+def stopping(how: str) -> tuple[float, bool]:
+    """The options `precision` and `early` of a way of stopping: "whole", "1.1", "early", "early 1.1"."""
+    words = how.split()
+    return (1.0 if words[-1] in ("early", "whole") else float(words[-1])), words[0] == "early"
+
+
+def stopped(whole: ExampleStats, how: str) -> tuple[list[Estimate], list[float]]:
     """Estimates of a sweep that stops each head as `staged` does, and the share of examples it was ablated on."""
     size, left = len(whole.numbers), list(whole.closed)
     ends = looks(size, FIRST_PREDICTED, GROWTH_PREDICTED)
-    tests = {"level": LEVEL, "risk": RISK / max(1, len(ends) - 1), "miss": MISS} if how == "early" else None
-    precision = how if isinstance(how, float) else 1.0
+    precision, early = stopping(how)
+    tests = {"level": LEVEL, "risk": RISK, "miss": MISS} if early else None
     last = dict.fromkeys(left, size)
-    for end in ends[:-1]:
+    for end in ends[:-1] if early or precision > 1 else []:
         now = until(whole, dict.fromkeys(left, end))
-        clear = known(now, left, end, size, precision=precision, tests=tests)
+        clear = known(now, left, end, size, precision=precision, tests=tests, number=len(ends) - 1)
         last |= {variant: end for variant, done in zip(left, clear, strict=True) if done}
         left = [variant for variant, done in zip(left, clear, strict=True) if not done]
         if not left:
