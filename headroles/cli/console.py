@@ -50,7 +50,7 @@ def show_roles(assigned: pd.DataFrame) -> None:
     title = f"{held(assigned).groupby(['kind', 'layer', 'head']).ngroups} of {len(assigned)} heads have a role"
     record().keep(assigned, title)
     rows = held(assigned)
-    sinks = rows.assign(family=rows["role"].str.partition("[")[0]).sort_values("value")
+    sinks = rows.assign(family=rows["role"].str.replace(r"\[.*", "", regex=True)).sort_values("value")
     sinks = sinks[sinks["family"].str.startswith("sink")]  # the first token is often a special one: listed once
     rows = rows.drop(sinks.index[sinks.duplicated([*LEVELS, "family"], keep="last")])
     sure = rows["stability"].map(" ({:.2f})".format).where(rows["stability"].notna(), "")

@@ -476,7 +476,7 @@ def test_the_forests_show_the_table(studies):
         table = study.load(name)
         table = table[~table["term"].str.match("kind|depth")] if name == "odds" else table
         ax = drawing(study.load(name))
-        marks = [line for line in ax.lines if line.get_marker() == "o"]
+        marks = [line for line in ax.lines if line.get_marker() != "None"]
         assert [line.get_xdata()[0] for line in marks] == pytest.approx(table[column].tolist())
         filled = [line.get_markerfacecolor() != "white" for line in marks]
         assert filled == (table["p"] < 0.05).tolist()

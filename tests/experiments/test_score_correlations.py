@@ -12,6 +12,7 @@ from helpers.close import close
 from scipy import stats
 
 import headroles as hr
+from headroles.plots.labels import label_of
 from headroles.tables import frame
 
 INDEX = frame.index({("enc-self", 0): 5, ("enc-self", 1): 5, ("cross", 0): 5})
@@ -74,12 +75,12 @@ def test_the_map_shows_exactly_the_table():
     found = hr.score_correlations(table())
     axes = hr.plots.score_map(found)
     labels = [text.get_text() for text in axes.get_yticklabels()]
-    assert sorted(labels) == sorted(NAMES)
+    assert sorted(labels) == sorted(map(label_of, NAMES))
     assert abs(labels.index("confidence") - labels.index("entropy")) == 1  # the most alike are side by side
     grid = np.ma.filled(axes.collections[0].get_array(), np.nan).reshape(5, 5)
     texts = {(text.get_position()[1] - 0.5, text.get_position()[0] - 0.5): text for text in axes.texts}
     for row in found.itertuples(index=False):
-        a, b = labels.index(row.first), labels.index(row.second)
+        a, b = labels.index(label_of(row.first)), labels.index(label_of(row.second))
         assert grid[a, b] == grid[b, a] == row.all
         text = texts[a, b]
         assert text.get_text().replace("−", "-") == f"{100 * row.all:z.0f}"
