@@ -208,9 +208,8 @@ def test_the_comparison_has_the_measured_times():
         assert re.findall(r"\d\.\d\d", line) == measured
     plain = jobs["attention statistics"]["Marian"]["transformers"]["time / ours"]
     assert f"take {plain:.2f} of our time" in README
-    early = json.loads((ROOT / "figures/benchmarks/early.json").read_text(encoding="utf-8"))
-    times, width = early["time / precision"], early["interval / whole corpus, median"]
-    assert (
-        f"1/{times['nnsight']:.1f} of nnsight's time and 1/{times['TransformerLens']:.1f} of TransformerLens'" in README
-    )
-    assert f"intervals {width:.2f} times as wide in the median" in README
+    saved = json.loads((ROOT / "figures/benchmarks/early-forwards.json").read_text(encoding="utf-8"))
+    both, text = saved["early 1.1"], " ".join(README.split())
+    assert f"took 1/{saved['1.1']['loop / forwards']:.1f} of the forwards of a loop over heads" in text
+    assert f"at p < 0.01, 1/{both['loop / forwards']:.1f}, and {both['same decision']:.3f} of the decisions" in text
+    assert f"({both['same decision, clear']:.3f} of those that are not near the border)" in text
