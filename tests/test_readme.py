@@ -208,8 +208,10 @@ def test_the_comparison_has_the_measured_times():
         assert re.findall(r"\d\.\d\d", line) == measured
     plain = jobs["attention statistics"]["Marian"]["transformers"]["time / ours"]
     assert f"take {plain:.2f} of our time" in README
-    saved = json.loads((ROOT / "figures/benchmarks/early-forwards.json").read_text(encoding="utf-8"))
-    both, text = saved["early 1.1"], " ".join(README.split())
-    assert f"took 1/{saved['1.1']['loop / forwards']:.1f} of the forwards of a loop over heads" in text
-    assert f"at p < 0.01, 1/{both['loop / forwards']:.1f}, and {both['same decision']:.3f} of the decisions" in text
-    assert f"({both['same decision, clear']:.3f} of those that are not near the border)" in text
+    early = json.loads((ROOT / "figures/benchmarks/early.json").read_text(encoding="utf-8"))
+    times, both, text = early["time / precision"], early["time / both"], " ".join(README.split())
+    expected = f"1/{times['nnsight']:.1f} of nnsight's time and 1/{times['TransformerLens']:.1f} of TransformerLens'"
+    assert expected in text
+    assert f"intervals {early['interval / whole corpus, median']:.2f} times as wide in the median" in text
+    assert f"it is 1/{both['nnsight']:.1f} of nnsight's" in text
+    assert f"and {early['heads with the same decision']['both']} decisions are those of the whole corpus" in text
