@@ -94,7 +94,8 @@ def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
-    test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
+    with np.errstate(invalid="ignore"):  # NaN where no head moved: all ranks are tied
+        test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
     count, seeds = values.shape
     mean = values.mean(1)
     average = mean.mean() or np.nan  # nothing changed

@@ -9,8 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import matplotlib
 
@@ -22,10 +24,9 @@ import pytest
 from helpers import zoo
 from helpers.commands import run
 from helpers.letters import corpus, tokens_of
-from helpers.processes import COMMAND, ENVIRONMENT, Fork
 
 import headroles as hr
-from headroles.experiments.papers.artefact import beside, of_wmt, printed
+from headroles.experiments.papers.artefact import Reproduced, beside, of_wmt, printed
 from headroles.experiments.papers.intervals import (
     Interval,
     every,
@@ -38,8 +39,11 @@ from headroles.experiments.papers.intervals import (
 from headroles.experiments.papers.needs import Missing
 from headroles.experiments.papers.running import PAPERS, Control, artefacts, controls, reproduce, settled
 from headroles.experiments.papers.tables import UNREPEATED, Bench, gains, metric_of, of_kind, stake
+from headroles.experiments.papers.tiny import workflows
 from headroles.experiments.papers.voita2019 import relevance
 from headroles.experiments.preparation import material
+from headroles.experiments.reproduction import TOYS
+from headroles.experiments.workflow import Workflow
 from headroles.tables import frame as heads
 from headroles.tables.io import load_table, save_table
 
@@ -875,95 +879,105 @@ DRAWN = [
 ]
 
 
+class Made(NamedTuple):
+    """An artefact of a toy: the toy's name, and all but its files."""
+
+    toy: str
+    artefact: Reproduced
+
+
 @pytest.fixture(scope="module")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("toys")
-    done = Fork(COMMAND, "reproduce", "--tiny", "--study", folder, env=ENVIRONMENT | {"MPLBACKEND": "agg"})
-    assert done.wait(3000) == 0, done.said()
-    return folder
+def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relevance, "COUNT", 2)  # untrained models
+        return workflows(tmp_path_factory.mktemp("toys"))
 
 
-def made(toys: Path, paper: str, name: str) -> tuple[Path, pd.DataFrame]:
-    """The study in which an artefact was made, and its table."""
-    study = next(
-        one
-        for one in (toys / "translation", toys / "classifier")
-        if (one / "papers" / paper / f"{name}.json").is_file()
-    )
-    return study, load_table(study / "papers" / paper / f"{name}.parquet")
+@pytest.fixture(scope="module")
+def made(toys: dict[str, Workflow]) -> dict[tuple[str, str], Made]:
+    """All artefacts of the toys, of tables computed by need: neither drawn nor asked of controls, as committed ones."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relevance, "COUNT", 2)
+        for toy, workflow in toys.items():
+            for paper in TOYS[toy]:
+                for name, make in artefacts(paper).items():
+                    if (paper, name) not in found:
+                        with suppress(Missing):
+                            found[paper, name] = Made(toy, make(Bench([workflow.folder], workflow)))
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("paper", "name"), [(paper, name) for paper in PAPERS for name in WANTED[paper].split()])
-def test_every_artefact_is_made_of_toys(toys, paper, name):
-    study, table = made(toys, paper, name)
-    facts = json.loads((study / "papers" / paper / f"{name}.json").read_text())
-    assert len(table)
-    assert set(facts["signatures"]) or name == "fig6"
-    assert facts["holds"] in (True, False, None)
-    assert re.search(r"\d|no task", facts["why"])
-    assert "nan" not in facts["why"]
-    drawn = (study / "papers" / paper / f"{name}.png").is_file()
-    assert drawn == (name in DRAWN or (paper == "michel2019" and name.startswith("fig")))
+def test_every_artefact_is_made_of_toys(made, paper, name):
+    artefact = made[paper, name].artefact
+    assert len(artefact.table)
+    assert artefact.verdict.holds in (True, False, None)
+    assert re.search(r"\d|no task", artefact.verdict.why)
+    assert "nan" not in artefact.verdict.why
+    assert (artefact.draw is not None) == (name in DRAWN or (paper == "michel2019" and name.startswith("fig")))
 
 
 @pytest.mark.slow
-def test_toys_artefacts_show_the_tables_they_are_from(toys):
-    study, table = made(toys, "voita2019", "fig1a")
+def test_toys_artefacts_show_the_tables_they_are_from(toys, made):
+    study = toys["translation"].folder
     scores = load_table(study / "relevance" / "heads.parquet").loc["enc-self", "relevance[cp].size"]
-    assert table["share"].tolist() == scores.groupby("layer").max().tolist()
-    study, table = made(toys, "voita2019", "fig9")
+    assert made["voita2019", "fig1a"].artefact.table["share"].tolist() == scores.groupby("layer").max().tolist()
     sizes_ = load_table(study / "pruning" / "sizes-l0.parquet")
-    ours = table.dropna(subset="enc-self")
+    ours = made["voita2019", "fig9"].artefact.table.dropna(subset="enc-self")
     assert ours[["heads", "cross"]].to_numpy().tolist() == sizes_[["heads", "cross"]].to_numpy().tolist()
-    study, table = made(toys, "voita2019", "fig10")
-    layers = table.dropna(subset="cross lower").sort_values("heads", ascending=False)
+    layers = (
+        made["voita2019", "fig10"].artefact.table.dropna(subset="cross lower").sort_values("heads", ascending=False)
+    )
     assert layers.filter(regex="^cross [a-z]+$").sum(axis=1).tolist() == sizes_["cross"].tolist()[1:]
-    study, table = made(toys, "michel2019", "fig1")
+    table = made["michel2019", "fig1"].artefact.table
     effects = load_table(study / "ablation" / "ablation-loss-single-zero.parquet")
     assert table["change"].tolist() == effects.loc["enc-self", "ablation[loss]"].tolist()
     intact = float(
         dict(part.split(":", 1) for part in heads.provenance(effects, "ablation[loss]").split("|"))["intact"]
     )
     assert (table["score"] - table["change"]).to_numpy() == pytest.approx(intact)
-    _, table = made(toys, "michel2019", "table1")
+    table = made["michel2019", "table1"].artefact.table
     assert table["significant"].sum() == (effects.loc["enc-self", "ablation[loss].p"] < 0.01).sum()
-    _, table = made(toys, "michel2019", "fig3")
-    assert table["paired"].all()
-    study, table = made(toys, "budhraja2020", "claim2")
-    contest = load_table(study / "contest" / "contest.parquet").set_index(["strategy", "heads", "tuned"])
-    for row in table.itertuples():
+    assert made["michel2019", "fig3"].artefact.table["paired"].all()
+    contest = load_table(toys["classifier"].folder / "contest" / "contest.parquet")
+    contest = contest.set_index(["strategy", "heads", "tuned"])
+    for row in made["budhraja2020", "claim2"].artefact.table.itertuples():
         assert row.gain == contest.loc[(row.strategy, row.heads, True), "gain"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("paper", "name"), [(paper, name) for paper in PAPERS for name in WANTED[paper].split()])
-def test_no_rule_holds_of_an_untrained_toy_or_of_shuffled_labels(toys, paper, name):
-    study, _ = made(toys, paper, name)
-    told = json.loads((study / "papers" / paper / f"{name}.json").read_text())["controls"]
-    assert set(told) == {"untrained", "shuffled"}
-    timed = {"shuffled"} if name == "table4" else set()  # speeds of this machine, which may be busy with other work
-    assert [which for which, control in told.items() if control["passes"] and which not in timed] == []
-    asked = [control for control in told.values() if control["of"]]
-    assert asked or name in ("fig6", "heads_share")  # a formula, a count
-    for control in told.values():
-        assert len(control["why"]) >= 5
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["claim1", "claim2", "claim3", "claim4"])
-def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_were(toys, name):
-    untrained = Bench([toys / "classifier" / "untrained"])
-    untrained.shared = Bench([toys / "classifier"])
+def test_no_claim_about_fine_tuning_holds_of_an_untrained_toy_however_long_it_were(toys, made, name):  # noqa: ARG001
+    workflow = toys["classifier"].untrained(trains=True)
+    untrained = Bench([workflow.folder], workflow, shared=Bench([toys["classifier"].folder]))
     table = artefacts("budhraja2020")[name](untrained).table
     verdict = getattr(budhraja2020, f"{name}_claim")(table.assign(epochs=3.0, steps=100))
     assert verdict.answer in ("no", "cannot be said")
 
 
 @pytest.mark.slow
-def test_what_a_toy_lacks_is_said(toys):
-    assert not (toys / "translation" / "papers" / "michel2019" / "table3.json").exists()  # of a classifier
-    assert not (toys / "classifier" / "papers" / "michel2019" / "table2.json").exists()
+def test_what_a_toy_lacks_is_made_of_the_other(made):
+    assert made["michel2019", "table3"].toy == "classifier"
+    assert made["michel2019", "table2"].toy == "translation"
+
+
+@pytest.mark.slow
+def test_the_command_makes_an_artefact_of_each_toy_that_has_it_and_asks_its_controls(toys, made):  # noqa: ARG001
+    folder = toys["classifier"].folder.parent
+    done = run("reproduce", "--tiny", "michel2019", "fig1", "--study", folder, figures=True)
+    assert (done.code, "a toy translator, michel2019" in done.out) == (0, True), done.err
+    for toy in toys:
+        place = folder / toy / "papers" / "michel2019"
+        facts = json.loads((place / "fig1.json").read_text())
+        assert {path.name for path in place.iterdir()} == {"fig1.json", "fig1.parquet", "fig1.png"}
+        assert facts["signatures"]
+        assert {name: (control["of"], control["passes"]) for name, control in facts["controls"].items()} == {
+            "untrained": (1, False),
+            "shuffled": (0, False),
+        }
+        assert all(len(control["why"]) >= 5 for control in facts["controls"].values())
 
 
 @pytest.mark.slow
