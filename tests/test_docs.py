@@ -9,8 +9,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import tomllib
 from pathlib import Path
@@ -19,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import matplotlib.pyplot as plt
 import pytest
+from helpers.processes import Fork
 
 import headroles as hr
 
@@ -41,9 +40,9 @@ def _needs(found: object, lacking: str) -> None:
 @pytest.fixture(scope="module")
 def site() -> Path:
     _needs(importlib.util.find_spec("sphinx"), "the documentation needs the extra [docs]")
-    command = [sys.executable, "-m", "sphinx", "-qW", ROOT / ".docs", SITE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    code = "import sys\nfrom sphinx.cmd.build import main\nsys.exit(main(sys.argv[1:]))"
+    process = Fork(code, "-qW", ROOT / ".docs", SITE)
+    assert process.wait() == 0, process.said()
     return SITE
 
 

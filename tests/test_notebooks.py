@@ -109,7 +109,7 @@ def opened(tiny):
 @pytest.mark.filterwarnings("ignore")  # IPython's own
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_from_top_to_bottom(name, opened, monkeypatch):
-    """In this process: a kernel of its own imports everything once more (the next test has one)."""
+    """In this process: a kernel of its own imports everything once more (test_jupyter.py has one)."""
     from IPython.core.interactiveshell import InteractiveShell
 
     monkeypatch.chdir(FOLDER)
@@ -117,15 +117,3 @@ def test_a_notebook_runs_from_top_to_bottom(name, opened, monkeypatch):
     for cell in opened(name).cells:
         if cell.cell_type == "code":
             shell.run_cell(cell.source).raise_error()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Jupyter's own
-def test_a_notebook_runs_in_a_kernel_of_jupyter(opened):
-    from nbclient import NotebookClient
-
-    book = opened("6_roles_meet_survival")
-    NotebookClient(book, timeout=300, resources={"metadata": {"path": str(FOLDER)}}).execute()
-    assert [cell.execution_count for cell in book.cells if cell.cell_type == "code"][-1] == len(
-        code("6_roles_meet_survival")
-    )

@@ -103,9 +103,9 @@ def test_p_is_uniform_where_the_role_does_nothing(confounded):
 
 
 def test_planted_effects_are_found():
-    found = pd.DataFrame([simulated(seed, 1.5, confounded=True) for seed in range(60)])
+    found = pd.DataFrame([simulated(seed, 1.5, confounded=True) for seed in range(30)])
     assert (found["p"] < 0.05).mean() > 0.8
-    assert found["within"].mean() == pytest.approx(1.5, abs=0.15)
+    assert found["within"].mean() == pytest.approx(1.5, abs=0.2)
 
 
 @cache
@@ -123,7 +123,7 @@ def related(order=None):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.permutations(range(24)))
 def test_the_order_of_the_heads_does_not_matter(order):
     for found, expected in zip(related(tuple(order)), related(), strict=True):

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 import torch
-from helpers.commands import ended, forked, run
+from helpers.commands import forked, run
 from helpers.messages import line, whole
 
 import headroles as hr
@@ -77,11 +77,26 @@ def data(folder):
 
 
 @pytest.fixture(scope="module")
-def replicated(data, tmp_path_factory):
-    """A study whose every stage but the figures is finished, and what was said."""
-    study, said = tmp_path_factory.mktemp("replicated") / "study", []
-    replicate(study, data, TINY, only=STAGES[:-1], report=said.append)
-    return study, said
+def killed(folder, tmp_path_factory):
+    """A study of which the command was killed when its model was trained, and what was in the folder of that model."""
+    study = tmp_path_factory.mktemp("replicated") / "study"
+    place = study.with_name("study-weights") / "model"
+    process = forked("replicate", folder, "--study", study, *OPTIONS)
+    while not (place / "history.parquet").exists():
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    return study, contents(place)
+
+
+@pytest.fixture(scope="module")
+def replicated(data, killed):
+    """That study, of which every stage but the figures was then finished, and what was said."""
+    said = []
+    replicate(killed[0], data, TINY, only=STAGES[:-1], report=said.append)
+    return killed[0], said
 
 
 # --- preparing -------------------------------------------------------------------------------------------------------
@@ -284,20 +299,17 @@ def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_goes_on_after_it_was_killed_and_draws(folder, tmp_path):
-    study, weights = tmp_path / "study", tmp_path / "study-weights"
-    process = forked("replicate", folder, "--study", study, *OPTIONS)
-    while not (weights / "model/history.parquet").exists():
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    process.communicate()
-    before = contents(weights / "model")
-    done = ended(forked("replicate", folder, "--study", study, *OPTIONS))
-    assert (done.code, done.err.count("Error")) == (0, 0)
-    after = contents(weights / "model")
+def test_after_it_was_killed_the_trained_model_is_not_trained_again(killed, replicated):
+    before, after = killed[1], contents(replicated[0].with_name("study-weights") / "model")
     assert {name for name in after if after[name] != before.get(name)} <= {"recipe.txt"}  # noted once more
+
+
+@pytest.mark.slow
+def test_the_command_reads_what_is_finished_and_draws(replicated, folder, tmp_path):
+    study = copied(replicated, tmp_path / "study")
+    done = run("replicate", folder, "--study", study, *OPTIONS, figures=True)
+    assert (done.code, done.err.count("Error")) == (0, 0)
+    assert done.out.count("kept\n") == 7
     assert {path.suffix for path in study.rglob("*")} == {".parquet", ".png"}
     drawn = {path.stem for path in study.glob("*.png")}
     assert {"heatmap-confidence", "relevance-cp-enc-self", "sizes-l0", "sizes-l0-enc-self", "gates-l0-3"} <= drawn

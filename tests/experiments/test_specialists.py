@@ -244,7 +244,7 @@ def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path)
     place = shutil.copytree(trained[0] / "C-0", tmp_path / "model")
     generation = place / "generation_config.json"  # what has not learnt does not end
     generation.write_text(json.dumps(json.loads(generation.read_text()) | {"max_length": 12}))
-    options = {"keep": (3, 2), "chosen": (2,), "gate_seeds": 2, "random_draws": 2, "pairs": 40, "n_resamples": 10}
+    options = {"keep": (2,), "chosen": (2,), "gate_seeds": 2, "random_draws": 1, "pairs": 24, "n_resamples": 10}
     found = prune_arm(tmp_path, place, data, **options, batch=8, warmup=1)
     scores = load_table(tmp_path / "heads.parquet").loc[["enc-self"]]
     assert found["positional"].tolist() == scores[["position[-1]", "position[+1]"]].max(axis=1).tolist()

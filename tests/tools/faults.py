@@ -255,7 +255,7 @@ def pairs(given):
 
 HERE = ["--study", "."]
 SCORES = []
-PRUNE = ["--keep", "6,4", "--gate-rate", "0.3", "--epochs", "2", "--batch", "8", *HERE]
+PRUNE = ["--keep", "6", "--gate-rate", "0.3", "--epochs", "1", "--batch", "8", *HERE]
 COMMANDS = {
     "score": lambda given: ["score", *pairs(given), *SCORES, *HERE],
     "ablate": lambda given: ["ablate", *pairs(given), "--max-tokens", "320", *HERE],
