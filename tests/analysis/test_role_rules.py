@@ -261,11 +261,12 @@ def test_errors():
 
 
 @pytest.mark.slow
-def test_from_scores_to_figures_no_torch_is_needed(tmp_path):
+def test_from_scores_to_figures_and_the_report_no_torch_is_needed(tmp_path):
     code = """
 import json, sys
 import matplotlib; matplotlib.use("Agg")
 import numpy as np  # noqa: E402
+import headroles
 from headroles import plots
 from headroles.analysis import role_rules as role
 from headroles.tables import frame as heads, study
@@ -279,9 +280,11 @@ told = role.roles(folder.load("heads"))
 save_table(told, folder.path("roles"))
 plots.heatmap(kept["rarity"])
 plots.roles(told)
-print(json.dumps([sorted(sys.modules), folder.names(), len(role.held(told))]))
+page = headroles.report(folder.folder, folder.folder / "r.html")
+print(json.dumps([sorted(sys.modules), folder.names(), len(role.held(told)), page.stat().st_size]))
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    modules, names, held = json.loads(done.stdout)
+    modules, names, held, size = json.loads(done.stdout)
     assert not {"torch", "transformers", "stanza", "captum"} & set(modules)
     assert (names, held) == (["heads", "roles"], 3)
+    assert size > 10_000

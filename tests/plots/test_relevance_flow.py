@@ -124,7 +124,7 @@ def test_relevance_of_both_signs_is_drawn_around_zero_and_has_no_uniform_share()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("deep", "wide"), [(1, 8), (2, 4), (6, 8), (24, 16), (3, 1)])
+@pytest.mark.parametrize(("deep", "wide"), [(1, 8), (12, 12), (3, 1)])
 def test_the_uniform_share_is_marked_on_the_colour_bar(deep: int, wide: int) -> None:
     ax = relevance_flow.relevance(column(deep=deep, wide=wide))
     assert marks(ax) == [1 / wide]
@@ -195,7 +195,7 @@ def test_the_bar_says_where_it_shows_shares_and_breaks_long_lines(deep: int, nam
 
 
 def test_relevance_has_room_for_its_words() -> None:
-    for deep, wide in ((2, 4), (6, 8), (24, 16)):
+    for deep, wide in ((2, 4), (24, 16)):
         assert_within_the_page(
             relevance_flow.relevance(column(deep=deep, wide=wide, name="relevance[voita-exact].size"))
         )
@@ -327,7 +327,7 @@ def test_the_legend_lies_outside_and_says_each_way() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layers", [(0, 1), (2, 2), (6, 6), (24, 24)])
+@pytest.mark.parametrize("layers", [(0, 1), (6, 6), (24, 24)])
 def test_conservation_has_room_for_its_words(layers: tuple[int, int]) -> None:
     ax = relevance_flow.conservation(report(*layers))
     assert_within_the_page(ax)

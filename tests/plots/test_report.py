@@ -7,8 +7,6 @@ import logging
 import os
 import re
 import shutil
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Iterator
 from itertools import islice
@@ -19,7 +17,7 @@ import numpy as np
 import pypdf
 import pytest
 from helpers import planted, zoo
-from helpers.commands import ENVIRONMENT, run, saved
+from helpers.commands import run, saved
 from helpers.letters import corpus, tokens_of
 from helpers.messages import whole
 from helpers.reports import (
@@ -427,16 +425,6 @@ FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-
-
-@pytest.mark.slow
-def test_a_report_is_drawn_without_torch(study, tmp_path):
-    code = (
-        "import sys, headroles\n"
-        f"headroles.report({str(study.folder)!r}, {str(tmp_path / 'r.html')!r})\n"
-        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True) == "[]\n"
 
 
 @pytest.fixture(scope="module")
