@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from helpers.processes import Fork
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import attention
@@ -86,9 +86,11 @@ def test_growth_is_of_ours_and_of_those_that_are_installed():
 def test_one_command_prints_the_tables_and_keeps_them(tmp_path):
     place = tmp_path / "peers.json"
     asked = ["--tiny", "--models", "GPT-2", "--jobs", "pruning", "--no-growth", "--output", str(place)]
-    ended = subprocess.run([sys.executable, ENTRY, *asked], capture_output=True, text=True, check=True)
+    process = Fork(f"import runpy\nrunpy.run_path({str(ENTRY)!r}, run_name='__main__')", *asked)
+    assert process.wait() == 0, process.said()
+    printed = process.said("out")
     rows = json.loads(place.read_text())["jobs"]["pruning to half"]["GPT-2"]
     assert rows["shrink"]["time / ours"] == rows["shrink"]["memory / ours"] == 1.0
     assert rows["gates at zero"]["peak MiB"] > rows["gates at zero"]["MiB of the job"] >= 0
-    assert "pruning to half, GPT-2" in ended.stdout
-    assert f"  inseq: {rows['inseq']['why not']}" in ended.stdout
+    assert "pruning to half, GPT-2" in printed
+    assert f"  inseq: {rows['inseq']['why not']}" in printed
