@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headroles.data.conllu import spans
@@ -102,7 +102,6 @@ def test_base():
 @pytest.mark.parametrize(
     ("path", "size", "lost"),
     [
-        ("pud/en_pud-ud-test", 1000, 0),
         ("pud/de_pud-ud-test", 1000, 662),
         ("pud/ru_pud-ud-test", 1000, 0),
         ("ewt/en_ewt-ud-dev", 2001, 0),
@@ -153,6 +152,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(st.lists(sentences(), min_size=1, max_size=3), st.sampled_from(["x.conllu", "x.conllu.gz"]))
 def test_written_and_read_is_the_same(found, name):
     with tempfile.TemporaryDirectory() as folder:
@@ -162,9 +162,9 @@ def test_written_and_read_is_the_same(found, name):
 
 @pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.parametrize("language", ["en", "de", "ru"])
+@pytest.mark.parametrize("language", ["de", "ru"])
 def test_a_treebank_written_and_read_is_the_same(shared, tmp_path, language):
-    corpus = read(shared / "data" / "ud" / "pud" / f"{language}_pud-ud-test.conllu.gz")
+    corpus = read(shared / "data" / "ud" / "pud" / f"{language}_pud-ud-test.conllu.gz", limit=500)
     assert read(write(corpus, tmp_path / "x.conllu")).sentences == corpus.sentences
 
 
@@ -284,7 +284,6 @@ def test_real_parallel_text(shared, source, target, size):
 @pytest.mark.parametrize(
     ("path", "size", "first", "label", "second"),
     [
-        ("SST-2/train", 67_349, "hide new secretions from the parental units", "0", None),
         ("SST-2/dev", 872, "it 's a charming and often affecting journey .", "1", None),
         ("SST-2/test_labeled", 1821, "uneasy mishmash of styles and genres .", "0", None),
         ("CoLA/train", 8551, "Our friends won't buy this analysis,", "1", None),
