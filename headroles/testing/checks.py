@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.conservation_report import balance, totals
 from headroles.tables.frame import Kind
 from headroles.testing import reference
-from headroles.testing.case import Case, NotAsked, difference, first
+from headroles.testing.case import Case, NotAsked, cast, difference, first
 
 
 def identity(case: Case) -> float:
@@ -192,14 +190,14 @@ def forward(case: Case) -> float:
 
 def conserved(case: Case) -> float:
     """Check that the LRP rules `cp` conserve the relevance of an output in inputs and biases."""
-    model = precise(case)
+    model = case.precise
     report = balance(model, cast(case.inputs, model.dtype), lambda output: _largest(first(output)), "cp")
     return abs(totals(report)["residue"])
 
 
 def slopes(case: Case) -> float:
     """Check that the gradient of the gates equals a finite difference."""
-    model = precise(case)
+    model = case.precise
     inputs = cast(case.inputs, model.dtype)
     generator = torch.Generator().manual_seed(3)
     direction = torch.randn(case.heads, generator=generator).to(model.dtype)
@@ -215,21 +213,6 @@ def slopes(case: Case) -> float:
     with torch.no_grad():
         differences = [float(value(1 + h * direction) - value(1 - h * direction)) / (2 * h) for h in STEPS]
     return min(abs(gradient - other) for other in differences) / max(abs(gradient), 1e-30)
-
-
-def precise(case: Case) -> PreTrainedModel:
-    """Return the model in float64, or in float32 if it does not run in float64."""
-    model: PreTrainedModel = deepcopy(case.model).double()
-    try:
-        case.call(model, cast(case.inputs, torch.float64))
-    except (RuntimeError, NotImplementedError):
-        return case.copy()
-    return model
-
-
-def cast(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Convert the floating-point inputs to another dtype."""
-    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
 
 
 def _largest(values: Tensor) -> Tensor:

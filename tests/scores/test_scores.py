@@ -143,48 +143,45 @@ def collate(rows, extra=0):
 # --- the suite ------------------------------------------------------------------------------------------------------
 
 
-def split(score, rows):
+def split(score, rows, _, whole):
     """The sums of a batch are those of its parts."""
-    whole = sums(score, collate(rows))
     for cut in range(1, len(rows)):
         parts = [sums(score, collate(part)) for part in (rows[:cut], rows[cut:])]
         same(whole, {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
 
-def order(score, rows):
-    whole = sums(score, collate(rows))
+def order(score, rows, _, whole):
     same(whole, {name: values.flip(0) for name, values in sums(score, collate(rows[::-1])).items()})
 
 
-def padding(score, rows):
-    same(sums(score, collate(rows)), sums(score, collate(rows, extra=3)))
+def padding(score, rows, _, whole):
+    same(whole, sums(score, collate(rows, extra=3)))
 
 
-def leading_dimensions(score, rows):
+def leading_dimensions(score, rows, observation, whole):
     """Resamples are finished together as each by itself."""
-    observation = collate(rows)
     weights = torch.from_numpy(np.random.default_rng(0).poisson(1.0, (2, 3, len(rows)))).double()
-    heads_per_batch = score.compute(total(sums(score, observation), weights))
+    heads_per_batch = score.compute(total(whole, weights))
     for i in np.ndindex(2, 3):
         same(
             {name: values[i] for name, values in heads_per_batch.items()},
-            score.compute(total(sums(score, observation), weights[i])),
+            score.compute(total(whole, weights[i])),
         )
     assert all(values.shape == (2, 3, observation.weights.shape[1]) for values in heads_per_batch.values())
 
 
-def purity(score, rows):
+def purity(score, rows, observation, whole):
     """What is seen is not changed, and seen again is the same."""
-    observation = collate(rows)
-    before = observation.weights.clone(), observation.queries.ids.clone(), observation.keys.content.clone()
-    same(sums(score, observation), sums(score, observation))
-    after = observation.weights, observation.queries.ids, observation.keys.content
-    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    same(sums(score, observation), whole)
+    before = collate(rows)
+    for seen, fresh in ((observation, before), (observation.queries, before.queries), (observation.keys, before.keys)):
+        for name in ("weights",) if seen is observation else ("ids", "content"):
+            assert torch.equal(getattr(seen, name), getattr(fresh, name))
 
 
-def columns(score, rows):
+def columns(score, rows, _, whole):
     """Columns bear the score's name, are the same whatever is seen, and are float64."""
-    found = score.compute(total(sums(score, collate(rows))))
+    found = score.compute(total(whole))
     alone = score.compute(total(sums(score, collate(rows[:1]))))
     assert list(found) == list(alone)
     assert all(re.fullmatch(rf"{score.name()}(\[[^\[\]]+\])?(\.\w+)?", name) for name in found)
@@ -192,23 +189,22 @@ def columns(score, rows):
     assert {values.dtype for values in found.values()} == {torch.float64}
 
 
-def ranges(score, rows):
+def ranges(score, _, __, whole):
     share = (type(score).__doc__ or "").split()[0].lower() in SHARES
-    for name, values in score.compute(total(sums(score, collate(rows)))).items():
+    for name, values in score.compute(total(whole)).items():
         low, high = RANGES.get(name, (0, 1) if share and not name.endswith(COUNTS) else (-math.inf, math.inf))
         there = values[~values.isnan()]
         assert ((there >= low - 1e-6) & (there <= high + 1e-6)).all(), (name, values)
 
 
-def nothing_only_where_nothing_was(score, rows):
+def nothing_only_where_nothing_was(score, _, observation, whole):
     """NaN stands where there was nothing to do, for all heads alike, and is nowhere else; nothing is infinite."""
-    observation = collate(rows)
-    found = score.compute(total(sums(score, observation)))
+    found = score.compute(total(whole))
     lacking = any((values == 0).any() for values in total(score.denominators(observation)).values())
     for name, values in found.items():
         assert not values.isinf().any(), name
         assert not values.isnan().any() or (lacking and values.isnan().all()), name
-    never = score.compute({name: 0 * values for name, values in total(sums(score, observation)).items()})
+    never = score.compute({name: 0 * values for name, values in total(whole).items()})
     for name, values in never.items():
         assert (values == 0).all() if name.endswith(COUNTS) else values.isnan().all(), name
 
@@ -222,8 +218,10 @@ def conform(score):
     @DETERMINISTIC
     @given(rows(score.kinds))
     def run(rows):
+        observation = collate(rows)
+        whole = sums(score, observation)
         for check in SUITE:
-            check(score, rows)
+            check(score, rows, observation, whole)
 
     run()
 
