@@ -29,7 +29,7 @@ from headroles.tables.io import load_table
 from headroles.tables.study import Study
 
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
-NAMES = ["confidence", "position", "syntax", "sink"]
+NAMES = ["confidence", "position", "syntax"]
 FEW = ["--resamples", 50, "--scores", ",".join(NAMES)]  # fewer figures to draw
 SLACK = 3  # how much slower than the promise a machine of the CI may be
 COMMANDS: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
@@ -270,7 +270,7 @@ def test_scores_by_norm_have_tables_roles_and_figures(model, trees, tmp_path):
     assert "weights='norm'" in frame.provenance(table, "confidence-norm")
     roles = hr.roles(table)
     pd.testing.assert_frame_equal(load_table(tmp_path / "roles.parquet"), roles)
-    assert {name.partition("[")[0] for name in roles} == {"positional-norm", "syntactic-norm", "sink-norm"}
+    assert {name.partition("[")[0] for name in roles} == {"positional-norm", "syntactic-norm"}
 
 
 @pytest.mark.slow
@@ -287,12 +287,15 @@ def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
 
 @pytest.mark.slow
 def test_roles_with_other_thresholds(study):
-    plain, strict = run("roles", study), run("roles", study, "--threshold", "positional=2", "--threshold", "sink=0.6")
+    plain, strict = (
+        run("roles", study),
+        run("roles", study, "--threshold", "positional=2", "--threshold", "syntactic=0.6"),
+    )
     assert (plain.code, plain.err) == (strict.code, strict.err) == (0, "")
     assert "positional" in plain.out
     assert "positional" not in strict.out
     assert strict.out.endswith(f"written: {study / 'roles.parquet'}\n")
-    expected = hr.roles(load_table(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
+    expected = hr.roles(load_table(study / "heads.parquet"), thresholds={"positional": 2, "syntactic": 0.6})
     pd.testing.assert_frame_equal(_bare(load_table(study / "roles.parquet")), _bare(expected))
 
 
@@ -300,12 +303,14 @@ def test_roles_with_tests(study):
     done = run("roles", study, "--test")
     assert done.code == 0, done.err
     assert "significantly so at 0.05" in done.out
-    assert {"sink[first].p", "sink[first].holm"} <= {*load_table(study / "roles.parquet")}
+    assert {"positional[-1].p", "positional[-1].holm"} <= {*load_table(study / "roles.parquet")}
 
 
 @pytest.mark.slow
 def test_scores_are_correlated(study, tmp_path):
-    done = run("correlate", study, "--columns", "confidence,position[-1],sink[first]", "--output", tmp_path / "map.png")
+    done = run(
+        "correlate", study, "--columns", "confidence,position[-1],position[+1]", "--output", tmp_path / "map.png"
+    )
     assert done.code == 0, done.err
     assert len(load_table(tmp_path / "map.parquet")) == 3
     assert (tmp_path / "map.png").is_file()
