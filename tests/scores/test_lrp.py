@@ -42,6 +42,7 @@ ONLY_FLOAT32 = {"fsmt", "mixtral"}  # ... and these run in no other: a mask over
 # By voita R is nowhere negative, and all of it arrives, but where LRP-0 stands in: Cohere subtracts the mean in Python,
 # Mixtral's experts are one product, the first maps of sounds and pixels are convolutions.
 SIGNED = {"cohere": 0.1, "mixtral": 0.5, "whisper": 0.03, "vit": 0.03}
+# these attend outside of the interface: below, rules of voita are refused for each of them, and for no other
 OUTSIDE = ["fsmt", "deberta-v2", "mpnet", "gptj", "gpt-neo", "bloom", "falcon", "falcon-grouped"]
 INSIDE = [name for name in NAMES if name not in OUTSIDE]
 
@@ -120,13 +121,6 @@ def part(model, kind, layer):
     return slice(here[0], here[-1] + 1), next(
         site for site in families.attention_sites(model) if site.key == (kind, layer)
     )
-
-
-@pytest.mark.slow
-def test_these_attend_outside_of_the_interface():
-    names = [name for name in NAMES if name in OUTSIDE or name not in zoo.ALIKE]
-    found = [name for name in names if any(site.outside for site in families.attention_sites(zoo.tiny(name)))]
-    assert found == OUTSIDE
 
 
 # --- the textbook ----------------------------------------------------------------------------------------------------

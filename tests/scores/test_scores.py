@@ -24,7 +24,6 @@ from helpers.letters import (
     RELATIONS,
     SPECIAL,
     STEP,
-    TEMPLATES,
     VOCABULARY,
     Tokens,
     _frequencies,
@@ -557,7 +556,7 @@ def test_bounds_leave_out_resamples_without_a_value():
 # The tokenizer knows letters: a word of n letters is n pieces.
 
 
-FAMILIES = [*TEMPLATES, "marian", "t5", "fsmt"]
+FAMILIES = ["bert", "albert", "llama-grouped", "marian"]
 
 
 IN_PARTS = [name for name, score in list_scores().items() if getattr(score, "in_parts", False)]
