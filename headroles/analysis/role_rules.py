@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headroles.analysis.role_tests import tested
 from headroles.tables import frame
 
 Values = npt.NDArray[np.floating[Any]]
@@ -120,6 +119,8 @@ def roles(
             signatures |= dict.fromkeys(new, f"{frame.provenance(table, column)}|role:{role}")
             columns |= new
         if test and variants:
+            from headroles.analysis.role_tests import tested  # SciPy takes as long to import as all else here
+
             p = tested(table, variants, role.threshold, role.over)
             signatures |= {name: f"{signatures[name.rpartition('.')[0]]}|test:one-sided" for name in p}
             columns |= p

@@ -6,8 +6,9 @@ import io
 import logging
 import os
 import sys
+from functools import cache
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -80,7 +81,7 @@ def main() -> None:
     if (name := next((word for word in sys.argv[1:] if not word.startswith("-")), "")) in FORMER:
         sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try headroles {FORMER[name]}", 2))
     try:
-        app(prog_name="headroles")
+        _command()(prog_name="headroles")
     except SystemExit as end:  # typer exits silently on Ctrl-C
         sys.exit(_fail("interrupted; finished tables are kept", 130) if end.code == 130 else end.code)
     except MemoryError:
@@ -91,6 +92,12 @@ def main() -> None:
         if os.environ.get("HEADROLES_TRACEBACK"):
             raise
         sys.exit(_fail(" ".join(str(error.args[0] if isinstance(error, KeyError) else error).split()), 2))
+
+
+@cache
+def _command() -> Any:
+    """The parser of all commands, which takes longer to make than a small command does."""
+    return typer.main.get_command(app)
 
 
 def _fail(message: str, code: int) -> int:

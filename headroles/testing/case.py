@@ -54,6 +54,16 @@ class Case:
         return copy
 
     @cached_property
+    def precise(self) -> PreTrainedModel:
+        """A copy in float64, or in float32 if the model does not run in float64."""
+        model: PreTrainedModel = deepcopy(self.model).double()
+        try:
+            self.call(model, cast(self.inputs, torch.float64))
+        except (RuntimeError, NotImplementedError):
+            return self.copy()
+        return model
+
+    @cached_property
     def returned(self) -> Weights:
         """The attention weights that the model returns for the inputs of the case."""
         return self.returned_for(self.inputs)
@@ -140,6 +150,11 @@ class Case:
     def row(self, number: int) -> dict[str, Tensor]:
         """Return the inputs of one example."""
         return {name: value[number : number + 1] for name, value in self.inputs.items()}
+
+
+def cast(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Convert the floating-point inputs to another dtype."""
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
 
 
 def first(output: Any) -> Tensor:

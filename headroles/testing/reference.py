@@ -33,11 +33,11 @@ def losses(case: Case, gates: Tensor) -> list[Tensor]:
     if case.model.get_output_embeddings() is None:
         raise NotAsked(f"{type(case.model).__name__} predicts no tokens, so it has no loss")
     rows = []
-    for inputs, labels in (read(case, sentence) for sentence in case.corpus):
-        with mask_heads(case.model, gates):
+    with mask_heads(case.model, gates):
+        for inputs, labels in (read(case, sentence) for sentence in case.corpus):
             logits: Any = case.model(**inputs, **without_cache(case.model)).logits
-        counted = labels[0] >= 0  # [token]
-        rows.append(F.cross_entropy(logits[0][counted], labels[0][counted], reduction="none"))
+            counted = labels[0] >= 0  # [token]
+            rows.append(F.cross_entropy(logits[0][counted], labels[0][counted], reduction="none"))
     return rows
 
 

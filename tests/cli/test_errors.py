@@ -466,12 +466,12 @@ def _marian(folder: Path, texts: Sequence[str], **options: Any) -> tuple[Any, An
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("language", ["ru", *(pytest.param(one, marks=pytest.mark.slow) for one in ("en", "de"))])
+@pytest.mark.parametrize("language", ["ru", pytest.param("de", marks=pytest.mark.slow)])
 def test_a_slow_tokenizer_gives_each_piece_the_word_that_sentencepiece_says(shared, tmp_path, language):
-    treebank = hr.read(shared / f"data/ud/pud/{language}_pud-ud-test.conllu.gz")
+    treebank = hr.read(shared / f"data/ud/pud/{language}_pud-ud-test.conllu.gz", limit=600)
     tokenizer, model = _marian(tmp_path, [one.text for one in treebank])  # unknown letters, and … becomes ...
     found = pieces(tokenizer, treebank.sentences)
-    unknown = 0
+    unknown, whole_words = 0, []
     for one in found:
         surfaces = [piece.surface for piece in model.encode(one.sentence.text, return_type="proto").pieces]
         assert "".join(surfaces) == one.sentence.text
@@ -481,9 +481,10 @@ def test_a_slow_tokenizer_gives_each_piece_the_word_that_sentencepiece_says(shar
         assert [one.words[number] for number in told] == [truth[number] for number in told]
         assert len(one.words) == len(truth) == len(one.ids)
         unknown += one.ids.count(tokenizer.unk_token_id)
+        # "6%" may be one piece of two words
+        whole_words.append(all(one.sentence.spans) and set(range(len(one.sentence.spans))) <= set(truth))
     assert unknown > 20
-    spelt = [all(sentence.spans) for sentence in treebank]
-    assert [one.aligned for one in found] == spelt
+    assert [one.aligned for one in found] == whole_words
 
 
 TEXTS = ["the old dog saw a cat near the house", "a cat sat on the old fish", "dogs and cats saw the house"] * 5

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headroles.data.conllu import spans
@@ -102,7 +102,6 @@ def test_base():
 @pytest.mark.parametrize(
     ("path", "size", "lost"),
     [
-        ("pud/en_pud-ud-test", 1000, 0),
         ("pud/de_pud-ud-test", 1000, 662),
         ("pud/ru_pud-ud-test", 1000, 0),
         ("ewt/en_ewt-ud-dev", 2001, 0),
@@ -153,6 +152,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(st.lists(sentences(), min_size=1, max_size=3), st.sampled_from(["x.conllu", "x.conllu.gz"]))
 def test_written_and_read_is_the_same(found, name):
     with tempfile.TemporaryDirectory() as folder:
@@ -162,9 +162,9 @@ def test_written_and_read_is_the_same(found, name):
 
 @pytest.mark.slow
 @pytest.mark.shared
-@pytest.mark.parametrize("language", ["en", "de", "ru"])
+@pytest.mark.parametrize("language", ["de", "ru"])
 def test_a_treebank_written_and_read_is_the_same(shared, tmp_path, language):
-    corpus = read(shared / "data" / "ud" / "pud" / f"{language}_pud-ud-test.conllu.gz")
+    corpus = read(shared / "data" / "ud" / "pud" / f"{language}_pud-ud-test.conllu.gz", limit=500)
     assert read(write(corpus, tmp_path / "x.conllu")).sentences == corpus.sentences
 
 
@@ -265,16 +265,16 @@ def test_parallel_trees_of_a_real_treebank(shared):
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    ("source", "target", "size"),
+    ("source", "target", "limit", "size"),
     [
-        ("multi30k/val.en.gz", "multi30k/val.de.gz", 1014),
-        ("ntrex/newstest2019.en.gz", "ntrex/newstest2019.ru.gz", 1997),
-        pytest.param("tatoeba/eng-deu.tsv.gz", None, 169_813, marks=pytest.mark.slow),
+        ("multi30k/val.en.gz", "multi30k/val.de.gz", None, 1014),
+        ("ntrex/newstest2019.en.gz", "ntrex/newstest2019.ru.gz", None, 1997),
+        pytest.param("tatoeba/eng-deu.tsv.gz", None, 50_000, 50_000, marks=pytest.mark.slow),
     ],
 )
-def test_real_parallel_text(shared, source, target, size):
+def test_real_parallel_text(shared, source, target, limit, size):
     data = shared / "data"
-    corpus = read(data / source, None if target is None else data / target)
+    corpus = read(data / source, None if target is None else data / target, limit=limit)
     assert len(corpus) == size
     assert all(one.text and one.target is not None and one.target.text and one.label is None for one in corpus)
 
@@ -284,7 +284,6 @@ def test_real_parallel_text(shared, source, target, size):
 @pytest.mark.parametrize(
     ("path", "size", "first", "label", "second"),
     [
-        ("SST-2/train", 67_349, "hide new secretions from the parental units", "0", None),
         ("SST-2/dev", 872, "it 's a charming and often affecting journey .", "1", None),
         ("SST-2/test_labeled", 1821, "uneasy mishmash of styles and genres .", "0", None),
         ("CoLA/train", 8551, "Our friends won't buy this analysis,", "1", None),

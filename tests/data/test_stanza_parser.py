@@ -96,7 +96,7 @@ def test_a_corpus_keeps_its_targets_and_labels_and_leaves_out_what_has_no_tree(s
 @pytest.mark.shared
 def test_two_thirds_of_the_heads_of_real_news_are_right(shared):
     """The models' README: 72 % on English PUD. A shifted index or span would give far less."""
-    gold = read(shared / "data" / "ud" / "pud" / "en_pud-ud-test.conllu.gz", limit=100)
+    gold = read(shared / "data" / "ud" / "pud" / "en_pud-ud-test.conllu.gz", limit=50)
     found = parse(Corpus("bare", tuple(Sentence(one.text) for one in gold)), models=shared / "stanza")
     right = sum(len(arcs(one) & arcs(other)) for one, other in zip(gold, found, strict=True))
     assert 0.67 < right / sum(len(arcs(one)) for one in gold) < 0.80

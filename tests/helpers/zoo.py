@@ -20,7 +20,7 @@ from headroles.testing.tiny_models import widen
 VOCABULARY = 64
 BOS, PAD, EOS, FIRST_WORD = 0, 1, 2, 4  # the same in every model; ids from FIRST_WORD on are words
 USUAL = ("marian", "bert", "gpt2", "llama-grouped", "t5", "fsmt", "albert", "bloom")  # one for each way of attending
-# built as another of the zoo is, and tried by `check_model` alone: their names in its table
+# built as another of the zoo is, and tried by `check_model` alone, or not at all: their names in its table
 ALIKE = {
     "bart": "bart", "mbart": "mbart", "m2m100": "m2m_100", "pegasus": "pegasus", "blenderbot": "blenderbot",
     "bert2bert": "encoder-decoder", "roberta": "roberta", "xlm-roberta": "xlm-roberta", "electra": "electra",

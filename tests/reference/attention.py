@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from headroles.data.corpus import Corpus, Sentence
 
 OFFSETS = (-2, -1, 0, 1, 2)
+AT = {d: f"position[{d:+d}]" if d else "position[0]" for d in OFFSETS}
 RELATIONS = ("nsubj", "obj", "amod", "advmod")
 FREQUENT = 500
 Matrix = list[list[float]]  # [query, key]
@@ -118,7 +119,7 @@ def _add(sums: Ratio, weights: Matrix, one: Encoded, rarest: int | None) -> None
         _count(sums, "sink[special]", sum(weights[query][key] for key in one.special))
         for d in OFFSETS:
             if 0 <= query + d < len(one.ids) and query + d not in one.special:
-                _count(sums, f"position[{d:+d}]" if d else "position[0]", best == query + d)
+                _count(sums, AT[d], best == query + d)
         if rarest is not None:
             _count(sums, "rarity", best == rarest)
     best_word = [_largest(row, range(len(row))) for row in _between_words(weights, one.words)]
@@ -141,7 +142,7 @@ def _rarest(one: Encoded, counts: Counter[int], common: set[int]) -> int | None:
 def _between_words(weights: Matrix, words: list[list[int]]) -> Matrix:
     """Sum over the pieces of the key word, mean over those of the query word."""
     return [
-        [sum(weights[q][k] for q in query for k in key) / len(query) for key in words]
+        [sum([weights[q][k] for q in query for k in key]) / len(query) for key in words]
         for query in words
     ]  # fmt: skip
 
@@ -159,11 +160,7 @@ def _baselines(encoded: list[Encoded]) -> dict[str, float]:
 
 
 def _largest(weights: list[float], keys: Sequence[int]) -> int:
-    best = keys[0]
-    for key in keys:
-        if weights[key] > weights[best]:  # the first of equals
-            best = key
-    return best
+    return max(keys, key=weights.__getitem__)  # the first of equals
 
 
 def _count(sums: Ratio, column: str, value: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -30,7 +31,7 @@ from headroles.scores.lrp.conservation_report import COLUMNS, balance, totals
 from headroles.scores.objectives import Loss, Reference, Top
 
 DETERMINISTIC = settings(
-    derandomize=True, database=None, deadline=None, max_examples=30, suppress_health_check=list(HealthCheck)
+    derandomize=True, database=None, deadline=None, max_examples=15, suppress_health_check=list(HealthCheck)
 )
 TOKEN = 17  # the one whose logit is explained
 # Norms of these compute in float32 whatever the model's precision ...
@@ -41,6 +42,7 @@ ONLY_FLOAT32 = {"fsmt", "mixtral"}  # ... and these run in no other: a mask over
 # By voita R is nowhere negative, and all of it arrives, but where LRP-0 stands in: Cohere subtracts the mean in Python,
 # Mixtral's experts are one product, the first maps of sounds and pixels are convolutions.
 SIGNED = {"cohere": 0.1, "mixtral": 0.5, "whisper": 0.03, "vit": 0.03}
+# these attend outside of the interface: below, rules of voita are refused for each of them, and for no other
 OUTSIDE = ["fsmt", "deberta-v2", "mpnet", "gptj", "gpt-neo", "bloom", "falcon", "falcon-grouped"]
 INSIDE = [name for name in NAMES if name not in OUTSIDE]
 
@@ -100,6 +102,13 @@ def relevance(model, inputs, rules="cp", *, epsilon=0.0, step=2, number=explaine
     return torch.autograd.grad(begun(values, rules), ones)[0]
 
 
+@cache
+def unchanged(name, rules, dtype=torch.float64):
+    """The relevance of the heads of a model of the zoo as it is, which several tests compare with."""
+    model = zoo.tiny(name).to(dtype)
+    return relevance(model, cast(zoo.inputs(model), dtype), rules)
+
+
 def close(found, expected, tolerance):
     """Within a tolerance relative to the largest."""
     assert expected.abs().max() > 1e-6
@@ -112,12 +121,6 @@ def part(model, kind, layer):
     return slice(here[0], here[-1] + 1), next(
         site for site in families.attention_sites(model) if site.key == (kind, layer)
     )
-
-
-@pytest.mark.slow
-def test_these_attend_outside_of_the_interface():
-    found = [name for name in NAMES if any(site.outside for site in families.attention_sites(zoo.tiny(name)))]
-    assert found == OUTSIDE
 
 
 # --- the textbook ----------------------------------------------------------------------------------------------------
@@ -134,13 +137,12 @@ def compared(model, inputs, textbook, rules, epsilon):
     close(found, torch.cat([textbook.heads[site.key] for site in families.attention_sites(model)]), 1e-12)
 
 
-@pytest.mark.parametrize(("rules", "epsilon"), WAYS)
-@pytest.mark.parametrize("activation", ["relu", "swish"])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_marian_by_the_textbook(rules, epsilon, activation, layers):
-    model = small(
-        "marian", **SMALL, encoder_layers=layers, decoder_layers=layers, activation_function=activation
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("rules", "epsilon", "activation"),
+    [(*way, "swish") for way in WAYS] + [("cp", 0.0, "relu"), ("voita", 0.0, "relu")],
+)
+def test_marian_by_the_textbook(rules, epsilon, activation):
+    model = small("marian", **SMALL, encoder_layers=2, decoder_layers=2, activation_function=activation)
     source, target = torch.tensor([5, 9, 20, 7, zoo.EOS]), torch.tensor([zoo.EOS, 11, 30, 6])
     inputs = {"input_ids": source[None], "decoder_input_ids": target[None]}
     compared(model, inputs, slow_lrp.marian(model, source, target, 2, TOKEN, rules, epsilon), rules, epsilon)
@@ -148,9 +150,8 @@ def test_marian_by_the_textbook(rules, epsilon, activation, layers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rules", "epsilon"), WAYS)
-@pytest.mark.parametrize("layers", [1, 2])
-def test_gpt2_by_the_textbook(rules, epsilon, layers):
-    model = small("gpt2", n_embd=8, n_head=2, n_inner=12, n_layer=layers)
+def test_gpt2_by_the_textbook(rules, epsilon):
+    model = small("gpt2", n_embd=8, n_head=2, n_inner=12, n_layer=2)
     ids = torch.tensor([5, 9, 20, 7])
     compared(model, {"input_ids": ids[None]}, slow_lrp.gpt2(model, ids, 2, TOKEN, rules, epsilon), rules, epsilon)
 
@@ -232,15 +233,17 @@ def test_the_forward_is_that_of_eager_attention_to_the_bit(name):
     own = output()
     with attention_hooks.attending(model, lambda _: None):
         eager = output()
-    for rules in allowed(name):
+    for rules in allowed(name) if name in zoo.USUAL else {"cp", "voita"} & {*allowed(name)}:
         with lrp_rules(model, rules):
             assert torch.equal(output(), own if rules == "gradient" else eager), rules
     torch.testing.assert_close(eager, own, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["marian", "gpt2", "llama", "bert2bert"])
-@pytest.mark.parametrize("rules", ["cp", "attn", "voita"])
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("marian", "cp"), ("marian", "voita"), ("gpt2", "attn"), ("llama", "voita"), ("bert2bert", "cp")],
+)
 def test_generation_is_the_same(name, rules):
     model = zoo.tiny(name)
     inputs = {key: value for key, value in zoo.inputs(model, padded=False).items() if not key.startswith("decoder")}
@@ -300,8 +303,11 @@ def stop(*_):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["marian", "bert2gpt2", "albert", "gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("marian", rules) for rules in RULES]
+    + [("bert2gpt2", "voita"), ("albert", "voita-exact"), ("gpt2", "cp"), ("llama", "attn")],
+)
 def test_all_is_as_it_was(name, rules):
     model = zoo.tiny(name)
     for frozen in list(model.parameters())[::3]:
@@ -380,19 +386,22 @@ def report(name, rules, *, unbiased=False):
     return balance(model, inputs, lambda output: begun(explained(output), rules), rules)
 
 
+GATED = ["llama-grouped", "phi3", "gemma3", "modernbert"]  # units as two maps or as one
+
+
 @pytest.mark.parametrize("name", zoo.each(NAMES))
-@pytest.mark.parametrize("rules", ["cp", "cp-gate"])
-def test_what_is_explained_reaches_inputs_and_biases(name, rules):
-    found = report(name, rules)
-    assert list(found) == COLUMNS
-    assert abs(totals(found)["residue"]) <= tolerance(name)
-    assert found["residue"].abs().max() <= tolerance(name)
-    assert found.loc[[("output", 0)], "leaves"].item() != 0
+def test_what_is_explained_reaches_inputs_and_biases(name):
+    for rules in ("cp", "cp-gate") if name in GATED else ("cp",):
+        found = report(name, rules)
+        assert list(found) == COLUMNS
+        assert abs(totals(found)["residue"]) <= tolerance(name)
+        assert found["residue"].abs().max() <= tolerance(name)
+        assert found.loc[[("output", 0)], "leaves"].item() != 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["marian", "bart", "bert", "gpt2", "t5", "llama", "modernbert"])
+@pytest.mark.parametrize("name", ["marian", "gpt2", "llama"])
 def test_a_report_adds_up(name, rules):
     """What is missing in the end is what was lost on the way; only gradients and softmax lose."""
     found = report(name, rules)
@@ -403,7 +412,7 @@ def test_a_report_adds_up(name, rules):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["marian", "bart", "t5", "bert", "gpt2", "llama", "bert2gpt2", "m2m100"])
+@pytest.mark.parametrize("name", ["marian", "m2m100", "bert", "gpt2"])  # norms after and before attention
 @pytest.mark.parametrize("rules", ["cp", "voita"])
 def test_without_biases_every_stream_carries_all(name, rules):
     found = report(name, rules, unbiased=True)
@@ -445,7 +454,7 @@ def test_without_rules_it_is_the_slope_of_the_gate(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "gpt2", "llama-grouped", "gptj", "falcon"])
+@pytest.mark.parametrize("name", ["marian", "t5", "albert", "gpt2", "llama-grouped", "falcon"])
 def test_a_head_that_nothing_reads_has_no_relevance(name):
     """No more than a bias of the output projection, of which voita-exact gives every input a part."""
     model, inputs = exact(name)
@@ -515,42 +524,47 @@ def attentions(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_another_way_to_write_the_same_function(rules, change):
+def test_another_way_to_write_the_same_function(change):
     model, inputs = exact("marian")
-    before = relevance(model, inputs, rules)
     with torch.no_grad():
         plain = model(**inputs).logits
         for attention in attentions(model):
             change(attention)
         torch.testing.assert_close(model(**inputs).logits, plain, atol=1e-12, rtol=1e-12)
-    after = relevance(model, inputs, rules)
-    if change in BREAKS.get(rules, ()):
-        assert (after - before).abs().max() > 1e-3 * before.abs().max()
-    else:
-        close(after, before, 1e-12)
+    for rules in ("cp", "attn", "voita", "gradient"):
+        before, after = unchanged("marian", rules), relevance(model, inputs, rules)
+        if change in BREAKS.get(rules, ()):
+            assert (after - before).abs().max() > 1e-3 * before.abs().max()
+        else:
+            close(after, before, 1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
-@pytest.mark.parametrize(("kind", "layer"), [("enc-self", 0), ("dec-self", 0), ("cross", 1)])
-def test_heads_in_another_order(rules, kind, layer):
+def test_heads_in_another_order(rules):
     model, inputs = exact("marian")
-    before, order = relevance(model, inputs, rules), [2, 0, 3, 1]
-    here, site = part(model, kind, layer)
-    with torch.no_grad():
-        permuted(site.module, order, site.size)
-    before[:, here] = before[:, here][:, order]
-    close(relevance(model, inputs, rules), before, 1e-12)
+    expected = unchanged("marian", rules).clone()
+    for kind, layer, order in (
+        ("enc-self", 0, [2, 0, 3, 1]),
+        ("dec-self", 0, [1, 0, 3, 2]),
+        ("cross", 1, [3, 1, 2, 0]),
+    ):
+        here, site = part(model, kind, layer)
+        with torch.no_grad():
+            permuted(site.module, order, site.size)
+        expected[:, here] = expected[:, here][:, order]
+    close(relevance(model, inputs, rules), expected, 1e-12)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["marian", "t5", "bert"])
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("marian", rules) for rules in RULES] + [("t5", "cp"), ("t5", "voita"), ("bert", "attn"), ("bert", "voita-exact")],
+)
 def test_padding_and_company_do_not_count(name, rules):
     model, inputs = exact(name)
-    batched = relevance(model, inputs, rules)
+    batched = unchanged(name, rules)
     for row, length in enumerate((7, 5)):
         alone = {key: value[row : row + 1] for key, value in inputs.items()}
         for key in ("input_ids", "attention_mask"):
@@ -559,8 +573,9 @@ def test_padding_and_company_do_not_count(name, rules):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize(
+    ("name", "rules"), [("marian", rules) for rules in RULES] + [("gpt2", "cp"), ("gpt2", "voita")]
+)
 def test_what_comes_later_does_not_count(name, rules):
     model, inputs = exact(name)
     key = "decoder_input_ids" if name == "marian" else "input_ids"
@@ -578,15 +593,21 @@ def test_what_comes_later_does_not_count(name, rules):
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
-def first_batch(name):
+def first_batch(name, size=4):
     model = zoo.tiny(name)
-    return model, next(batching.batches(batching.encode(corpus()[:4], tokens_of(name), model), model))
+    return model, next(batching.batches(batching.encode(corpus()[:size], tokens_of(name), model), model))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", [Top(), Reference(), Loss()], ids=lambda one: one.name)
-@pytest.mark.parametrize("rules", ["cp", "attn", "gradient"])
-@pytest.mark.parametrize("name", ["marian", "gpt2", "bert"])
+@pytest.mark.parametrize(  # every two of them together once
+    ("name", "rules", "objective"),
+    [
+        (name, rules, (Top(), Reference(), Loss())[(row + column) % 3])
+        for row, name in enumerate(("marian", "gpt2", "bert"))
+        for column, rules in enumerate(("cp", "attn", "gradient"))
+    ],
+    ids=lambda one: getattr(one, "name", one),
+)
 def test_steps_add_up(name, rules, objective):
     model, batch = first_batch(name)
     explain = objective.explain(model, lambda: [batch])
@@ -600,10 +621,11 @@ def test_steps_add_up(name, rules, objective):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", ["cp", "attn", "voita", "gradient"])
-@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize(
+    ("name", "rules"), [("marian", "cp"), ("marian", "voita"), ("gpt2", "attn"), ("gpt2", "gradient")]
+)
 def test_steps_by_themselves_however_they_are_asked_for(name, rules):
-    model, batch = first_batch(name)
+    model, batch = first_batch(name, 2)
     explain = Top().explain(model, lambda: [batch])
     every = slopes(model, explain, batch, rules=rules)
     for options in ({"chunk": 1}, {"chunk": 3}, {"by_token": False}, {"by_token": False, "chunk": 1}):
@@ -611,8 +633,7 @@ def test_steps_by_themselves_however_they_are_asked_for(name, rules):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", ["cp", "voita"])
-@pytest.mark.parametrize("name", ["marian", "gpt2"])
+@pytest.mark.parametrize(("name", "rules"), [("marian", "voita"), ("gpt2", "cp")])
 def test_each_step_is_what_the_model_says_of_that_token(name, rules):
     model, batch = first_batch(name)
     every = slopes(model, Reference().explain(model, lambda: [batch]), batch, rules=rules)
@@ -628,30 +649,31 @@ def test_each_step_is_what_the_model_says_of_that_token(name, rules):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
-@pytest.mark.parametrize("steps", [1, 3, 50])
-def test_drawn_steps_are_some_of_all(name, steps):
+def test_drawn_steps_are_some_of_all(name):
     model, batch = first_batch(name)
     explain = Top().explain(model, lambda: [batch])
     every = slopes(model, explain, batch, rules="cp")
-    drawn = slopes(model, explain, batch, rules="cp", steps=steps)
-    assert drawn.counted.sum(1).tolist() == [min(steps, int(row.sum())) for row in every.counted]
-    for row in range(len(drawn.values)):
-        here = drawn.counted[row]
-        apart = (drawn.gradients[row, here, None] - every.gradients[row, None]).abs().amax(-1)  # [drawn, step]
-        places = apart.argmin(-1).tolist()
-        assert all(a < b for a, b in pairwise(places))
-        assert apart.amin() <= 1e-5 * every.gradients.abs().max()
-        torch.testing.assert_close(drawn.values[row, here], every.values[row, places])
+    for steps in (1, 3, 50):
+        drawn = slopes(model, explain, batch, rules="cp", steps=steps)
+        assert drawn.counted.sum(1).tolist() == [min(steps, int(row.sum())) for row in every.counted]
+        for row in range(len(drawn.values)):
+            here = drawn.counted[row]
+            apart = (drawn.gradients[row, here, None] - every.gradients[row, None]).abs().amax(-1)  # [drawn, step]
+            places = apart.argmin(-1).tolist()
+            assert all(a < b for a, b in pairwise(places))
+            assert apart.amin() <= 1e-5 * every.gradients.abs().max()
+            torch.testing.assert_close(drawn.values[row, here], every.values[row, places])
 
 
 # --- precision -------------------------------------------------------------------------------------------------------
 
 
-HALF = [
-    (name, rules, dtype, tolerance)
-    for name in ("marian", "bert", "llama")
-    for rules in ("cp", "attn", "voita")
-    for dtype, tolerance in ((torch.bfloat16, 3e-2), (torch.float16, 1e-2))
+ALLOWED = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
+HALF = [  # every two of them together
+    (name, rules, dtype, ALLOWED[dtype])
+    for row, name in enumerate(("marian", "bert", "llama"))
+    for column, rules in enumerate(("cp", "attn", "voita"))
+    for dtype in (ALLOWED if (name, rules) == ("llama", "cp") else [list(ALLOWED)[(row + column) % 2]])
 ]
 MISSED = pytest.mark.xfail(reason="0.037 of the largest: a bound of relevance that is not met", strict=True)
 
@@ -664,8 +686,7 @@ MISSED = pytest.mark.xfail(reason="0.037 of the largest: a bound of relevance th
 def test_half_precision(name, rules, dtype, tolerance):
     model = zoo.tiny(name)
     inputs = zoo.inputs(model)
-    full = relevance(model, inputs, rules)
-    close(relevance(model.to(dtype), inputs, rules), full, tolerance)
+    close(relevance(model.to(dtype), inputs, rules), unchanged(name, rules, torch.float32), tolerance)
 
 
 @pytest.mark.parametrize("rules", ["voita", "voita-exact"])
@@ -673,8 +694,7 @@ def test_small_sums_of_contributions_do_not_overflow(rules):
     """T5's numbers are far apart, so that 1 over a sum may be beyond float16."""
     model = zoo.tiny("t5")
     inputs = zoo.inputs(model)
-    full = relevance(model, inputs, rules)
-    close(relevance(model.to(torch.float16), inputs, rules), full, 2e-2)
+    close(relevance(model.to(torch.float16), inputs, rules), unchanged("t5", rules, torch.float32), 2e-2)
 
 
 # --- other packages --------------------------------------------------------------------------------------------------
@@ -759,8 +779,7 @@ def test_quantised_weights():
     refused("BertForMaskedLM has quantised weights, which pass no gradient; try without quantization_config", model)
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-@pytest.mark.parametrize("rules", ["voita", "voita-exact"])
+@pytest.mark.parametrize(("name", "rules"), [(name, "voita") for name in OUTSIDE] + [("bloom", "voita-exact")])
 def test_voita_needs_the_interface(name, rules):
     model = zoo.tiny(name)
     message = (

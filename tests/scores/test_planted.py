@@ -54,8 +54,12 @@ def test_every_number_is_that_of_the_slow_loops_in_a_trained_model():
     model, tokenizer = (
         made.from_pretrained(folder) for made in (transformers.AutoModel, transformers.AutoTokenizer)
     )  # fmt: skip
-    corpus = planted.corpus()[:80]
-    _assert_same(hr.score(model, tokenizer, corpus, SCORES), slow.scores(model, tokenizer, corpus))
+    corpus, frequent = planted.corpus()[:25], 50
+    scores = [hr.scores.list_scores()[name]() for name in SCORES if name != "rarity"]
+    scores.append(hr.scores.list_scores()["rarity"](frequent=frequent))
+    found = hr.score(model, tokenizer, corpus, scores, n_resamples=0)
+    assert found["rarity"].notna().all()
+    _assert_same(found, slow.scores(model, tokenizer, corpus, frequent=frequent))
 
 
 def _assert_same(heads: pd.DataFrame, reference: pd.DataFrame) -> None:
@@ -88,16 +92,18 @@ def test_no_fixed_offset_finds_the_subject(reference):
 
 
 def test_the_corpus_has_what_the_definitions_speak_of(reference):
-    encoded = [slow.encode(sentence, planted.tokenizer()) for sentence in planted.corpus()]
+    tokenizer = planted.tokenizer()
+    encoded = [slow.encode(sentence, tokenizer) for sentence in planted.corpus()]
     tokens = [one.ids[token] for one in encoded for token in one.real]
     counts = sorted(Counter(tokens).values(), reverse=True)
     assert counts[499] > counts[500]  # "the 500 most frequent" has one reading
     assert 0 < reference.attrs["rarity.sentences"] < len(encoded)
     assert 0 < reference.attrs["syntax.left_out"] < 0.05 * len(encoded)
-    assert planted.tokenizer().unk_token_id in tokens
+    assert tokenizer.unk_token_id in tokens
     assert max(len(one.ids) for one in encoded) <= planted.POSITIONS
 
 
 def test_every_word_has_the_pieces_meant_for_it():
     words = [word for types in planted.lexicon().values() for word in types]
-    assert [tuple(planted.tokenizer().tokenize(word.form)) for word in words] == [word.pieces for word in words]
+    tokenizer = planted.tokenizer()
+    assert [tuple(tokenizer.tokenize(word.form)) for word in words] == [word.pieces for word in words]

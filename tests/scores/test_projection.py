@@ -40,9 +40,14 @@ def test_many_logits_of_a_token_are_a_product_with_all_weights():
     assert torch.equal(through(weight, x, back), back @ weight)
 
 
-@pytest.mark.parametrize("rules", ["gradient", "cp", "attn", "voita"])
-@pytest.mark.parametrize("steps", ["sum", "all", 2])
-@pytest.mark.parametrize("name", ["marian", "bert", "llama-grouped"])
+@pytest.mark.parametrize(  # every two of them together
+    ("name", "steps", "rules"),
+    [
+        (["marian", "bert", "llama-grouped"][(row + column) % 3], steps, rules)
+        for row, steps in enumerate(["sum", "all", 2])
+        for column, rules in enumerate(["gradient", "cp", "attn", "voita"])
+    ],
+)
 def test_gradients_are_those_of_autograd_bit_for_bit(name, steps, rules, monkeypatch):
     model = zoo.tiny(name)
     batches = list(batching.batches(batching.encode(corpus(4), tokens_of(name), model), model))

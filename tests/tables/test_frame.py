@@ -24,7 +24,7 @@ from headroles.tables.files import replacing
 from headroles.tables.io import load_table, save_table
 
 DETERMINISTIC = settings(
-    derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
+    derandomize=True, database=None, deadline=None, max_examples=30, suppress_health_check=list(HealthCheck)
 )
 SIZES = {("enc-self", 0): 3, ("enc-self", 1): 2, ("dec-self", 0): 2, ("cross", 0): 1}
 INDEX = frame.index(SIZES)

@@ -210,20 +210,25 @@ def test_a_model_is_measured_once(study):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "change",
-    [{"seed": 1}, {"n_resamples": 21}, {"scores": ["confidence"]}, {"scores": None}, {"reference": planted.corpus()}],
-    ids=lambda change: next(iter(change)),
-)
-def test_a_model_is_measured_anew_with_other_options(change, study):
+def test_a_model_is_measured_anew_with_each_other_option(study):
+    options = {}
     with Watching(study) as watching:
         watching.measure(corpus())
         written = watching.written()
-        assert watching.measure(corpus(), **change) > 0
-        assert watching.measure(corpus(), **change) == 0
-        now = watching.written()
-    assert now["heads"] > written["heads"]
-    assert now["offsets"] == written["offsets"]  # these follow from the corpus alone
+        for change in (
+            {"scores": ["confidence"]},
+            {"scores": None},
+            {"seed": 1},
+            {"n_resamples": 21},
+            {"reference": planted.corpus()},
+        ):
+            options |= change
+            assert watching.measure(corpus(), **options) > 0, change
+            assert watching.measure(corpus(), **options) == 0, change
+            now = watching.written()
+            assert now["heads"] > written["heads"]
+            assert now["offsets"] == written["offsets"]  # these follow from the corpus alone
+            written = now
 
 
 @pytest.mark.slow
@@ -259,23 +264,14 @@ def test_a_corpus_without_trees_has_no_offsets(study):
     assert study.names() == ["heads"]
 
 
-def test_roles_are_told_and_saved(study):
+@pytest.mark.slow
+def test_roles_are_told_and_saved_and_the_figures_are_the_files_it_says(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
     hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)
     told = score_study.assign_roles(study)
     pd.testing.assert_frame_equal(study.load("roles"), told)
     expected = {head for head, names in planted.PLANTED.items() if "rare" in names}
     assert set(told.index[told["rare"]]) == expected
-    strict = score_study.assign_roles(study, thresholds={"positional": 1.1})
-    assert not strict["positional[-1]"].any()
-    pd.testing.assert_frame_equal(study.load("roles"), strict)
-
-
-@pytest.mark.slow
-def test_the_figures_are_the_files_it_says(study):
-    reference = planted.corpus()  # has words outside the 500 most frequent
-    hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)
-    score_study.assign_roles(study)
     before = os.listdir(study.folder)
     files = score_study.draw(study)
     names = ["heatmap-confidence", "heatmap-position-best", "heatmap-rarity", "dependency-enc-self", "roles-enc-self",
@@ -284,6 +280,9 @@ def test_the_figures_are_the_files_it_says(study):
     assert sorted(os.listdir(study.folder)) == sorted([*before, *(file.name for file in files)])
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
     assert plt.get_fignums() == []
+    strict = score_study.assign_roles(study, thresholds={"positional": 1.1})
+    assert not strict["positional[-1]"].any()
+    pd.testing.assert_frame_equal(study.load("roles"), strict)
 
 
 def test_what_a_study_has_is_drawn(study):
@@ -313,7 +312,7 @@ def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
 
 
 def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):
-    given = planted.model(), planted.tokenizer(), planted.corpus()
+    given = planted.model(), planted.tokenizer(), corpus()
     alone = {name: hr.score(*given, name, n_resamples=20) for name in ("confidence", "entropy")}
     for name in ("confidence", "entropy", "confidence"):
         table = hr.score(*given, name, n_resamples=20, study=study)
