@@ -23,7 +23,7 @@ from helpers.commands import run
 from helpers.letters import corpus, tokens_of, writing
 from helpers.messages import line, whole
 from helpers.objectives import FORMULAS, alone, classifier, labelled
-from helpers.traces import NAMES, _traces
+from helpers.traces import _traces
 from torch.overrides import TorchFunctionMode
 
 import headroles as hr
@@ -172,7 +172,7 @@ def test_the_intact_model_runs_once_and_nothing_closed_runs_the_end_alone(name):
     assert set(multiplied(model, replay, [])) == set(BODY[name][3] if name in BODY else ["lm_head"])
 
 
-@pytest.mark.parametrize("name", zoo.each(name for name in NAMES if name in zoo.ENCODER_DECODERS))
+@pytest.mark.parametrize("name", zoo.variants(["marian", "t5", "fsmt", "whisper", "bert2gpt2"]))
 def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_closed(name):
     model, batch = by_hand(name)
     index = list(families.head_index(model))
@@ -180,9 +180,7 @@ def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_closed(n
     pairs = [{one, other} for one in starts if one[0] == "enc-self" for other in first]
     more = [pair | {head} for pair in pairs[:2] for head in starts if head[0] != "enc-self"]
     rows = torch.stack([masking.head_mask(model, closed) for closed in pairs + more])
-    for replacement in (
-        ["zero"] if any(site.outside for site in families.attention_sites(model)) else ["zero", "uniform"]
-    ):
+    for replacement in ["zero", "uniform"] if name in ("marian", "t5") else ["zero"]:
         expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
         for (one,) in ({head for head in pair if head[0] == "enc-self"} for pair in pairs[::4]):
             alone = naive(
@@ -309,12 +307,10 @@ def told_again(name, score, column, steps, kind=None):
 
 AGAIN = [
     ("gpt2", "importance", "importance", 3, None),
-    ("gpt2", "importance", "importance", 8, None),
-    ("marian", "importance", "importance", 6, None),
+    ("marian", "importance", "importance", 4, None),
     ("marian", "importance", "importance", 3, "cross"),
-    ("marian", "importance", "importance", 5, "enc-self"),
     ("bert", "confidence", "confidence", 4, None),
-    ("bert", "position", "position[+1]", 3, None),
+    ("bert", "position", "position[+1]", 2, None),
 ]
 
 
@@ -329,10 +325,10 @@ def test_what_is_left_is_measured_again_after_each_step(name, score, column, ste
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [None, "enc-self", "dec-self", "cross"])
-def test_of_one_step_the_order_is_that_of_the_plain_score(kind):
-    for score in ("importance", "confidence"):
-        table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(6), score, n_resamples=0)
+@pytest.mark.parametrize("score", ["importance", "confidence"])
+def test_of_one_step_the_order_is_that_of_the_plain_score(score):
+    table = hr.score(zoo.tiny("marian"), tokens_of("marian"), corpus(6), score, n_resamples=0)
+    for kind in (None, "enc-self", "dec-self", "cross"):
         assert again("marian", score=score, steps=1, kind=kind) == orders(table, [score], kind=kind)[score]
 
 
@@ -356,7 +352,7 @@ def slopes(model, gone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+@pytest.mark.parametrize("steps", [2, 8])
 def test_importance_again_is_of_the_gradients_of_the_gated_model(steps):
     model, gone = zoo.tiny("gpt2"), []
     for count in counts(8, steps):
@@ -389,17 +385,15 @@ def test_a_model_is_left_as_it_was_by_an_order_told_again(training):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "kind"), [(20, None), (10, "cross")])
-def test_more_steps_than_heads_close_one_at_a_time(steps, kind):
-    name = "bert" if kind is None else "marian"
-    assert again(name, steps=steps, kind=kind) == again(name, steps=8, kind=kind)
+@pytest.mark.parametrize(("name", "kind"), [("bert", None), ("marian", "cross")])
+def test_more_steps_than_heads_close_one_at_a_time(name, kind):
+    assert again(name, steps=10, kind=kind) == again(name, steps=8, kind=kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [4, 24])
-def test_heads_that_no_longer_matter_have_a_place_too(steps):
+def test_heads_that_no_longer_matter_have_a_place_too():
     """Of a translator whose cross heads are all closed the encoder's are left: their gradients are all zero."""
-    found = again("marian", corpus(12), steps=steps)
+    found = again("marian", steps=24)
     assert sorted(found) == sorted(families.head_index(zoo.tiny("marian")))
 
 
@@ -453,9 +447,7 @@ CASES = [
     ("classifier", "accuracy", accuracy),
     ("classifier", ClassLogit(of="label"), label_logit),
     ("gpt2", "perplexity", perplexity),
-    ("marian", "perplexity", perplexity),
     ("gpt2", "top", top),
-    ("marian", Top(), top),
     ("marian", "bleu", None),
 ]
 NAMED = [f"{name}-{getattr(one, 'name', one)}" for name, one, _ in CASES]
@@ -479,8 +471,10 @@ def by_gates(name, formula, closed):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "one", "formula"), CASES, ids=NAMED)
 def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
-    table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0)
-    expected = [by_gates(name, formula, closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
+    closed = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    by_hand = {heads_: by_gates(name, formula, heads_) for heads_ in dict.fromkeys(closed)}
+    expected = [by_hand[heads_] for heads_ in closed]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
     assert len(set(np.round(expected, 3))) > 2
     said = metric(one)
@@ -488,9 +482,9 @@ def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "one"), [case[:2] for case in CASES], ids=NAMED)
+@pytest.mark.parametrize(("name", "one"), [("classifier", "accuracy"), ("marian", "bleu")])
 def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
-    table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
+    table = ablation_curve(*given(name, one), closing(name), metric=one, steps=3, n_resamples=0)
     closed = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
     found = sweep(*given(name, one), [*dict.fromkeys(filter(None, closed))], metric(one))
     each = found.closed | {frozenset(): found.intact}
@@ -823,6 +817,7 @@ def studies(place):
 def test_agreement_writes_a_picture_and_its_table(studies, tmp_path):
     done = run("agreement", *studies, "--output", tmp_path / "x.png")
     assert (done.code, done.err) == (0, "")
+    assert "ablation[loss] on news.en+news.de and on talks.en+talks.de" in done.out.splitlines()[0]
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     table = load_table(tmp_path / "x.parquet")
     one, two = (hr.Study(folder).scores() for folder in studies)
@@ -836,11 +831,6 @@ def test_agreement_writes_a_picture_and_its_table(studies, tmp_path):
         cells = ["{:.3f} [{:.3f}, {:.3f}]".format(*each) for each in numbers]
         pattern = " +│ +".join(map(re.escape, [name, f"{row['heads']:.0f}", *cells]))
         assert re.search(rf"^│ {pattern} +│$", done.out, re.M), name
-
-
-def test_agreement_says_of_which_column_it_is(studies, tmp_path):
-    done = run("agreement", *studies, "--output", tmp_path / "x.png")
-    assert "ablation[loss] on news.en+news.de and on talks.en+talks.de" in done.out.splitlines()[0]
 
 
 @pytest.mark.parametrize("column", ["nothing", "ablation[bleu]", "ablation[lo", "loss"])

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from itertools import product
 from pathlib import Path
@@ -29,12 +27,13 @@ from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
 
-SIZE = 300  # sentences, more than a first look
+SIZE = 100  # sentences, more than a first look
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
 LAUNCH = [  # with `--cpu` accelerate starts a single process; with `--multi_gpu` as many as asked for, GPU or not
-    *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
+    *("--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
     *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
 ]
+ACCELERATE = "from accelerate.commands.launch import main\nmain()"
 
 
 @pytest.fixture(scope="module")
@@ -166,15 +165,21 @@ def batches_in(folder):
     return list((folder / ".sweeps").glob("*.npy"))
 
 
-SOME = ["--limit", "24", "--resamples", "50"]
-ABLATE = ["ablate", *SOME, "--max-tokens", "320"]
-COMMANDS = [
-    ["ablate", "--metric", "bleu", "--unit", "all_but_one", *ABLATE[1:]],
-    ["ablate", "--early", "--resamples", "50"],
-    ["ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME],
+SOME = ["--resamples", "20", "--limit"]
+COMMANDS = [  # the last alone draws: that is the same for all
+    ["--no-figures", "ablate", *SOME, "8", "--max-tokens", "100000"],  # one batch, of which they share the heads
+    ["--no-figures", "ablate", *SOME, "5", "--max-tokens", "50", "--metric", "bleu", "--unit", "all_but_one"],
+    ["--no-figures", "ablate", *SOME, str(SIZE), "--early", "--unit", "layer"],
+    ["--figures", "ablation-curve", "--by", "layer", "--seeds", "1", "--steps", "4", *SOME, "12"],
 ]
-TABLES = {"ablation-bleu-rest-zero", "examples-bleu-rest-zero", "best-bleu-zero", "best-bleu-zero-halves"}
-TABLES |= {"ablation-loss-single-zero-early", "examples-loss-single-zero-early", "curves-agreement", "areas-agreement"}
+TABLES = {
+    "ablation-loss-single-zero",
+    "examples-loss-single-zero",
+    "ablation-bleu-rest-zero",
+    "examples-bleu-rest-zero",
+}
+TABLES |= {"best-bleu-zero", "best-bleu-zero-halves", "ablation-loss-layer-zero-early"}
+TABLES |= {"examples-loss-layer-zero-early", "curves-agreement", "areas-agreement", "heads"}
 SEVERAL = """
 import json
 import re
@@ -191,50 +196,42 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def compared(done, commands, alone, heads_per_batch):
-    """What two processes did is what one does with the same commands, each in a study of its own."""
-    assert done.code == 0, done.err
-    assert "headroles:" not in done.err
-    told = [run(*command, "--study", alone / str(number), figures=True) for number, command in enumerate(commands)]
-    assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
-    assert done.out == "".join(each.out for each in told).replace(str(alone), str(heads_per_batch))
-    for number, each in enumerate(told):
-        study, figures = heads_per_batch / str(number), each.out.strip().rpartition(": ")[2].split(", ")
-        assert {path.name for path in study.glob("*.png") if path.stat().st_size > 1000} == set(figures)
-        alike(alone / str(number), study)
-
-
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives_and_say_it_once(given, tmp_path):
-    command = [ABLATE[0], *given, *ABLATE[1:]]
-    alone, heads_per_batch = tmp_path / "alone", tmp_path / "together"
-    done = together(COMMAND, *command, "--study", heads_per_batch / "0")
-    compared(done, [command], alone, heads_per_batch)
-    assert set(Study(heads_per_batch / "0").names()) == {"ablation-loss-single-zero", "examples-loss-single-zero"}
-    assert len(batches_in(heads_per_batch / "0")) > 2
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_heads_where_there_is_one_batch(given, tmp_path):
-    command = ["ablate", *given, "--limit", "12", "--resamples", "50", "--max-tokens", "100000"]
-    alone, heads_per_batch = tmp_path / "alone", tmp_path / "together"
-    done = together(COMMAND, *command, "--study", heads_per_batch)
+    """The same tables, bit for bit, of what is read, written, stopped early and closed in an order."""
+    alone, both = tmp_path / "alone", tmp_path / "together"
+    commands = [[figures, name, *map(str, given), *rest] for figures, name, *rest in COMMANDS]
+    for study in (alone, both):
+        ordered(study / str(len(commands) - 1))
+    asked = [[*command, "--study", str(both / str(number))] for number, command in enumerate(commands)]
+    done = together(SEVERAL, json.dumps(asked))
     assert done.code == 0, done.err
-    assert run(*command, "--study", alone).code == 0
-    tables = [Study(folder).load("ablation-loss-single-zero") for folder in (alone, heads_per_batch)]
-    assert tables[0].attrs["signatures"] == tables[1].attrs["signatures"]
-    for one in tables:
-        one.attrs = {}
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
-    (whole,), parts = batches_in(alone), [np.load(path) for path in sorted(batches_in(heads_per_batch))]
+    assert "headroles:" not in done.err
+    told = [
+        run(*command, "--study", alone / str(number), figures=figures == "--figures")
+        for number, (figures, *command) in enumerate(commands)
+    ]
+    assert [(each.code, each.err) for each in told] == [(0, "")] * len(commands)
+    assert done.out == "".join(each.out for each in told).replace(str(alone), str(both))
+    figures = told[-1].out.strip().rpartition(": ")[2].split(", ")
+    assert {path.name for path in both.glob("*/*.png") if path.stat().st_size > 1000} == set(figures)
+    for number in range(len(commands)):
+        alike(alone / str(number), both / str(number))
+    studies = [Study(both / str(number)) for number in range(len(commands))]
+    assert {name for study in studies for name in study.names()} == TABLES
+    assert all(len(batches_in(both / number)) > 2 for number in ("1", "2"))
+    (whole,), parts = batches_in(alone / "0"), [np.load(path) for path in sorted(batches_in(both / "0"))]
     measured = [~np.isnan(part).any((1, 2)) for part in parts]
     assert len(parts) == 2
     assert all(own[0] and 0.3 < own.mean() < 0.7 for own in measured)  # the intact model, and half of the variants
     assert (measured[0] ^ measured[1])[1:].all()
     np.testing.assert_array_equal(np.where(np.isnan(parts[0]), parts[1], parts[0]), np.load(whole))
+    early = studies[2].load("ablation-loss-layer-zero-early")["ablation[loss layer early].examples"]
+    assert set(early) <= set(looks(SIZE, FIRST_PREDICTED, GROWTH_PREDICTED))
+    assert len(set(early)) > 1
 
 
-PRUNE = """
+MEASURE = """
 import sys
 import headroles as hr  # noqa: E402
 from headroles import _distributed as processes
@@ -243,71 +240,34 @@ from headroles.data.readers import read
 
 model, source, target, out = sys.argv[1:]
 loaded, tokenizer = hr.load(model)
-corpus = read(source, target, limit=40)
+corpus = read(source, target, limit=12)
+asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
+for budget in (100, 100_000):  # many batches; one, of which the second process has no share
+    table = hr.score(loaded, tokenizer, corpus, asked, max_tokens=budget, n_resamples=20)
+    save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
 for strategy in ("importance", "-effect", "confidence", "random", "middle"):
     table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, schedule="prune")
     save_table(table, f"{out}-{strategy}-{processes.rank()}.parquet")
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_prune_what_one_prunes(given, tmp_path):
-    done = together(PRUNE, *given, tmp_path / "two")
-    assert done.code == 0, done.err
-    assert Fork(PRUNE, *given, tmp_path / "one").wait() == 0
-    files_ = sorted(tmp_path.glob("one-*.parquet"))
-    assert len(files_) == 5
-    for file, rank in product(files_, (0, 1)):
-        expected = load_table(file)
-        found = load_table(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
-        assert found.attrs["signatures"] == expected.attrs["signatures"]
-        pd.testing.assert_frame_equal(found, expected, check_exact=True)
-
-
-SCORE = """
-import sys
-import headroles as hr  # noqa: E402
-from headroles import _distributed as processes
-from headroles.tables.io import save_table
-from headroles.data.readers import read
-
-model, source, target, out = sys.argv[1:]
-loaded, tokenizer = hr.load(model)
-asked = ["confidence", "position", "rarity", "sink", "alignment", "importance", "relevance"]
-for budget in (200, 100_000):  # many batches; one, of which the second process has no share
-    table = hr.score(loaded, tokenizer, read(source, target, limit=40), asked, max_tokens=budget, n_resamples=20)
-    save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
 """
 COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers
 
 
 @pytest.mark.slow
-def test_two_processes_score_what_one_scores(given, tmp_path):
-    done = together(SCORE, *given, tmp_path / "two")
+def test_two_processes_score_and_prune_what_one_does(given, tmp_path):
+    done = together(MEASURE, *given, tmp_path / "two")
     assert done.code == 0, done.err
-    assert Fork(SCORE, *given, tmp_path / "one").wait() == 0
-    for max_tokens, rank in product((200, 100_000), (0, 1)):
-        expected = load_table(tmp_path / f"one-{max_tokens}-0.parquet")
-        found = load_table(tmp_path / f"two-{max_tokens}-{rank}.parquet")
+    assert Fork(MEASURE, *given, tmp_path / "one").wait() == 0
+    files_ = sorted(tmp_path.glob("one-*.parquet"))
+    assert len(files_) == 7
+    for file, rank in product(files_, (0, 1)):
+        expected = load_table(file)
+        found = load_table(tmp_path / file.name.replace("one-", "two-").replace("-0.", f"-{rank}."))
         assert found.attrs["signatures"] == expected.attrs["signatures"]
+        if "00-" not in file.name:
+            pd.testing.assert_frame_equal(found, expected, check_exact=True)
+            continue
         np.testing.assert_array_equal(found[COUNTED].to_numpy(), expected[COUNTED].to_numpy())
         np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_so_they_do_with_what_is_written_early_stops_and_curves(given, tmp_path):
-    alone, heads_per_batch = (tmp_path / name for name in ("alone", "together"))
-    commands = [[name, *map(str, given), *rest] for name, *rest in COMMANDS]
-    for study in (alone, heads_per_batch):
-        ordered(study / str(len(commands) - 1))
-    asked = [[*each, "--study", str(heads_per_batch / str(number))] for number, each in enumerate(commands)]
-    done = together(SEVERAL, json.dumps(asked))
-    compared(done, commands, alone, heads_per_batch)
-    studies = [Study(heads_per_batch / str(number)) for number in range(len(commands))]
-    assert {name for study in studies for name in study.names()} == TABLES | {"heads"}
-    early = studies[1].load("ablation-loss-single-zero-early")["ablation[loss early].examples"]
-    assert set(early) <= set(looks(SIZE, FIRST_PREDICTED, GROWTH_PREDICTED))
-    assert len(set(early)) > 1
 
 
 def ordered(folder):
@@ -342,9 +302,9 @@ def test_where_accelerate_launches_them_a_process_that_is_killed_ends_all_and_lo
     command = ["ablate", *given, "--limit", LIMIT, *flags, "--study", tmp_path]
     (place := tmp_path / "shared").mkdir()
     script = place / "both.py"
-    script.write_text(f"{SHARING}\ndel sys.argv[1]\n{COMMAND}\n")
-    launch = [sys.executable, *LAUNCH, script, place, *map(str, command)]
-    process = subprocess.Popen(launch, env=WITHOUT_GPU, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    quick = "import gc\ngc.disable()\n"  # most of their time is that of imports
+    script.write_text(f"{quick}{SHARING}\ndel sys.argv[1]\n{COMMAND}\n")
+    process = Fork(ACCELERATE, *LAUNCH, script, place, *command, env=WITHOUT_GPU)
     try:
         while len(batches_in(tmp_path)) < 6:
             assert process.poll() is None, process.communicate()
@@ -352,7 +312,8 @@ def test_where_accelerate_launches_them_a_process_that_is_killed_ends_all_and_lo
         os.kill(worker(process, 1), signal.SIGKILL)
         assert ended(process).code != 0
     finally:
-        process.terminate()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
     shared(place)
     finished = {name: each for name, each in files(tmp_path / ".sweeps").items() if name.endswith(".npy")}
     assert Study(tmp_path).names() == []

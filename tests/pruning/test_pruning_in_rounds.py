@@ -15,7 +15,7 @@ from helpers.removals import apart, closing, first_layers, reloaded
 import headroles as hr
 from headroles.models import heads
 
-NAMES = zoo.variants(["marian", "t5", "bert", "bart", "mbart", "pegasus", "mt5"])
+NAMES = ["marian", "t5", "bert"]
 SILENT = ["marian", "t5", "gpt2", "llama-grouped"]  # their decoders keep a silenced head in every layer
 
 
@@ -24,12 +24,12 @@ def open_heads(model):
     return [head for head in heads.head_index(model).tolist() if head not in silenced]
 
 
-def rounds(model, like, folder):
+def rounds(model, like, folder, left_over=2):
     """Each time some of the heads that are left go, first whole layers, at last all; saved and loaded in between."""
     generator, gone = Random(0), []
     while left := open_heads(model):
         first = [head for head in left if head[1] == 0]
-        now = first if not gone else generator.sample(left, -(-len(left) // 2))
+        now = first if not gone else generator.sample(left, len(left) - len(left) // left_over)
         gone += now
         model = reloaded(hr.remove_heads(model, now), folder)
         yield model, closing(like, gone, given(like))
@@ -60,7 +60,7 @@ def test_a_model_is_cut_in_rounds_until_no_head_is_left(name, tmp_path):
 def test_a_real_model_is_cut_in_rounds(shared, tmp_path):
     like, _ = hr.load(shared / "models/multi30k-en-de")
     model, _ = hr.load(shared / "models/multi30k-en-de")
-    for cut, expected in rounds(model, like, tmp_path):
+    for cut, expected in rounds(model, like, tmp_path, left_over=8):
         assert apart(outputs(cut, given(like)), expected) <= 1e-5
     assert open_heads(cut) == []
 

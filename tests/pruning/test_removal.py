@@ -40,8 +40,11 @@ GENERATING = [
 
 
 EACH, WRITING = zoo.each(CUT), zoo.each(GENERATING)
-GROUPED = [name for name in CUT if any(kv_heads < heads for *_, heads, kv_heads, _ in zoo.EXPECTED[name])]
-LOADED = ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5", "bert2gpt2"]
+# of what follows from the cut itself: an encoder with a decoder, two models in one, relative positions, layers that are
+# one module, queries with their keys and values (side by side, or head by head), shared keys, in one map or not
+SOME = ["marian", "bert2gpt2", "t5", "albert", "gpt2", "bloom", "llama-grouped", "phi3"]
+GROUPED = ["llama-grouped", "qwen2", "qwen3", "gemma3", "phi3", "falcon", "falcon-grouped"]  # others: as the first
+LOADED = ["albert", "gpt2", "llama-grouped", "marian", "bert2gpt2"]
 
 
 @cache
@@ -157,7 +160,7 @@ def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", [*SOME, "whisper", "deberta-v2"])
 def test_a_cut_model_is_saved_and_comes_back(name, saved):
     model, given = cut(name), zoo.inputs(whole(name))
     again = resized(type(model)).from_pretrained(saved(name)).eval()
@@ -167,7 +170,7 @@ def test_a_cut_model_is_saved_and_comes_back(name, saved):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", ["marian", "bert2gpt2", "albert", "gpt2"])
 def test_transformers_alone_does_not_load_a_cut_model(name, saved):
     """Rather an error than a model with some weights drawn at random."""
     pair = isinstance(whole(name), transformers.EncoderDecoderModel)  # which is no AutoModel
@@ -176,7 +179,7 @@ def test_transformers_alone_does_not_load_a_cut_model(name, saved):
             cls.from_pretrained(saved(name))
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", SOME)
 def test_a_cut_model_can_be_cut_again(name):
     given, second = zoo.inputs(whole(name)), numbered(whole(name), 2)
     expected = closing(whole(name), mixed(whole(name)) + second, given)
@@ -185,7 +188,7 @@ def test_a_cut_model_can_be_cut_again(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", SOME)
 def test_cutting_twice_leaves_what_cutting_once_leaves(name):
     once = remove_heads(zoo.tiny(name), mixed(whole(name)) + numbered(whole(name), 2))
     assert families.head_index(cut_again(name)).tolist() == families.head_index(once).tolist()
@@ -193,7 +196,7 @@ def test_cutting_twice_leaves_what_cutting_once_leaves(name):
     assert torch.equal(outputs(cut_again(name), zoo.inputs(once)), outputs(once, zoo.inputs(once)))
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", SOME)
 def test_what_is_cut_already_cannot_be_cut(name):
     model = cut(name)
     head, before = (*hr.attention_sites(model)[0].key, 1), snapshot(model)
@@ -215,10 +218,11 @@ def test_a_whole_layer_can_go(name, tmp_path):
     assert silent >= {("dec-self", 0, 0)} & set(gone)  # a decoder's cache takes its length from it
     if name in ("marian", "bart", "t5", "bert", "modernbert", "vit"):  # their attention can be without any
         assert silent == {("dec-self", 0, 0)} & set(gone)
-    assert torch.equal(outputs(reloaded(model, tmp_path), given), outputs(model, given))
+    if name in SOME:
+        assert torch.equal(outputs(reloaded(model, tmp_path), given), outputs(model, given))
 
 
-@pytest.mark.parametrize("name", WRITING)
+@pytest.mark.parametrize("name", [name for name in SOME if name in GENERATING])
 def test_a_cut_model_writes_what_it_does_with_the_heads_closed(name):
     same_text(cut(name), whole(name), mixed(whole(name)), name)
 
@@ -230,7 +234,7 @@ def test_a_model_without_its_first_layer_writes_what_it_does_with_the_heads_clos
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", ["marian", "albert", "gpt2", "llama-grouped", "phi3"])
 def test_a_copy_of_a_cut_model_stands_alone(name):
     model, given = cut(name), zoo.inputs(whole(name))
     plain, before = outputs(model, given), snapshot(model)
@@ -244,7 +248,7 @@ def test_a_copy_of_a_cut_model_stands_alone(name):
     assert torch.equal(outputs(model, given), plain)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", SOME)
 def test_the_gradients_of_a_cut_model_are_those_with_the_heads_closed(name):
     model, like, given = copy.deepcopy(cut(name)), zoo.tiny(name), zoo.inputs(whole(name))
     gone = mixed(like)
@@ -266,7 +270,7 @@ def backward(model, given):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "mpnet", "deberta-v2", "gpt2", "phi3", "bloom"])
+@pytest.mark.parametrize("name", ["marian", "albert", "deberta-v2", "gpt2"])
 def test_a_cut_model_learns_is_copied_and_is_saved(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     remove_heads(model.train(), mixed(model))
@@ -312,8 +316,11 @@ def test_a_model_without_attention_is_refused_and_left_alone(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("already", [False, True])
-@pytest.mark.parametrize("name", ["t5", "mpnet", "bloom", "phi3", "gpt2", "deberta-v2", "llama-grouped", "bert2gpt2"])
+@pytest.mark.parametrize(
+    ("name", "already"),
+    [("t5", True), ("mpnet", False), ("phi3", True), ("gpt2", False), ("deberta-v2", True), ("llama-grouped", True),
+     ("bert2gpt2", False)],
+)  # fmt: skip
 def test_what_would_put_out_something_else_is_undone(name, already, monkeypatch):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     if already:
@@ -448,8 +455,16 @@ def test_heads_with_keys_and_values_of_their_own_write_the_same_and_come_back(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("groups", ["whole", "equal", "expand"])
-@pytest.mark.parametrize("name", ["llama-grouped", "phi3", "qwen3"])
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("llama-grouped", "whole"),
+        ("llama-grouped", "expand"),
+        ("phi3", "equal"),
+        ("phi3", "expand"),
+        ("qwen3", "equal"),
+    ],
+)
 def test_cutting_groups_twice_puts_out_what_cutting_once_does(name, groups):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     first, second = mixed(model), numbered(model, 2)
@@ -504,7 +519,7 @@ def test_a_head_named_twice_goes_once_and_none_is_none():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["marian", "t5", "bert", "albert", "gpt2", "llama-grouped", "bloom", "falcon-grouped"])
+@pytest.mark.parametrize("name", ["t5", "albert", "gpt2", "falcon-grouped"])
 def test_half_precision_is_cut_as_well(name):
     model, like = zoo.tiny(name).to(torch.bfloat16), zoo.tiny(name).to(torch.bfloat16)
     given, gone = zoo.inputs(model), mixed(model)
@@ -544,11 +559,9 @@ def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "cls", "loaded"),
     [
-        ("bert", "AutoModel", "BertModel"),
         ("bert", "AutoModelForSequenceClassification", "BertForSequenceClassification"),
         ("gpt2", "AutoModel", "GPT2Model"),
         ("marian", "AutoModel", "MarianModel"),
-        ("marian", "AutoModelForSeq2SeqLM", "MarianMTModel"),
     ],
 )
 def test_a_cut_model_is_loaded_without_its_head_or_with_another(name, cls, loaded, tmp_path):
@@ -572,7 +585,7 @@ def test_a_base_model_that_is_cut_is_loaded_with_a_head(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "albert", "gpt2", "llama-grouped", "bloom", "marian", "t5"])
+@pytest.mark.parametrize("name", ["albert", "llama-grouped", "marian", "t5"])
 def test_scores_of_a_cut_model_are_those_of_the_heads_that_are_left(name):
     model, like, gone = cut(name), whole(name), mixed(whole(name))
     found = hr.score(model, tokens_of(name), corpus(8), ["confidence", "position"], n_resamples=0)

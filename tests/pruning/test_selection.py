@@ -545,9 +545,11 @@ def test_movement_is_a_command(folder):
 
 @pytest.mark.slow
 def test_contest_efficiency_and_dynamics_are_commands(folder):
-    asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "2", "--strategies", "random,top"]
+    asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "1", "--strategies", "random,top"]
     done = run("compare-pruning", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
     assert done.code == 0, done.err
+    each = load_table(folder / "contest/contest-seeds.parquet")
+    assert (set(each["strategy"]), set(each["seed"])) == ({"all heads", "random", "top"}, {0})
     done = run(
         "efficiency",
         folder / "model",
