@@ -19,6 +19,7 @@ from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import Fill, mask_heads
+from headroles.models.provenance import without_gradients
 from headroles.models.sites import Site
 from headroles.tables.frame import Kind
 
@@ -50,7 +51,7 @@ class Replay:
         self.shell: type[ModelOutput] = BaseModelOutput  # output class of the encoder
         self.outs = {site.out for site in heads.attention_sites(model)}
         self.time = self.encoded = 0
-        with torch.inference_mode(), ExitStack() as stack:
+        with without_gradients(model), ExitStack() as stack:
             stack.enter_context(exclusive(model))
             for module in self.layers:
                 self._watch(stack, module, self._keep_layer)
@@ -77,7 +78,12 @@ class Replay:
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
-        with torch.inference_mode(), exclusive(self.model), self._reused(first, count), _gates(self, gates, size):
+        with (
+            without_gradients(self.model),
+            exclusive(self.model),
+            self._reused(first, count),
+            _gates(self, gates, size),
+        ):
             inputs = self._inputs(dict(batch.inputs), first, count)
             return self.model(**inputs, **without_cache(self.model)), batch
 
@@ -87,7 +93,7 @@ class Replay:
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
         inputs = self._inputs(inputs, self.first(gates), count)
-        with torch.inference_mode(), _gates(self, gates, size):
+        with without_gradients(self.model), _gates(self, gates, size):
             tokens: Tensor = self.model.generate(**inputs, **options)  # type: ignore[operator]
         return tokens, batch
 

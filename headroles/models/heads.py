@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from headroles.models.attention_hooks import attending, each_forward, evaluating, exclusive
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights, without_cache
+from headroles.models.provenance import without_gradients
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded_sites
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind, parsed_head
@@ -202,7 +203,7 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
     def keep(site: Site, weights: Tensor, _: int) -> None:
         parts.setdefault(site.key, []).append(weights.float())
 
-    with torch.inference_mode(), evaluating(model), _capture(model, keep, cells):
+    with without_gradients(model), evaluating(model), _capture(model, keep, cells):
         model(**examples(model), **without_cache(model))
     return {key: torch.cat(weights, 2) for key, weights in parts.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -120,6 +120,17 @@ def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
     offloaded = get_state_dict_offloaded_model(model)
     return {key: offloaded.get(key, value) for key, value in state.items()}
+
+
+def without_gradients(model: PreTrainedModel) -> AbstractContextManager[None]:
+    """Return a context without gradients: inference mode, or `no_grad` where a `device_map` loads weights in it.
+
+    Weights that are loaded in inference mode can have no gradients afterwards.
+
+    Returns:
+        The context manager.
+    """
+    return torch.no_grad() if is_offloaded(model) else torch.inference_mode()
 
 
 def is_offloaded(model: PreTrainedModel) -> bool:

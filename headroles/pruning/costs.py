@@ -19,7 +19,7 @@ from headroles.models import attention_hooks
 from headroles.models.dummy_inputs import dummy_inputs, without_cache
 from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
-from headroles.models.provenance import provenance_of
+from headroles.models.provenance import provenance_of, without_gradients
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
 
@@ -113,7 +113,7 @@ class _Forward:
         self.model, self.inputs, self.gates = model, inputs, gates
 
     def __call__(self) -> None:
-        with torch.inference_mode():
+        with without_gradients(self.model):
             self.model(**self.inputs, **without_cache(self.model))
 
     def seconds(self) -> float:

@@ -17,6 +17,7 @@ from headroles.models.batching import Batch, Pages, tokenised
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.heads import attention_sites
 from headroles.models.matching import vocabulary
+from headroles.models.provenance import without_gradients
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
@@ -41,7 +42,7 @@ class AttentionPass:
             captured = heads.capture_attention_in_parts(self.model, observe, cells=heads.CELLS)
         else:
             captured = heads.capture_attention(self.model, observe)
-        with torch.inference_mode(), self.norms.reading(), captured:
+        with without_gradients(self.model), self.norms.reading(), captured:
             body(self.model)(**batch.inputs, **without_cache(body(self.model)))
 
     def _in_parts(self, batch: Batch) -> bool:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,7 +17,7 @@ from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.heads import capture_attention, check_head, named_heads
 from headroles.models.masking import Head
-from headroles.models.provenance import cache_key, fixed_weights, provenance_of, tokens
+from headroles.models.provenance import cache_key, fixed_weights, provenance_of, tokens, without_gradients
 from headroles.models.sites import Site
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -94,7 +93,7 @@ def attention_matrix(
         if site.key == head[:2]:
             kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
 
-    with attention_hooks.evaluating(model), torch.inference_mode():
+    with attention_hooks.evaluating(model), without_gradients(model):
         batch = next(batching.batches(encoded, model))
         with capture_attention(model, keep):
             body(model)(**batch.inputs, **without_cache(body(model)))
@@ -120,7 +119,7 @@ class _Row(NamedTuple):
 def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:
     encoded = batching.encode(corpus, tokenizer, model, words=False)
     rows: list[_Row] = []
-    with attention_hooks.evaluating(model), torch.inference_mode():
+    with attention_hooks.evaluating(model), without_gradients(model):
         for batch in batching.batches(encoded, model, max_tokens=1):  # one sentence each, without padding
             rows += _rows(model, tokenizer, batch)
     rows.sort(key=lambda row: row.sentence)  # batches come longest first

@@ -48,7 +48,7 @@ def offloaded(folder, whole, tmp_path):
 
 @pytest.mark.slow
 def test_scores_and_ablation_are_the_same_with_weights_on_a_disk(whole, offloaded):
-    for asked in (["importance", "relevance"], None):  # gradients first: weights read in inference mode have none
+    for asked in (["confidence", "importance", "relevance"], None):
         expected, found = (hr.score(one, whole[1], corpus(8), asked, n_resamples=20) for one in (whole[0], offloaded))
         pd.testing.assert_frame_equal(found, expected, rtol=0, atol=0)
         assert found.attrs["signatures"] == expected.attrs["signatures"]

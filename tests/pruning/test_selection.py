@@ -406,6 +406,7 @@ def test_uniform_movement_is_told_from_heads_that_always_move_most():
     assert same.loc["heads", "p"] < 1e-6
     assert same.loc["heads", "cv"] == pytest.approx(base.std() / base.mean(), abs=1e-3)
     assert chance.loc["heads", "p"] > 0.01
+    assert uniformity([moved(np.zeros(20))] * 3)[["w", "p"]].isna().all(axis=None)  # nothing moved: without a warning
     with pytest.raises(
         ValueError, match=whole("expected tables of the same heads after at least 3 fine-tunings; got 2")
     ):
