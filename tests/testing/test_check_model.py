@@ -365,8 +365,8 @@ def test_the_table_has_every_architecture():
 
 
 # one of each way to attend: fused maps, one module for all layers, shared key-value heads, relative biases; a refusal,
-# pictures and none at all (olmo2, vit, mamba) are in the table of the command; `headroles architectures` checks all
-# a command checks OPT
+# pictures and none at all (olmo2, vit, mamba) are in the table of the command; `headroles architectures` checks all,
+# and a command OPT
 REPRESENTATIVE = [
     "bert",
     "albert",
