@@ -94,8 +94,8 @@ def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
-    with np.errstate(invalid="ignore"):  # NaN where no head moved: all ranks are tied
-        test = stats.friedmanchisquare(*values) if len(values) > 2 else None  # a block is a seed, a treatment a head
+    ranked = len(values) > 2 and bool(np.ptp(values, axis=0).any())  # else no head moved: all are tied
+    test = stats.friedmanchisquare(*values) if ranked else None  # a block is a seed, a treatment a head
     count, seeds = values.shape
     mean = values.mean(1)
     average = mean.mean() or np.nan  # nothing changed
