@@ -19,11 +19,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 
 
 LONGEST = (  # files that take longest begin first, so that no process is left alone with one at the end
-    *("test_papers.py", "test_docs.py", "test_processes.py", "test_ablation.py", "test_jupyter.py", "test_commands.py"),
-    *("test_forward_cache_and_curves.py", "test_faults.py", "test_lrp.py", "test_gradients.py", "test_replication.py"),
-    *("test_toy_translator.py", "test_notebooks.py", "test_errors.py", "test_scores.py", "test_specialists.py"),
-    *("test_selection.py", "test_trainer.py", "test_report.py", "test_plots.py", "test_relevance_flow.py"),
-    "test_readme.py",
+    *("test_papers.py", "test_report.py", "test_docs.py", "test_commands.py", "test_replication.py"),
+    *("test_forward_cache_and_curves.py", "test_ablation.py", "test_jupyter.py", "test_check_model.py"),
+    *("test_processes.py", "test_early_stopping.py", "test_plots.py", "test_errors.py", "test_specialists.py"),
+    *("test_trainer.py", "test_gradients.py", "test_selection.py", "test_removal.py", "test_lrp.py"),
+    *("test_notebooks.py", "test_scores.py", "test_relevance_flow.py", "test_toy_translator.py", "test_readme.py"),
+    *("test_association.py", "test_l0.py", "test_curves.py", "test_faults.py", "test_prediction_powered.py"),
 )
 
 

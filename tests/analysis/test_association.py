@@ -96,9 +96,9 @@ def simulated(seed: int, effect: float, *, confounded: bool) -> pd.Series:
 @pytest.mark.slow
 @pytest.mark.parametrize("confounded", [False, True])
 def test_p_is_uniform_where_the_role_does_nothing(confounded):
-    found = pd.DataFrame([simulated(seed, 0.0, confounded=confounded) for seed in range(150)])
+    found = pd.DataFrame([simulated(seed, 0.0, confounded=confounded) for seed in range(90)])
     assert stats.kstest(found["p"], "uniform").pvalue > 0.01
-    assert 0.02 < (found["p"] < 0.05).mean() < 0.09
+    assert stats.binomtest(int((found["p"] < 0.05).sum()), len(found), 0.05).pvalue > 0.01
     assert (found["auc"].mean() > 0.7) == confounded  # the layer alone makes heads with the role look important
 
 

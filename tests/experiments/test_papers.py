@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -890,7 +891,8 @@ class Made(NamedTuple):
 def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workflow]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(relevance, "COUNT", 2)  # untrained models
-        return workflows(tmp_path_factory.mktemp("toys"))
+        toys = workflows(tmp_path_factory.mktemp("toys"))
+    return {name: replace(toy, keep=(0.2,)) for name, toy in toys.items()}  # trainings of one size
 
 
 @pytest.fixture(scope="module")
