@@ -42,6 +42,9 @@ def shared() -> Path:
     return SHARED
 
 
+gc.set_threshold(50_000, 20, 20)  # tests make many small objects, of which few are in cycles
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _collected() -> None:
     """Set aside what is alive before a file: each training collects garbage, and would go through all of it."""

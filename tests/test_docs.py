@@ -24,9 +24,14 @@ import headroles as hr
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / ".docs/_build/html"  # .ci/run builds there too, and finds it done
 PAGES = (
-    *("index.html", "getting-started.html", "concepts/scores.html", "generated/gallery.html", "results/ablation.html"),
-    *("generated/api/names/headroles.score.html", "generated/cli/score.html", "tutorials/2_roles.html"),
-    *("generated/papers/voita2019.html", "reference/architectures.html", "benchmarks.html", "quality.html"),
+    *(
+        "index.html",
+        "generated/gallery.html",
+        "concepts/scores.html",
+        "results/ablation.html",
+        "tutorials/2_roles.html",
+    ),
+    *("generated/api/names/headroles.score.html", "generated/papers/voita2019.html", "reference/architectures.html"),
 )
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 pytestmark = pytest.mark.slow
@@ -155,7 +160,7 @@ def page(browser, served):
 
 
 def test_pages_show_their_pictures_and_fit_a_phone(page):
-    for width, names in ((390, PAGES), (1280, PAGES[:4])):
+    for width, names in ((390, PAGES), (1280, PAGES[:2])):
         page.set_viewport_size({"width": width, "height": 844})
         for name in names:
             page.goto(name)

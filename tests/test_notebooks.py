@@ -21,9 +21,9 @@ TINY = {  # what stands in for the parameters of each notebook
     "2_roles": "SENTENCES = 40",
     "3_relevance": "SENTENCES = 24",
     "4_ablation": "SENTENCES = 24",
-    "5_pruning": "SENTENCES = 48",
+    "5_pruning": "SENTENCES = 24",
     "6_roles_meet_survival": "",  # tables only
-    "7_your_own_model": "SENTENCES = 60",
+    "7_your_own_model": "SENTENCES = 30",
 }
 
 

@@ -284,10 +284,10 @@ def test_without_weights_what_is_finished_stays_and_the_rest_is_refused(replicat
 
 @pytest.mark.slow
 def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
-    """bfloat16, and batches that other processes make: what `recipe.pace` asks for where there is a GPU."""
+    """bfloat16, and batches that another process makes: what `recipe.pace` asks for where there is a GPU."""
     tokenizer = loading.tokenizer_of(data.tokenizer)
     model = TINY.model(tokenizer)
-    fast = {"bf16": True, "use_cpu": True, "dataloader_num_workers": 2, "dataloader_persistent_workers": True}
+    fast = {"bf16": True, "use_cpu": True, "dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     history = train(model, tokenizer, data.train, tmp_path / "model", **TINY.training() | fast)
     assert history["loss"].iloc[-1] < history["loss"].iloc[0]
     before = loading.revision(model)
