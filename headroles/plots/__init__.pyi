@@ -11,6 +11,7 @@ from .forest import drift as drift
 from .forest import odds as odds
 from .forest import predictors as predictors
 from .forest import relation as relation
+from .forest import specialists as specialists
 from .matrix import heatmap as heatmap
 from .matrix import heatmaps as heatmaps
 from .matrix import roles as roles

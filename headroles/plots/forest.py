@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import finish, legend, needs, new_axes, panels_of, stack
+from headroles.plots.axes import colour_bar, finish, legend, needs, new_axes, panels_of, stack
 from headroles.plots.labels import label_of
 from headroles.plots.scales import GREY, HUES, RGB, colours, hue
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 SURE = 0.05  # p below which a mark is filled
 CHANGES = {"stayed": "stayed", "new": "new", "lost": "lost", "went": "pruned"}  # column -> label
+CONTROLS = {  # strategy -> the heads that it keeps
+    **{"l0": "L0 gates' choice", "importance": "most important", "-importance": "least important"},
+    **{"roles": "with roles first", "-roles": "without roles first", "random": "random"},
+}
 _HUES = {"stayed": 2, "new": 0, "lost": 1, "went": GREY}  # places in seaborn's "colorblind"
 
 
@@ -133,6 +137,77 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
     drawn[0].set_ylabel("heads with it (above), without (below)")
     finish(*drawn)
     return drawn
+
+
+def specialists(
+    models: Mapping[str, pd.DataFrame],
+    survival: pd.DataFrame,
+    controls: pd.DataFrame,
+    *,
+    heads: int = 6,
+    label: str = "BLEU",
+    axes: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """Draw, over several trained models, which heads survive, how well roles predict it, and what controls reach.
+
+    The first panel has a mark per head, coloured by the share of gate seeds in which the head survives. The second has
+    the partial rank correlations of the primary analysis and the correlation of importance, with 95 % intervals over
+    models; a mark is filled where Holm's p < 0.05. The third has the metric after retraining: a small mark per model,
+    the mean over models and its 95 % interval (t).
+
+    Args:
+        models: A table of `prune_arm` for each model.
+        survival: The first table of `pool_models`.
+        controls: The third table of `pool_models`.
+        heads: Number of heads left in the first and the last panel.
+        label: Name of the metric.
+        axes: Three axes to draw on; by default those of a new figure.
+
+    Returns:
+        The three axes.
+
+    Raises:
+        ValueError: If there is no control of this size.
+    """
+    from scipy import stats
+
+    needs(survival, {"analysis", "outcome", "predictor", "r", "r.low", "r.high", "holm"}, "pool_models")
+    needs(controls, {"model", "strategy", "heads", "tuned", "value"}, "pool_models")
+    runs = controls[controls["tuned"] & (controls["heads"].eq(heads) | controls["strategy"].eq("all heads"))]
+    means = runs.groupby(["strategy", "model"])["value"].mean().unstack()
+    if set(means.index) <= {"all heads"}:
+        raise ValueError(f"no control has {heads} heads: got {sorted(set(controls['heads']))}; try one of these")
+    drawn = panels_of(axes, 3, "panels", (8, 9), beside=2.5)
+    every = pd.concat(models.values()).sort_values(f"survival[{heads}]")
+    marks = drawn[0].scatter(
+        every["positional"], every["syntactic"], c=every[f"survival[{heads}]"], cmap="Blues", vmin=0, vmax=1, s=22,
+        edgecolors="0.4", linewidths=0.4,
+    )  # fmt: skip
+    colour_bar(drawn[0], marks, f"share of gate seeds in which it is one of {heads} heads left")
+    drawn[0].set(xlabel="positional: share of tokens at offset −1 or +1", ylabel="syntactic: accuracy less baseline")
+    chosen = survival[survival["analysis"].isin(["primary", "importance"])].reset_index(drop=True)
+    names = [f"{label_of(row.predictor)}, {_left(str(row.outcome))}" for row in chosen.itertuples()]
+    for y, row in enumerate(chosen.to_dict("records")):
+        color = hue(0 if row["analysis"] == "primary" else GREY, 0.8)
+        drawn[1].plot([row["r.low"], row["r.high"]], [y, y], color=color)
+        drawn[1].plot(row["r"], y, "o", color=color, markerfacecolor=color if row["holm"] < SURE else "white")
+    drawn[1].axvline(0, color="0.4", linestyle=":", linewidth=1)
+    drawn[1].set_yticks(range(len(names)), names)
+    drawn[1].set(xlabel="correlation with survival within layers", xlim=(-1.02, 1.02), ylim=(len(names) - 0.4, -0.6))
+    means = means.loc[means.mean(axis=1).sort_values(ascending=False).index]
+    for y, (_, values) in enumerate(means.iterrows()):
+        half = stats.t.ppf(0.975, len(values) - 1) * values.sem()
+        drawn[2].plot(values, np.full(len(values), y + 0.18), "|", color=hue(GREY, 0.8))
+        drawn[2].errorbar(values.mean(), y, xerr=half, fmt="o", color=hue(0), capsize=2)
+    drawn[2].set_yticks(range(len(means)), [CONTROLS.get(str(name), str(name)) for name in means.index])
+    drawn[2].set(xlabel=f"{label} after retraining, {heads} encoder heads left", ylim=(len(means) - 0.4, -0.6))
+    finish(*drawn)
+    return drawn
+
+
+def _left(outcome: str) -> str:
+    """Number of heads in a column of survival."""
+    return f"{outcome.partition('[')[2].rstrip(']')} heads left"
 
 
 def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axes | None, *, log: bool = False) -> Axes:

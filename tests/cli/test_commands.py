@@ -76,6 +76,7 @@ def test_these_are_the_commands():
         "prepare",
         "replicate",
         "specialise",
+        "pool-models",
         "reproduce",
         "check-model",
         "architectures",

@@ -76,16 +76,16 @@ def prune_arm(
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
-    roles, gates = ByRoles(table), L0(rate=GATES, freeze="decoder")
-    controls: list[str | Strategy] = [gates, "importance", "-importance", roles, Reverse(roles)]
-    for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
-        place = Study(folder.folder / name)
-        parts = loaded, tokenizer, learnt, data.test
-        compare(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds)
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}
     survivals = frame.table(shares, frame.rows(encoder), recipe)
     joined = frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), survivals)
     save_table(joined, folder.path("survival"))
+    roles, gates = ByRoles(table), L0(rate=GATES, freeze="decoder")
+    controls: list[str | Strategy] = [gates, "importance", "-importance", roles, Reverse(roles)]
+    for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
+        place = Study(folder.folder / name)
+        parts = loaded, tokenizer, learnt, data.test
+        compare(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds)
     return joined

@@ -1,0 +1,108 @@
+"""Several pruned models pooled: planted survival and planted differences between controls are found, and drawn."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.commands import run
+
+from headroles.experiments.specialists.several_models import pool_models
+from headroles.plots import specialists
+from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
+
+REACHED = {"all heads": 30, "l0": 20, "importance": 20, "-importance": 14, "roles": 25, "-roles": 12, "random": 15}
+
+
+def save_model(place, seed):
+    """The tables of a pruned model in which positional heads survive, and its controls."""
+    random = np.random.default_rng(seed)
+    index = frame.index({("enc-self", layer): 8 for layer in range(3)})
+    columns = {
+        name: random.uniform(size=24) for name in ("positional", "syntactic", "confidence", "sink", "importance")
+    }
+    for size in (12, 6, 3):
+        rank = pd.Series(columns["positional"] + random.normal(size=24) / 8).rank(ascending=False)
+        columns[f"survival[{size}]"] = (rank <= size).to_numpy(float)
+    save_table(frame.table(columns, index, f"model:{seed}"), place / "survival.parquet")
+    rows = [
+        {"strategy": name, "heads": 24 if name == "all heads" else 6, "tuned": tuned, "seed": draw}
+        | {"value": value - 5 * (not tuned) + random.normal() / 4}
+        for name, value in REACHED.items()
+        for tuned in (False, True)
+        for draw in range(3)
+    ]
+    table = pd.DataFrame(rows)
+    for part, chosen in (("controls", table["strategy"] != "random"), ("random", table["strategy"] == "random")):
+        save_table(
+            frame.signed(table[chosen].reset_index(drop=True), "simulated"), place / part / "contest-seeds.parquet"
+        )
+    return place
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("several")
+    return [save_model(place / f"C-{seed}", seed) for seed in range(5)]
+
+
+@pytest.fixture(scope="module")
+def pooled(folders):
+    return pool_models(folders)
+
+
+def test_planted_survival_is_found_where_it_is(pooled):
+    table = pooled.survival.set_index(["analysis", "outcome", "predictor"])
+    for outcome in ("survival[12]", "survival[6]"):
+        assert table.loc[("primary", outcome, "positional"), "r.low"] > 0.2
+        assert table.loc[("primary", outcome, "positional"), "holm"] < 0.05
+        assert table.loc[("positional given importance", outcome, "positional"), "r.low"] > 0.2
+        for analysis, name in (("primary", "syntactic"), ("importance", "importance")):
+            assert table.loc[(analysis, outcome, name), "r.low"] < 0 < table.loc[(analysis, outcome, name), "r.high"]
+    sizes = table.reset_index().groupby("analysis")["outcome"].agg(set)
+    assert sizes["primary"] == {"survival[12]", "survival[6]"}
+    assert sizes["other sizes"] == {"survival[3]"}
+
+
+def test_planted_differences_between_retrained_controls_are_found(pooled):
+    table = pooled.differences.set_index(["strategy", "against"])
+    for (one, other), row in table.iterrows():
+        assert row["difference"] == pytest.approx(REACHED[one] - REACHED[other], abs=0.5)  # 5 standard errors
+        assert row["low"] < row["difference"] < row["high"]
+        if REACHED[one] != REACHED[other]:
+            assert row["p"] < 0.001
+    assert table["holm"].notna().sum() == 2
+    first = table.loc[[("roles", "random"), ("roles", "importance")]]
+    assert first["holm"].max() == pytest.approx(min(1, max(2 * first["p"].min(), first["p"].max())))
+
+
+def test_the_figure_has_every_head_every_test_and_every_model(pooled, folders):
+    models = {folder.name: load_table(folder / "survival.parquet") for folder in folders}
+    drawn = specialists(models, pooled.survival, pooled.controls)
+    assert len(drawn[0].collections[0].get_offsets()) == 5 * 24
+    tests, controls = ([text.get_text() for text in ax.get_yticklabels()] for ax in drawn[1:])
+    assert tests[:2] == ["positional, 12 heads left", "syntactic, 12 heads left"]
+    assert len(tests) == 4 + 3
+    assert controls[0] == "all heads"
+    assert len(controls) == len(REACHED)
+    with pytest.raises(ValueError, match="no control has 9 heads"):
+        specialists(models, pooled.survival, pooled.controls[pooled.controls["heads"] == 24], heads=9)
+    plt.close("all")
+
+
+def test_the_command_keeps_the_tables_and_draws(pooled, folders, tmp_path):
+    done = run("pool-models", *folders, "--study", tmp_path / "study", figures=True)
+    assert done.code == 0
+    assert {path.name for path in (tmp_path / "study").iterdir()} == {
+        *("pooled-survival.parquet", "pooled-controls.parquet", "controls.parquet", "specialists.png"),
+        *(f"survival-C-{seed}.parquet" for seed in range(5)),
+    }
+    pd.testing.assert_frame_equal(load_table(tmp_path / "study/pooled-survival.parquet"), pooled.survival)
+    assert "positional" in done.out
+
+
+def test_one_model_is_not_pooled(folders):
+    with pytest.raises(ValueError, match="too few models to pool"):
+        pool_models(folders[:1])
