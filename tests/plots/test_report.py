@@ -33,6 +33,7 @@ import headroles as hr
 from headroles.analysis import role_rules
 from headroles.data.readers import write
 from headroles.models.loading import revision
+from headroles.plots.labels import label_of
 from headroles.plots.report import page as page_module
 from headroles.plots.report.contents import fate
 from headroles.tables import frame
@@ -170,6 +171,7 @@ def test_curves_and_sizes_are_those_of_the_tables(study, html):
     table = study.load("curves-loss")
     (curves,) = data["curves"]
     rows = [(line["name"], *point) for line in curves["lines"] for point in line["points"]]
+    table["order"] = table["order"].map(label_of)  # words, not the names of columns
     assert rows == list(table[["order", "closed", "share", "value", "low", "high"]].itertuples(index=False, name=None))
     (sizes,) = data["sizes"]
     assert (sizes["label"], curves["label"]) == ("loss (nats)", "loss (nats)")

@@ -51,7 +51,7 @@ def curves(tables: Iterable[Table]) -> list[Entry]:
         parts = ["closed", "share", "value", *ENDS]
         needs(table.frame, {"order", *parts}, "hr.ablation_curve")
         lines = [
-            {"name": str(name), "points": [[int(closed), *numbers(point)] for closed, *point in rows[parts].to_numpy()]}
+            {"name": label_of(name), "points": [[int(n), *numbers(point)] for n, *point in rows[parts].to_numpy()]}
             for name, rows in table.frame.groupby("order", sort=False, observed=True)
         ]
         label = axis_label(table.signatures.get("value", ""))
