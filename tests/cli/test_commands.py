@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import os
 import re
@@ -401,8 +402,11 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
     (beside,) = tmp_path.glob("two.txt.en.*.conllu")
     assert done == (0, f"2 sentences parsed; their CoNLL-U is {beside}\n", "")
     output = tmp_path / "out.conllu.gz"
-    again = run("parse", text, "--models", shared / "stanza", "--language", "en", "--output", output)
-    assert again == (0, f"2 sentences parsed; their CoNLL-U is {output}\n", "")
+    again = run("parse", text, "--models", shared / "stanza", "--language", "en", "--output", output, "--json")
+    assert again.code == 0
+    result = json.loads(again.out)
+    assert result["lines"] == [f"2 sentences parsed; their CoNLL-U is {output}"]
+    assert result["next"] == [f"headroles score MODEL {output} --study study"]
     assert hr.read(output).sentences == hr.read(beside).sentences
     assert [one.has_tree for one in hr.read(output)] == [True, True]
 

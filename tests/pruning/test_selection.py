@@ -500,7 +500,10 @@ def test_prune_and_shrink_are_commands(folder):
     for name, row in {"8, intact": intact, "8, control": control.iloc[0], "4": control.iloc[1]}.items():
         assert re.search(rf"│ {name} +│ {row['value']:.3f} \[{row['low']:.3f}, {row['high']:.3f}\] │", done.out)
     assert "whole model" not in done.out
-    done = run("remove-heads", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
+    again = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study", "--json")
+    following = json.loads(again.out)["next"][0]
+    assert following == f"headroles remove-heads {folder}/model {folder}/study/survival-l0.parquet --output smaller"
+    done = run(*following.split()[1:-1], folder / "smaller")
     assert done.code == 0, done.err
     assert "4 of 8 heads are removed" in done.out
     assert re.search(r"smaller, 1\d,\d{3} of 1\d,\d{3} parameters$", done.out.strip())
