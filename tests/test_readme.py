@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import pytest
 import typer
 from helpers.processes import Fork
+from scipy import stats
 
 import headroles as hr
 from headroles.testing import architectures
@@ -175,6 +176,27 @@ def test_what_it_finds_is_what_the_tables_say():
     for role, said in (("sink", "(AUC {}; within layers p by Holm {:.3f})"), ("any", "({}; {:.3f})")):
         row = related.loc[(role, "survival[l0 36]")]
         assert said.format(_interval(row, "auc", 2), float(f"{row['holm']:.2g}")) in text
+
+
+def test_what_is_said_of_specialists_is_what_the_tables_say():
+    text = " ".join(README.split())
+    folder = ROOT / "figures/specialists/captions"
+    pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
+    pooled = pooled.sort_index()
+    first = pooled.loc[("primary", "positional", "survival[6]")]
+    assert f"(rank correlation {_interval(first, 'r', 2)} at 6 of 24 encoder heads" in text
+    assert f"but p by Holm is {first['holm']:.3f}" in text
+    assert pooled.loc["primary", "holm"].min() > 0.05  # open
+    ranked, given = (
+        pooled.loc[(analysis, score, "survival[6]")]
+        for analysis, score in (("importance", "importance"), ("positional given importance", "positional"))
+    )
+    assert f"ranks the survivors ({_interval(ranked, 'r', 2)})" in text
+    assert f"position adds nothing ({_interval(given, 'r', 2)})" in text
+    sizes = hr.load_table(folder / "pooled-sizes.parquet").groupby(["heads", "model"])["change"].mean().loc[6]
+    half = stats.t.ppf(0.975, len(sizes) - 1) * sizes.sem()
+    low, high = -sizes.mean() - half, -sizes.mean() + half
+    assert f"The 18 other heads cost {-sizes.mean():.1f} [{low:.1f}, {high:.1f}] BLEU" in text
 
 
 def _interval(row, column, digits):

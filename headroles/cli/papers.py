@@ -12,9 +12,7 @@ import typer
 import headroles as hr
 from headroles.cli import options
 from headroles.cli.arguments import names, numbers, pairs_of, recipe_of, study_of
-from headroles.cli.console import list_figures, say, show_claims, show_probes, show_rows, show_table
-from headroles.cli.record import draws
-from headroles.plots import gallery
+from headroles.cli.console import draw_figures, list_figures, say, show_claims, show_probes, show_rows, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -233,12 +231,9 @@ def specialise(
 def pool_models(
     folders: Annotated[list[Path], typer.Argument(help="Folders of prune_arm: one per model, of different seeds.")],
     study: options.Study = Path("study"),
-    heads: Annotated[int, typer.Option(help="Number of heads left in the figure.")] = 6,
-    metric: Annotated[str, typer.Option(help="Name of the metric in the figure.")] = "bleu",
 ) -> None:
     """Test over several pruned models whether roles predict which heads survive, and compare their controls."""
     from headroles.experiments.specialists.several_models import pool_models as run
-    from headroles.plots.scales import metric_name
 
     found = run(folders, study=study)
     rows = found.survival
@@ -249,15 +244,13 @@ def pool_models(
         rows=[f"{row.analysis}: {row.predictor}, {row.outcome}" for row in rows.itertuples()],
         whole=rows,
     )
-    rows = found.differences.rename(columns={"low": "difference.low", "high": "difference.high"})
-    show_table(
-        rows[["heads", "difference", "difference.low", "difference.high", "p"]],
-        f"{metric_name(metric)} after retraining",
-        label="controls",
-        rows=list(rows["strategy"] + " less " + rows["against"]),
-        whole=rows,
-    )
-    if draws.get():
-        models = {folder.name: hr.load_table(study / f"survival-{folder.name}.parquet") for folder in folders}
-        drawn = hr.plots.specialists(models, found.survival, found.controls, heads=heads, label=metric_name(metric))
-        list_figures([gallery.save(drawn[0], study / "specialists.png")], study)
+    if found.differences is not None:
+        rows = found.differences.rename(columns={"low": "difference.low", "high": "difference.high"})
+        show_table(
+            rows[["heads", "difference", "difference.low", "difference.high", "p"]],
+            "metric after retraining",
+            label="controls",
+            rows=list(rows["strategy"] + " less " + rows["against"]),
+            whole=rows,
+        )
+    draw_figures(hr.Study(study))

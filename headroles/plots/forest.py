@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,26 +140,28 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
 
 
 def specialists(
-    models: Mapping[str, pd.DataFrame],
+    heads: pd.DataFrame,
     survival: pd.DataFrame,
-    controls: pd.DataFrame,
+    sizes: pd.DataFrame,
+    controls: pd.DataFrame | None = None,
     *,
-    heads: int = 6,
-    label: str = "BLEU",
+    left: int | None = None,
+    label: str = "metric",
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
-    """Draw, over several trained models, which heads survive, how well roles predict it, and what controls reach.
+    """Draw, over several trained models, which heads survive, what predicts it, and what pruning costs.
 
     The first panel has a mark per head, coloured by the share of gate seeds in which the head survives. The second has
-    the partial rank correlations of the primary analysis and the correlation of importance, with 95 % intervals over
-    models; a mark is filled where Holm's p < 0.05. The third has the metric after retraining: a small mark per model,
-    the mean over models and its 95 % interval (t).
+    the rank correlations of scores with survival, with 95 % intervals over models; a mark is filled where Holm's p <
+    0.05. The third has the metric of pruned models, and of controls, less that of all heads trained as long: a small
+    mark per model, the mean over models and its 95 % interval (t).
 
     Args:
-        models: A table of `prune_arm` for each model.
-        survival: The first table of `pool_models`.
-        controls: The third table of `pool_models`.
-        heads: Number of heads left in the first and the last panel.
+        heads: Heads of all models, the first table of `pool_models`.
+        survival: Its second table.
+        sizes: Its third table.
+        controls: Its fourth table.
+        left: Number of heads left in the first panel, and of controls; by default the middle one.
         label: Name of the metric.
         axes: Three axes to draw on; by default those of a new figure.
 
@@ -167,47 +169,71 @@ def specialists(
         The three axes.
 
     Raises:
-        ValueError: If there is no control of this size.
+        ValueError: If no model is pruned to this number of heads.
     """
     from scipy import stats
 
     needs(survival, {"analysis", "outcome", "predictor", "r", "r.low", "r.high", "holm"}, "pool_models")
-    needs(controls, {"model", "strategy", "heads", "tuned", "value"}, "pool_models")
-    runs = controls[controls["tuned"] & (controls["heads"].eq(heads) | controls["strategy"].eq("all heads"))]
-    means = runs.groupby(["strategy", "model"])["value"].mean().unstack()
-    if set(means.index) <= {"all heads"}:
-        raise ValueError(f"no control has {heads} heads: got {sorted(set(controls['heads']))}; try one of these")
-    drawn = panels_of(axes, 3, "panels", (8, 9), beside=2.5)
-    every = pd.concat(models.values()).sort_values(f"survival[{heads}]")
+    needs(sizes, {"model", "heads", "value"}, "pool_models")
+    *pruned, all_heads = sorted(set(sizes["heads"]))
+    left = left or pruned[len(pruned) // 2]
+    if left not in pruned:
+        raise ValueError(f"no model has {left} heads left: got {', '.join(map(str, pruned))}; try one of these")
+    drawn = panels_of(axes, 3, "panels", (9, 10), beside=2.5)
+    every = heads.sort_values(f"survival[{left}]")
     marks = drawn[0].scatter(
-        every["positional"], every["syntactic"], c=every[f"survival[{heads}]"], cmap="Blues", vmin=0, vmax=1, s=22,
+        every["positional"], every["syntactic"], c=every[f"survival[{left}]"], cmap="Blues", vmin=0, vmax=1, s=22,
         edgecolors="0.4", linewidths=0.4,
     )  # fmt: skip
-    colour_bar(drawn[0], marks, f"share of gate seeds in which it is one of {heads} heads left")
+    colour_bar(drawn[0], marks, f"share of gate seeds in which it is one of {left} heads left")
     drawn[0].set(xlabel="positional: share of tokens at offset −1 or +1", ylabel="syntactic: accuracy less baseline")
-    chosen = survival[survival["analysis"].isin(["primary", "importance"])].reset_index(drop=True)
-    names = [f"{label_of(row.predictor)}, {_left(str(row.outcome))}" for row in chosen.itertuples()]
-    for y, row in enumerate(chosen.to_dict("records")):
-        color = hue(0 if row["analysis"] == "primary" else GREY, 0.8)
-        drawn[1].plot([row["r.low"], row["r.high"]], [y, y], color=color)
-        drawn[1].plot(row["r"], y, "o", color=color, markerfacecolor=color if row["holm"] < SURE else "white")
-    drawn[1].axvline(0, color="0.4", linestyle=":", linewidth=1)
-    drawn[1].set_yticks(range(len(names)), names)
-    drawn[1].set(xlabel="correlation with survival within layers", xlim=(-1.02, 1.02), ylim=(len(names) - 0.4, -0.6))
-    means = means.loc[means.mean(axis=1).sort_values(ascending=False).index]
-    for y, (_, values) in enumerate(means.iterrows()):
-        half = stats.t.ppf(0.975, len(values) - 1) * values.sem()
-        drawn[2].plot(values, np.full(len(values), y + 0.18), "|", color=hue(GREY, 0.8))
-        drawn[2].errorbar(values.mean(), y, xerr=half, fmt="o", color=hue(0), capsize=2)
-    drawn[2].set_yticks(range(len(means)), [CONTROLS.get(str(name), str(name)) for name in means.index])
-    drawn[2].set(xlabel=f"{label} after retraining, {heads} encoder heads left", ylim=(len(means) - 0.4, -0.6))
+    _analyses(survival, drawn[1])
+    whole = sizes[sizes["heads"] == all_heads]
+    means = {f"{size} heads, L0 gates": _change(sizes[sizes["heads"] == size], whole) for size in pruned}
+    if controls is not None:
+        runs = controls[controls["tuned"]]
+        whole = runs[runs["strategy"] == "all heads"]
+        same = runs[runs["heads"] == left].groupby("strategy")
+        means |= {f"{left} heads, {CONTROLS.get(str(name), str(name))}": _change(part, whole) for name, part in same}
+    names = sorted(means, key=lambda name: -means[name].mean())
+    for y, name in enumerate(names):
+        half = stats.t.ppf(0.975, len(means[name]) - 1) * means[name].sem()
+        drawn[2].plot(means[name], np.full(len(means[name]), y + 0.18), "|", color=hue(GREY, 0.8))
+        drawn[2].errorbar(means[name].mean(), y, xerr=half, fmt="o", color=hue(0), capsize=2)
+    drawn[2].set_yticks(range(len(names)), names)
+    drawn[2].axvline(0, color="0.4", linestyle=":", linewidth=1)
+    drawn[2].set(xlabel=f"{label} less that of all heads, trained as long", ylim=(len(names) - 0.4, -0.6))
     finish(*drawn)
     return drawn
 
 
+def _change(runs: pd.DataFrame, whole: pd.DataFrame) -> pd.Series[float]:
+    """Mean of each model over its runs, less that of all its heads."""
+    return runs.groupby("model")["value"].mean() - whole.groupby("model")["value"].mean()
+
+
+def _analyses(survival: pd.DataFrame, ax: Axes) -> None:
+    """Correlations with survival, a line per analysis, score and number of heads left."""
+    given = {
+        "primary": " given confidence and sink",
+        "positional given importance": " given importance",
+        "importance": "",
+    }
+    chosen = survival[survival["analysis"].isin([*given])].to_dict("records")
+    names = []
+    for y, row in enumerate(chosen):
+        names.append(f"{label_of(row['predictor'])}{given[row['analysis']]} ({_left(row['outcome'])})")
+        color = hue(list(given).index(row["analysis"]) and GREY, 0.8)
+        ax.plot([row["r.low"], row["r.high"]], [y, y], color=color)
+        ax.plot(row["r"], y, "o", color=color, markerfacecolor=color if row["holm"] < SURE else "white")
+    ax.axvline(0, color="0.4", linestyle=":", linewidth=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel="rank correlation with survival within layers", xlim=(-1.02, 1.02), ylim=(len(names) - 0.4, -0.6))
+
+
 def _left(outcome: str) -> str:
     """Number of heads in a column of survival."""
-    return f"{outcome.partition('[')[2].rstrip(']')} heads left"
+    return f"{outcome.partition('[')[2].rstrip(']')} left"
 
 
 def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axes | None, *, log: bool = False) -> Axes:

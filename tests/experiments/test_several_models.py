@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -27,6 +29,10 @@ def save_model(place, seed):
         rank = pd.Series(columns["positional"] + random.normal(size=24) / 8).rank(ascending=False)
         columns[f"survival[{size}]"] = (rank <= size).to_numpy(float)
     save_table(frame.table(columns, index, f"model:{seed}"), place / "survival.parquet")
+    for gates in range(2):
+        sizes = pd.DataFrame({"heads": [40, 28, 22, 19], "enc-self": [24, 12, 6, 3], "undecided": [0, 1, 2, 1]})
+        sizes["value"], sizes["change"] = [30.0 - seed, 28.0, 27.0, 25.0], [0.0, -2.0, -3.0, -5.0]
+        save_table(frame.signed(sizes, "metric:BLEU(beams=1)"), place / f"gates-{gates}" / "sizes-l0-enc-self.parquet")
     rows = [
         {"strategy": name, "heads": 24 if name == "all heads" else 6, "tuned": tuned, "seed": draw}
         | {"value": value - 5 * (not tuned) + random.normal() / 4}
@@ -78,17 +84,20 @@ def test_planted_differences_between_retrained_controls_are_found(pooled):
     assert first["holm"].max() == pytest.approx(min(1, max(2 * first["p"].min(), first["p"].max())))
 
 
-def test_the_figure_has_every_head_every_test_and_every_model(pooled, folders):
-    models = {folder.name: load_table(folder / "survival.parquet") for folder in folders}
-    drawn = specialists(models, pooled.survival, pooled.controls)
+def test_the_figure_has_every_head_every_test_and_every_model(pooled):
+    drawn = specialists(*pooled[:4])
     assert len(drawn[0].collections[0].get_offsets()) == 5 * 24
-    tests, controls = ([text.get_text() for text in ax.get_yticklabels()] for ax in drawn[1:])
-    assert tests[:2] == ["positional, 12 heads left", "syntactic, 12 heads left"]
-    assert len(tests) == 4 + 3
-    assert controls[0] == "all heads"
-    assert len(controls) == len(REACHED)
-    with pytest.raises(ValueError, match="no control has 9 heads"):
-        specialists(models, pooled.survival, pooled.controls[pooled.controls["heads"] == 24], heads=9)
+    tests, values = ([text.get_text() for text in ax.get_yticklabels()] for ax in drawn[1:])
+    assert tests[0] == "positional given confidence and sink (12 left)"
+    assert len(tests) == 4 + 3 + 3
+    assert values[:2] == ["12 heads, L0 gates", "6 heads, L0 gates"]
+    assert len(values) == 3 + len(REACHED) - 1
+    marks = drawn[2].lines[0].get_xdata()  # the differences of each model from all its heads
+    np.testing.assert_allclose(sorted(marks), [28 - 30 + seed for seed in range(5)])
+    without = specialists(*pooled[:3])
+    assert len(without[2].get_yticks()) == 3
+    with pytest.raises(ValueError, match="no model has 9 heads left: got"):
+        specialists(*pooled[:3], left=9)
     plt.close("all")
 
 
@@ -96,11 +105,20 @@ def test_the_command_keeps_the_tables_and_draws(pooled, folders, tmp_path):
     done = run("pool-models", *folders, "--study", tmp_path / "study", figures=True)
     assert done.code == 0
     assert {path.name for path in (tmp_path / "study").iterdir()} == {
-        *("pooled-survival.parquet", "pooled-controls.parquet", "controls.parquet", "specialists.png"),
-        *(f"survival-C-{seed}.parquet" for seed in range(5)),
+        *(f"pooled-{name}.parquet" for name in ("heads", "survival", "sizes", "controls", "differences")),
+        "specialists.png",
     }
     pd.testing.assert_frame_equal(load_table(tmp_path / "study/pooled-survival.parquet"), pooled.survival)
     assert "positional" in done.out
+
+
+def test_models_without_controls_are_pooled(folders, tmp_path):
+    for folder in folders:
+        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("random"))
+    found = pool_models([tmp_path / folder.name for folder in folders])
+    assert (found.controls, found.differences) == (None, None)
+    assert found.sizes.groupby("heads").size().to_dict() == {24: 10, 12: 10, 6: 10, 3: 10}
+    assert found.sizes.loc[found.sizes["heads"] == 24, "change"].tolist() == [0.0] * 10
 
 
 def test_one_model_is_not_pooled(folders):

@@ -17,17 +17,20 @@ from headroles.tables.study import study_at
 
 SIZES = (12, 6, 3)  # numbers of heads left
 TESTED = (12, 6)  # those of the primary outcome
+CONTROL = "contest-seeds.parquet"  # the table of `compare_pruning` with every seed
 CORRECTED = [("roles", "random"), ("roles", "importance")]  # pairs of controls, corrected together
 OTHERS = ("-roles", "l0", "importance", "-importance")
 PAIRS = [*CORRECTED, *((name, "random") for name in OTHERS), ("l0", "importance")]
 
 
 class Pooled(NamedTuple):
-    """Tables over several models: tests of survival, differences between controls, and each run of a control."""
+    """Tables over several models: heads, tests of survival, pruned models, controls, and their differences."""
 
+    heads: pd.DataFrame
     survival: pd.DataFrame
-    differences: pd.DataFrame
-    controls: pd.DataFrame
+    sizes: pd.DataFrame
+    controls: pd.DataFrame | None
+    differences: pd.DataFrame | None
 
 
 def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = None) -> Pooled:
@@ -37,17 +40,19 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
 
     Args:
         folders: Folders of `prune_arm`; the name of a folder is that of its model.
-        study: Folder that keeps the tables `pooled-survival`, `pooled-controls`, `controls`, and of each model
-            `survival-MODEL`.
+        study: Folder that keeps these tables, as `pooled-heads`, `pooled-survival` and so on.
 
     Returns:
-        Three tables.
+        Five tables; the last two are None unless every model has controls.
 
+        - heads: the tables `survival` of all models, with a column `model`.
         - survival: rows of `pooled_survival` for each analysis; `holm` is over the rows of one analysis. "primary" asks
           for positional and syntactic heads, given confidence and sink weight, at `TESTED` sizes.
+        - sizes: a row per model, gate seed and number of encoder heads left: value of the metric, its change from the
+          control that was trained as long with all heads, number of undecided gates.
+        - controls: the metric of every control: model, strategy, heads, tuned, seed, value.
         - differences: a row per pair of controls of equal size, after retraining: `difference` of the metric with
           `low` and `high`, pooled over models by random effects; `p`, `i2`, and `holm` over the first two pairs.
-        - controls: the metric of every run: model, strategy, heads, tuned, seed, value.
 
     Raises:
         ValueError: For fewer than two folders.
@@ -55,22 +60,17 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
     """  # noqa: DOC502
     places = {Path(folder).name: Path(folder) for folder in folders}
     models = {name: load_table(place / "survival.parquet") for name, place in places.items()}
-    runs = pd.concat(
-        load_table(place / part / "contest-seeds.parquet").assign(model=name)
-        for name, place in places.items()
-        for part in ("controls", "random")
-    )
-    runs = runs.drop_duplicates(["model", "strategy", "heads", "tuned", "seed"]).reset_index(drop=True)
     text = frame.sign(pooled=",".join(places))
-    columns = ["model", "strategy", "heads", "tuned", "seed", "value"]
-    found = Pooled(_survival(models), frame.signed(_differences(runs), text), frame.signed(runs[columns], text))
+    heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
+    found = Pooled(heads.reset_index(drop=True), _survival(models), _sizes(places), None, None)
+    if all((place / part / CONTROL).is_file() for place in places.values() for part in ("controls", "random")):
+        runs = _controls(places)
+        found = found._replace(controls=frame.signed(runs, text), differences=frame.signed(_differences(runs), text))
     if study is not None:
         kept = study_at(study)
-        save_table(found.survival, kept.path("pooled-survival"))
-        save_table(found.differences, kept.path("pooled-controls"))
-        save_table(found.controls, kept.path("controls"))
-        for name, table in models.items():
-            save_table(table, kept.path(f"survival-{name}"))
+        for name, table in found._asdict().items():
+            if table is not None:
+                save_table(table, kept.path(f"pooled-{name}"))
     return found
 
 
@@ -92,6 +92,29 @@ def _survival(models: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True)
     text = frame.sign(analyses=",".join(table["analysis"].unique()))
     return frame.signed(table[["analysis", *table.columns.drop("analysis")]], frame.provenance(tables[0], "r"), text)
+
+
+def _sizes(places: Mapping[str, Path]) -> pd.DataFrame:
+    """Each pruned model, without the resamples of its metric."""
+    columns = ["model", "gates", "heads", "value", "change", "undecided"]
+    tables = [
+        load_table(place / "sizes-l0-enc-self.parquet").assign(model=name, gates=place.name.removeprefix("gates-"))
+        for name, folder in places.items()
+        for place in sorted(folder.glob("gates-*"))
+    ]
+    table = pd.concat(tables, ignore_index=True).drop(columns="heads").rename(columns={"enc-self": "heads"})
+    return frame.signed(table[columns], frame.sign(pooled=",".join(places)), frame.provenance(tables[0], "value"))
+
+
+def _controls(places: Mapping[str, Path]) -> pd.DataFrame:
+    """Each control, without and with retraining; the whole model is in two comparisons."""
+    columns = ["model", "strategy", "heads", "tuned", "seed", "value"]
+    tables = [
+        load_table(place / part / CONTROL).assign(model=name)
+        for name, place in places.items()
+        for part in ("controls", "random")
+    ]
+    return pd.concat(tables).drop_duplicates(columns[:-1])[columns].reset_index(drop=True)
 
 
 def _differences(runs: pd.DataFrame) -> pd.DataFrame:
