@@ -43,13 +43,14 @@ def prune_arm(
     batch: int = 32,
     pairs: int = 48_000,  # of an epoch: 1,500 steps of 32
     warmup: int = 100,
+    metric: str = "bleu",
     n_resamples: int = 1000,
 ) -> pd.DataFrame:
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
     Scores are computed before pruning, on the sentences of `data` with trees. Gates are learnt in one epoch with the
-    decoder frozen; controls are retrained on the same pairs with the same rate and steps. Finished parts are kept: the
-    tables `heads` and `survival`, and the folders `gates-SEED`, `controls` and `random`.
+    decoder frozen; controls are retrained on the same pairs with the same rate and steps, none without `chosen` sizes.
+    Finished parts are kept: the tables `heads` and `survival`, the folders `gates-SEED`, `controls` and `random`.
 
     Returns:
         One row per encoder head: `graded_roles`, importance, and for each number of heads `survival[KEEP]`, the share
@@ -66,8 +67,8 @@ def prune_arm(
         lambda: score(loaded, tokenizer, data.parsed, SCORES, reference=data.train, n_resamples=n_resamples),
     )
     tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup)
-    sweep = partial(sparsity_sweep, kinds=ENCODER, metric="bleu", tune=tune, n_resamples=n_resamples)
-    compare = partial(compare_pruning, kinds=ENCODER, metric="bleu", tune=tune, n_resamples=n_resamples)
+    sweep = partial(sparsity_sweep, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
+    compare = partial(compare_pruning, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
         place = Study(folder.folder / f"gates-{seed}")
@@ -82,6 +83,8 @@ def prune_arm(
     survivals = frame.table(shares, frame.rows(encoder), recipe)
     joined = frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), survivals)
     save_table(joined, folder.path("survival"))
+    if not chosen:
+        return joined
     roles, gates = ByRoles(table), L0(rate=GATES, freeze="decoder")
     controls: list[str | Strategy] = [gates, "importance", "-importance", roles, Reverse(roles)]
     for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
