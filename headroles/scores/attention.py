@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -17,7 +18,7 @@ from headroles.models.batching import Batch, Pages, tokenised
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.heads import attention_sites
 from headroles.models.matching import vocabulary
-from headroles.models.provenance import without_gradients
+from headroles.models.provenance import is_offloaded, without_gradients
 from headroles.models.sites import Site
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
@@ -28,21 +29,27 @@ NEVER = 2**32  # is added to the ranks of tokens that do not occur
 Frequencies = dict[str, tuple[Tensor, Tensor]]  # "source", "target" -> counts and ranks, each [vocabulary]
 
 
+class _AllObservedError(Exception):
+    """Every site of a forward pass was observed: the rest of the pass changes no score."""
+
+
 class AttentionPass:
-    """Forward passes of all attention scores over a corpus."""
+    """Forward passes of all attention scores over a corpus. Each pass ends at the last attention of the model."""
 
     def __init__(self, scores: Sequence[Score], model: PreTrainedModel, counted: Frequencies) -> None:
         self.scores, self.model, self.counted = scores, model, counted
         self.norms = ValueNorms(model)
+        self.sites = {site.key for site in attention_sites(model) if site.heads}
+        self.ends_early = not is_offloaded(model)  # hooks that send weights back run at the end of each module
 
     def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
         """Add the sums of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        observe = partial(self._observe, batch, weights, accumulator, {})
+        observe = partial(self._observe, batch, weights, accumulator, {}, set(self.sites))
         if self._in_parts(batch):
             captured = heads.capture_attention_in_parts(self.model, observe, cells=heads.CELLS)
         else:
             captured = heads.capture_attention(self.model, observe)
-        with without_gradients(self.model), self.norms.reading(), captured:
+        with without_gradients(self.model), self.norms.reading(), captured, suppress(_AllObservedError):
             body(self.model)(**batch.inputs, **without_cache(body(self.model)))
 
     def _in_parts(self, batch: Batch) -> bool:
@@ -59,11 +66,12 @@ class AttentionPass:
         weights: Tensor,
         accumulator: Accumulator,
         first_sites: dict[Kind, tuple[Kind, int]],
+        remaining: set[tuple[Kind, int]],
         site: Site,
         attention: Tensor,
         first: int = 0,
     ) -> None:
-        """Add the sums of one site, or of the block of its queries from `first` on."""
+        """Add the sums of one site, or of the block of its queries from `first` on; end the pass after the last."""
         keys = batch.keys(site.kind)
         queries = batch.queries(site.kind).span(first, first + attention.shape[-2])
         counts, ranks = self.counted["source" if keys is batch.source else "target"]
@@ -78,6 +86,10 @@ class AttentionPass:
             accumulator.add(score, site.key, score.update(observed), weights)
             if first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
                 accumulator.add_denominators(score, site.kind, score.denominators(observation), weights)
+        if first + attention.shape[-2] == batch.queries(site.kind).ids.shape[1]:
+            remaining.discard(site.key)
+            if not remaining and self.ends_early:
+                raise _AllObservedError
 
     def _check_finite(self, observation: Observation, site: Site, batch: Batch) -> None:
         finite = observation.top[0].isfinite().all(-1).all(-1)  # [batch]

@@ -587,6 +587,20 @@ def test_a_score_that_does_not_say_that_it_adds_up_over_parts_sees_the_whole(mon
     gc.collect()  # a class that is still there is a known score
 
 
+@pytest.mark.parametrize("name", ["albert", "marian"])  # of albert one module is the attention of all layers
+def test_a_pass_ends_at_the_last_attention_of_the_model(name, monkeypatch):
+    model, finished = zoo.tiny(name), []
+    assert hr.attention_sites(model)  # are looked for in a forward pass of their own
+    hook = model.base_model.register_forward_hook(lambda *_: finished.append(1))
+    early = hr.score(model, tokens_of(name), corpus(), ["confidence", "entropy"], n_resamples=0, max_tokens=64)
+    assert not finished
+    monkeypatch.setattr("headroles.scores.attention.is_offloaded", lambda _: True)
+    whole = hr.score(model, tokens_of(name), corpus(), ["confidence", "entropy"], n_resamples=0, max_tokens=64)
+    hook.remove()
+    assert len(finished) > 1
+    pd.testing.assert_frame_equal(early, whole, rtol=0, atol=0)
+
+
 def noted(update, shown):
     def noting(self, observation):
         shown.append(observation)
