@@ -26,7 +26,8 @@ model, of ablating all heads of larger models on larger corpora, if a head expla
 large as here. Peers need a forward per head, our exact sweep half a forward, the predictions three forwards in all.
 
 `predictors.csv`, for captions and the loss: the share of the variance of effects over examples that other predictors
-explain, and the share of the examples that intervals 1.1 times as wide would need; and how drawing the examples with
+explain (the gradient at half-open masks of each layer costs a forward and backward pass per layer, as much as the exact
+sweep), and the share of the examples that intervals 1.1 times as wide would need; and how drawing the examples with
 probabilities by the size of their gradients would change the variance of what is left (at random: 1).
 """
 
@@ -52,11 +53,15 @@ from headroles.ablation.prediction_powered import Estimate, estimates, sizes
 from headroles.ablation.sweep import Sweep
 from headroles.experiments.demo import PACKAGE
 from headroles.models import attention_hooks, batching
+from headroles.models.batching import Batch
+from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import head_index
 from headroles.scores import objectives
 from headroles.scores.gradients.base import slopes
+from headroles.scores.objectives import Explain
 
 MODELS = ("captions", "news", "classifier", "llama")
+Rows = list[list[bool]]
 LEVEL, RISK, MISS = 0.01, 0.001, 0.05  # the defaults of `staged`
 
 
@@ -97,19 +102,26 @@ def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str,
     model, tokenizer, corpus = task("captions", given)
     encoded = batching.encode(corpus, tokenizer, model, words=False)
     explain = objectives.objective("loss", model).explain(model, list)
-    relevance = dict[int, np.ndarray]()
+    layers = [list(variant)[0][:2] for variant in whole.closed]
+    one_by_one = [[other == layer for other in layers] for layer in dict.fromkeys(layers)]
+    found: list[tuple[int, list[np.ndarray]]] = []
     with attention_hooks.evaluating(model):
         for batch in batching.batches(encoded, model, max_tokens=512):
-            rows = slopes(model, explain, batch, rules="cp", steps="sum").gradients[:, 0].double().numpy()
-            relevance |= dict(zip(batch.numbers, rows, strict=True))
-    lrp = np.stack([relevance[number] for number in whole.numbers])
+            lrp = slopes(model, explain, batch, rules="cp", steps="sum").gradients[:, 0].double()
+            both = (
+                half_open(model, explain, batch, [[True] * len(layers)]),
+                half_open(model, explain, batch, one_by_one),
+            )
+            found += zip(batch.numbers, zip(*(part.numpy() for part in (lrp, *both)), strict=True), strict=True)
+    lrp, together, apart = (np.stack(rows) for rows in zip(*(dict(found)[n] for n in whole.numbers), strict=True))
     gradient = np.stack(list(whole.predicted.values()), axis=1)  # [example, head]
     total, steps = whole.intact.T
     change = np.stack([values[:, 0] - total for values in whole.closed.values()], axis=1)
-    layers = [list(variant)[0][:2] for variant in whole.closed]
     layer = np.stack([gradient[:, [other == one for other in layers]].sum(1) for one in layers], axis=1)
     parts = {"none": [], "gradient": [gradient], "LRP cp": [lrp], "gradient, LRP cp": [gradient, lrp]}
     parts |= {"gradient, its square": [gradient, gradient**2], "gradient, sum of its layer": [gradient, layer]}
+    parts |= {"gradient, at all masks half-open": [gradient, together]}
+    parts |= {"gradient, at half-open masks of its layer": [gradient, apart]}
     rows, left = [], {}
     for name, arrays in parts.items():
         left[name] = np.stack(
@@ -126,6 +138,18 @@ def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str,
         variance = (squares / (len(size) * weights / weights.sum())[:, None]).mean(0)
         rows.append({"predictors": f"gradient, drawn by {name}", "variance": round(float(np.median(variance)), 3)})
     return rows
+
+
+def half_open(model: transformers.PreTrainedModel, explain: Explain, batch: Batch, chosen: Rows) -> torch.Tensor:
+    """Gradients at masks of which the chosen heads' are 0.5, a forward and backward pass for each row of `chosen`."""
+    gradients = torch.zeros(len(batch.numbers), len(chosen[0]), dtype=torch.float64)
+    for row in torch.tensor(chosen):
+        masks = torch.where(row, 0.5, 1.0).repeat(len(gradients), 1).requires_grad_()
+        with torch.enable_grad(), hr.mask_heads(model, masks):
+            explained = explain(model(**batch.inputs, **without_cache(model)), batch)
+        (each,) = torch.autograd.grad(torch.where(explained.counted, explained.values, 0.0).sum(), masks)
+        gradients[:, row] = each[:, row].double()
+    return gradients
 
 
 def growth(whole: ExampleStats, precision: float = 1.1) -> list[dict[str, object]]:

@@ -121,6 +121,20 @@ def test_models_without_controls_are_pooled(folders, tmp_path):
     assert found.sizes.loc[found.sizes["heads"] == 24, "change"].tolist() == [0.0] * 10
 
 
+def test_only_controls_that_all_models_have_are_compared(folders, tmp_path):
+    for folder in folders:
+        shutil.copytree(folder, tmp_path / folder.name)
+    place = tmp_path / "C-3/controls/contest-seeds.parquet"
+    table = load_table(place)
+    save_table(frame.signed(table[table["strategy"] != "-importance"], "simulated"), place)
+    found = pool_models([tmp_path / folder.name for folder in folders]).differences
+    assert [*zip(found["strategy"], found["against"], strict=True)] == [
+        *(("roles", "random"), ("roles", "importance"), ("-roles", "random"), ("l0", "random")),
+        *(("importance", "random"), ("l0", "importance")),
+    ]
+    assert found["holm"].notna().tolist() == [True, True, False, False, False, False]
+
+
 def test_one_model_is_not_pooled(folders):
     with pytest.raises(ValueError, match="too few models to pool"):
         pool_models(folders[:1])

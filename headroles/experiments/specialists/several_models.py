@@ -51,8 +51,9 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
         - sizes: a row per model, gate seed and number of encoder heads left: value of the metric, its change from the
           control that was trained as long with all heads, number of undecided gates.
         - controls: the metric of every control: model, strategy, heads, tuned, seed, value.
-        - differences: a row per pair of controls of equal size, after retraining: `difference` of the metric with
-          `low` and `high`, pooled over models by random effects; `p`, `i2`, and `holm` over the first two pairs.
+        - differences: a row per pair of controls of equal size that all models have, after retraining: `difference` of
+          the metric with `low` and `high`, pooled over models by random effects; `p`, `i2`, and `holm` over two rows:
+          heads with roles kept first, against random heads and against the most important.
 
     Raises:
         ValueError: For fewer than two folders.
@@ -123,13 +124,16 @@ def _differences(runs: pd.DataFrame) -> pd.DataFrame:
     each = tuned.groupby(["heads", "strategy", "model"])["value"].agg(["mean", "var", "size"])
     rows = []
     for heads in sorted(set(tuned.loc[tuned["strategy"] != "all heads", "heads"]), reverse=True):
-        for strategy, other in PAIRS:
+        models = each.loc[heads].groupby("strategy").size()
+        known = set(models.index[models == tuned["model"].nunique()])
+        pairs = [pair for pair in PAIRS if known.issuperset(pair)]
+        for strategy, other in pairs:
             one, two = each.loc[(heads, strategy)], each.loc[(heads, other)]
             variance = (one["var"] / one["size"] + two["var"] / two["size"]).clip(lower=1e-12)  # a metric may not vary
             pooled = random_effects((one["mean"] - two["mean"]).to_numpy(), variance.to_numpy())
             numbers = dict(zip(("difference", "low", "high", "p", "i2"), pooled, strict=True))
             rows.append({"heads": heads, "strategy": strategy, "against": other, "models": len(one)} | numbers)
-        first = rows[-len(PAIRS) :][: len(CORRECTED)]
+        first = [row for row in rows[-len(pairs) :] if (row["strategy"], row["against"]) in CORRECTED]
         for row, value in zip(first, holm(np.array([row["p"] for row in first], float)), strict=True):
             row["holm"] = value
     return pd.DataFrame(rows)
