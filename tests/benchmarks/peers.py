@@ -17,6 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -45,18 +46,22 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="*", choices=JOBS, default=list(JOBS), help="nothing after it: growth alone")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--repeats", type=int, default=1, help="of ablation; three and ten times as many of the others")
+    parser.add_argument("--sentences", type=int, help="of each job, instead of its own number; without memory")
     parser.add_argument("--no-growth", action="store_true")
     parser.add_argument("--no-memory", action="store_true", help="it is read from /proc, which Linux has")
     parser.add_argument("--tiny", action="store_true", help="tiny models, to see that all runs: the times say nothing")
     parser.add_argument("--output", type=Path, help="a file for what is printed, as JSON; other jobs there stay")
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    found: Found = {"setting": _machine()}
-    measured = [] if given.no_memory else [(job, name) for name in given.models for job in given.jobs]
+    found: Found = {"setting": _machine(given.sentences)}
+    jobs = {key: _sized(job, given.sentences) for key, job in JOBS.items()}
+    measured = (
+        [] if given.no_memory or given.sentences else [(job, name) for name in given.models for job in given.jobs]
+    )
     peaks = {(job, name): _peaks(JOBS[job], name, given.tiny) for job, name in measured}
     for name in given.models:  # after all peaks: each is of a copy of this process, which is still small
         for key in given.jobs:
-            job = JOBS[key]
+            job = jobs[key]
             compared(job, _setting(job, name, tiny=True), 1)  # to warm up: imports, and what is made once
             rows = compared(job, _setting(job, name, tiny=given.tiny), given.repeats, peaks.get((key, name)))
             found.setdefault("jobs", {}).setdefault(job.name, {})[name] = rows
@@ -172,13 +177,17 @@ def _table(rows: Rows) -> str:
     return "\n".join([*lines, *(f"  {name}: {text}" for name, text in said.items() if text)])
 
 
-def _machine() -> Found:
+def _sized(job: Job, sentences: int | None) -> Job:
+    return replace(job, size=(sentences or job.size[0], job.size[1]))
+
+
+def _machine(sentences: int | None) -> Found:
     return {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "packages": {name: installed_elsewhere(name) for name in PEERS},
-        "sentences, words": {job.name: job.size for job in JOBS.values()},
+        "sentences, words": {job.name: _sized(job, sentences).size for job in JOBS.values()},
         "load at the start": round(os.getloadavg()[0], 2),
         "headroles": version("headroles"),
     }
