@@ -128,7 +128,7 @@ def calls(model, replay, row):
 
 
 @pytest.mark.parametrize("name", zoo.each(name for name in REPLAYED if name not in WHOLE))
-def test_what_lies_below_the_first_closed_head_is_not_run(name):
+def test_what_lies_below_the_first_masked_head_is_not_run(name):
     model, batch = by_hand(name)
     keys = [site.key for site in families.attention_sites(model)]
     replay = Replay(model, batch)
@@ -467,7 +467,7 @@ def test_what_was_tested_once_counts_once():
 SMALL = {"max_tokens": 160, "unit": "kind", "n_resamples": 20}  # several batches of few sentences
 
 
-def test_a_sweep_goes_on_after_its_last_finished_batch(tmp_path):
+def test_a_sweep_resumes_after_its_last_finished_batch(tmp_path):
     metric, expected = Stopping(), ablated("marian", **SMALL)
     metric.after = 4 * 2 + 2  # the intact model and three kinds: in the third batch
     with pytest.raises(InterruptedError):
@@ -566,7 +566,7 @@ ablate(*given, unit="layer", max_tokens=80, n_resamples=20, folder=place / "kept
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_killed_goes_on(tmp_path):
+def test_a_killed_sweep_resumes(tmp_path):
     zoo.tiny("marian").save_pretrained(tmp_path)
     tokens_of("marian").save_pretrained(tmp_path)
     for name, side in (("source", corpus(40)), ("target", [one.target for one in corpus(40)])):
@@ -617,7 +617,7 @@ def test_scores_of_what_is_written_are_those_of_sacrebleu(beams):
         assert list(found.values()) == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_signature_tells_beams_apart():
+def test_a_signature_distinguishes_beams():
     model, tokenizer = writing("marian"), tokens_of("marian")
     options = {"unit": "kind", "n_resamples": 0}
     tables = [ablate(model, tokenizer, translated(), metric=ChrF(beams), **options) for beams in (1, 2)]
@@ -670,7 +670,7 @@ def test_metrics_that_are_not_to_be_had(name, metric, text, message):
         ablate(model, given(name)[1], text, metric=metric, n_resamples=0)
 
 
-def test_a_model_whose_weights_are_no_numbers():
+def test_a_model_with_weights_that_are_not_finite():
     model = zoo.tiny("gpt2")
     model.transformer.h[1].mlp.c_proj.bias.data[0] = torch.nan
     message = (

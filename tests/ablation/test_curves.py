@@ -84,7 +84,7 @@ def test_every_point_is_that_of_a_plain_loop(metric):
         assert row.share == row.closed / len(order)
 
 
-def test_a_curve_starts_at_the_intact_model_and_ends_where_all_of_its_heads_are_closed():
+def test_a_curve_starts_at_the_intact_model_and_ends_where_all_of_its_heads_are_masked():
     table = drawn("marian")
     for name, part in table.groupby("order"):
         assert part["closed"].tolist() == {"all": [0, 6, 12, 18, 24], "three": [0, 1, 2, 3]}[name]
@@ -134,7 +134,7 @@ def test_heads_may_be_replaced_by_something_else_than_nothing():
     assert "fill:uniform" in frame.provenance(uniform, "value").split("|")
 
 
-def test_a_signature_says_what_was_closed_and_measured():
+def test_a_signature_says_what_was_masked_and_measured():
     fields = dict(field.partition(":")[::2] for field in frame.provenance(drawn("gpt2"), "value").split("|"))
     expected = {"model": "GPT2LMHeadModel", "corpus": "letters", "text": corpus(6).hash, "examples": "6"}
     expected |= {"metric": "Agreement()", "fill": "zero", "resamples": "20", "seed": "0"}
@@ -190,7 +190,7 @@ ONE, TWO = ("enc-self", 0, 0), ("enc-self", 0, 1)
 @pytest.mark.parametrize(
     ("order", "steps", "size"), [([ONE, TWO, ONE], 2, 3), ([ONE, TWO], 0, 2), ([ONE], -1, 1), ([], 2, 0)]
 )
-def test_orders_that_cannot_be_closed(order, steps, size):
+def test_rankings_that_cannot_be_masked(order, steps, size):
     message = (
         f"order 'mine' of {size} heads cannot be masked in {steps} steps; give each head once, and at least one step"
     )
@@ -355,7 +355,7 @@ def _bare(table):
     return table.copy(deep=False).rename_axis(columns=None).set_axis(table.columns, axis=1)
 
 
-def test_the_least_relevant_heads_are_closed_first(compared):
+def test_the_least_relevant_heads_are_masked_first(compared):
     study, (_, area) = compared
     table, curves = study.load("heads"), study.load("curves")
     for name in ("confidence", "relevance[cp].size"):

@@ -333,7 +333,7 @@ def test_a_seed_decides():
 
 
 @pytest.mark.slow
-def test_it_goes_on_after_its_last_finished_batch(tmp_path):
+def test_it_resumes_after_its_last_finished_batch(tmp_path):
     metric, options = Stopping(), {"heads_per_batch": 1, "max_tokens": 40, "folder": tmp_path}
     metric.after = 45
     with pytest.raises(InterruptedError):
@@ -543,7 +543,7 @@ def test_what_is_good_in_one_metric_is_bad_in_another(metric):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", [Loss(), Accuracy()], ids=lambda metric: metric.name)
-def test_what_is_chosen_and_told_on_the_same_examples_is_too_good_and_on_halves_it_is_not(metric):
+def test_effects_chosen_and_measured_on_the_same_examples_are_biased_and_on_halves_are_not(metric):
     gains = {False: [], True: []}
     for seed, halves in product(range(30), (False, True)):
         changes = np.random.default_rng(seed).normal(0, 1, (len(INDEX), 20))
@@ -721,7 +721,7 @@ ELSE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ELSE)
-def test_what_was_made_from_something_else_is_made_anew(what, tmp_path, caplog):
+def test_what_was_made_from_something_else_is_made_again(what, tmp_path, caplog):
     options = {"metric": "chrf", "unit": "kind", "name": "marian", "text": corpus(3)}
     kept(Study(tmp_path), terse(), **options)
     other = {"model": terse()} | ELSE[what]()

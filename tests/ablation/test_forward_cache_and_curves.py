@@ -119,7 +119,7 @@ KEYS = [(kind, layer) for kind in frame.KINDS for layer in range(LAYERS)]
 
 
 @pytest.mark.slow
-def test_closing_one_head_multiplies_only_what_it_can_change():
+def test_masking_one_head_computes_only_what_it_can_change():
     model, batch = deep("marian")
     replay = Replay(model, batch)
     for key in KEYS:
@@ -128,7 +128,7 @@ def test_closing_one_head_multiplies_only_what_it_can_change():
 
 
 @pytest.mark.slow
-def test_closing_two_heads_multiplies_what_either_can_change():
+def test_masking_two_heads_computes_what_either_can_change():
     model, batch = deep("marian")
     replay = Replay(model, batch)
     for one, other in combinations(KEYS, 2):
@@ -163,7 +163,7 @@ def test_in_one_stack_what_is_after_the_heads_is_multiplied_again(name):
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_the_intact_model_runs_once_and_nothing_closed_runs_the_end_alone(name):
+def test_the_intact_model_runs_once_and_nothing_masked_runs_the_end_alone(name):
     model, batch = deep(name)
     with Multiplied(model) as counting:
         replay = Replay(model, batch)
@@ -173,7 +173,7 @@ def test_the_intact_model_runs_once_and_nothing_closed_runs_the_end_alone(name):
 
 
 @pytest.mark.parametrize("name", zoo.variants(["marian", "t5", "fsmt", "whisper", "bert2gpt2"]))
-def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_closed(name):
+def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_masked(name):
     model, batch = by_hand(name)
     index = list(families.head_index(model))
     first, starts = [head for head in index if head[:2] == ("dec-self", 0)], [head for head in index if head[2] == 0]
@@ -373,7 +373,7 @@ def test_heads_are_ordered_again_by_their_ablation(precision):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
-def test_a_model_is_left_as_it_was_by_an_order_told_again(training):
+def test_a_model_is_left_as_it_was_by_a_repeated_ranking(training):
     model = zoo.tiny("marian").train(training)
     before = attributes(model)
     assert order_again(model, tokens_of("marian"), corpus(6), steps=3) == again("marian", steps=3)
@@ -386,7 +386,7 @@ def test_a_model_is_left_as_it_was_by_an_order_told_again(training):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [("bert", None), ("marian", "cross")])
-def test_more_steps_than_heads_close_one_at_a_time(name, kind):
+def test_more_steps_than_heads_mask_one_at_a_time(name, kind):
     assert again(name, steps=10, kind=kind) == again(name, steps=8, kind=kind)
 
 
@@ -523,7 +523,7 @@ def forwards(model, most=10**9):
 SMALL = {"metric": "loss", "steps": 4, "n_resamples": 20, "max_tokens": 160}  # several batches of few sentences
 
 
-def test_a_curve_goes_on_after_its_last_finished_batch(tmp_path):
+def test_a_curve_resumes_after_its_last_finished_batch(tmp_path):
     model, *rest = given("gpt2")
     whole_one = ablation_curve(model, *rest, closing("gpt2"), **SMALL)
     with forwards(model) as all_of_them:
@@ -602,7 +602,7 @@ ELSE = {  # what differs, and whether the model runs for it
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ELSE)
-def test_curves_of_something_else_are_computed_anew(what, tmp_path, caplog):
+def test_curves_of_something_else_are_computed_again(what, tmp_path, caplog):
     study = hr.Study(tmp_path, overwrite=True)
     names = ("model", "tokenizer", "corpus")
     first = dict(zip(names, given("gpt2"), strict=True)) | {"orders": closing("gpt2")} | SMALL
@@ -621,7 +621,7 @@ def test_curves_of_something_else_are_computed_anew(what, tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_curves_of_what_a_model_may_write_less_of_are_computed_anew(tmp_path):
+def test_curves_of_shorter_outputs_are_computed_again(tmp_path):
     study, (model, *rest) = hr.Study(tmp_path), given("marian", "bleu")
     options = SMALL | {"metric": "bleu"}
     first = ablation_curve(model, *rest, closing("marian"), study=study, **options)
@@ -670,7 +670,7 @@ UNKNOWN = (
 )
 
 
-def test_an_unknown_metric_is_told_the_known_ones_before_anything_is_run(tmp_path):
+def test_an_unknown_metric_is_refused_with_the_known_ones_before_anything_runs(tmp_path):
     model, *rest = given("gpt2")
     for run_it in (
         lambda: metric("nonsense"),
@@ -871,7 +871,7 @@ def scored(place):
 
 
 @pytest.mark.slow
-def test_curve_closes_by_a_column_both_ways_and_by_what_is_told_again(place, scored):
+def test_a_curve_masks_by_a_column_both_ways_and_by_a_ranking_of_each_step(place, scored):
     common = ["--study", scored, "--seeds", 2, "--steps", 4, "--resamples", 10, "--device", "cpu"]
     by = ["--by", "importance,-importance", "--again", place / "news.en"]
     done = run("ablation-curve", place / "bert", place / "talks.en", *by, *common, figures=True)

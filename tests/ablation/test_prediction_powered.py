@@ -458,7 +458,7 @@ def test_statistics_and_predictions_are_kept_and_read_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_goes_on_after_its_last_finished_batch(tmp_path):
+def test_it_resumes_after_its_last_finished_batch(tmp_path):
     model, tokenizer, text = given("gpt2")
     metric, options = Stopping(), {"precision": 1.5, "heads_per_batch": 1, "max_tokens": 10, "n_resamples": 0}
     metric.after = 6

@@ -130,7 +130,7 @@ def test_the_order_of_the_heads_does_not_matter(order):
         pd.testing.assert_frame_equal(found, expected)
 
 
-def test_variants_are_joined_or_told_apart_and_any_joins_special_roles():
+def test_variants_are_joined_or_distinguished_and_any_joins_special_roles():
     where = index(layers=1, many=6)
     scores = {"minus": [1, 0, 0, 0, 0, 0], "plus": [0, 1, 0, 0, 0, 0], "rarity": [0, 0, 1, 0, 0, 0]}
     out = effects(where, loss=[6.0, 5, 4, 3, 2, 1])
@@ -189,7 +189,7 @@ def test_what_cannot_be_said_is_said_in_words(rarity, y, note):
         assert np.isnan(row[["auc", "p", "holm", "bh"]].astype(float)).all()
 
 
-def test_notes_are_told_one_after_the_other():
+def test_notes_are_read_one_after_the_other():
     where = frame.index({("enc-self", 0): 1, ("enc-self", 1): 7})
     table = told(where, rarity=[1] + [0] * 7)
     row = hr.relate(table, effects(where, loss=range(8)), n_resamples=0, n_permutations=9).iloc[0]
@@ -223,7 +223,7 @@ def test_how_far_heads_are_above_the_threshold_is_that_of_the_nearest_variant():
     assert (found["with"] + found["without"]).to_dict() == {"rare": 32, "positional": 64, "any": 64}
 
 
-def test_one_head_in_each_layer_cannot_be_told_from_the_layer():
+def test_one_head_in_each_layer_cannot_be_separated_from_the_layer():
     where = index(layers=6, many=1)
     row = hr.relate(told(where, rarity=[1, 1, 1, 0, 0, 0]), effects(where, loss=range(6)), n_permutations=9).iloc[0]
     assert (row["note"], row["p"]) == (f"{ONE_GROUP}; {FEW_HEADS}", 1)
@@ -359,14 +359,14 @@ def odds_by_layer(seed: int) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_odds_tell_a_role_from_layers_that_differ_in_any_way():
+def test_odds_separate_a_role_from_layers_that_differ_in_any_way():
     found = pd.concat([odds_by_layer(seed) for seed in range(40)])
     assert found["term"].unique().tolist() == ["rare"]
     assert (found["p"] < 0.05).sum() <= 5  # of 40, by chance: 2 give or take 1.4
     assert np.log(found["odds"]).mean() == pytest.approx(0, abs=0.3)
 
 
-def test_odds_say_which_roles_they_cannot_tell_from_layers():
+def test_odds_say_which_roles_they_cannot_separate_from_layers():
     where = index(layers=6, many=8, kinds=("dec-self", "cross"))
     kind, layer, head = (where.get_level_values(name).to_numpy() for name in ("kind", "layer", "head"))
     upper = frame.table({"survival[x]": (layer >= 3).astype(float)}, where, "s")  # the layer alone decides

@@ -235,7 +235,7 @@ def test_means_over_seeds_cover(seeds, seed_noise, example_noise):
     assert covered >= 0.92 * 200
 
 
-def test_a_contest_pairs_its_seeds_and_says_nothing_of_one():
+def test_a_comparison_pairs_its_seeds_and_says_nothing_of_one():
     names, random = ("random", "importance"), np.random.default_rng(0)
     each = pd.DataFrame(
         [{"strategy": name, "heads": 4, "tuned": True, "seed": seed} for seed in range(3) for name in names]

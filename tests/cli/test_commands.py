@@ -215,7 +215,7 @@ def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
 
 
 @pytest.mark.slow
-def test_another_option_is_scored_anew(study, model, trees, caplog):
+def test_another_option_is_scored_again(study, model, trees, caplog):
     before = _contents(study)
     again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
@@ -450,7 +450,7 @@ def cut_off(request, study: Path, model: Path, long: Path) -> tuple[signal.Signa
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cut_off_leaves_the_tables_and_the_next_one_completes(cut_off, study, model):
+def test_an_interrupted_run_leaves_the_tables_and_the_next_one_completes(cut_off, study, model):
     how, end, before = cut_off
     if how == signal.SIGINT:
         assert end == (130, "", "headroles: interrupted; finished tables are kept\n")

@@ -166,7 +166,7 @@ def test_no_sentence_that_the_model_can_read(caplog, folder, tmp_path):
     assert not caplog.messages
 
 
-def test_the_models_own_output_is_not_cut_at_what_generate_stops_at_by_default(recwarn):
+def test_the_models_own_output_is_not_truncated_at_the_default_of_generate(recwarn):
     model = zoo.tiny("marian")
     with torch.no_grad():
         model.final_logits_bias[0, zoo.EOS] = -1e9  # it never ends
@@ -371,7 +371,7 @@ def test_a_hub_name_while_offline():
     )
 
 
-def test_weights_cut_short_or_of_another_kind(own):
+def test_weights_truncated_or_of_another_kind(own):
     file = own / "model.safetensors"
     content = file.read_bytes()
     for spoilt in (b"", b"not weights at all", content[: len(content) // 2]):
@@ -700,7 +700,7 @@ def test_a_command_that_is_none(arguments):
 
 
 @pytest.mark.slow
-def test_a_pipe_that_is_closed_is_no_error(study):
+def test_a_pipe_without_a_reader_is_no_error(study):
     command = f"{sys.executable} -m headroles roles {study} | head -1"
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert "of 16 heads have a role" in done.stdout

@@ -426,7 +426,7 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "table", "answer"), CASES)
-def test_a_rule_says_yes_no_and_that_it_cannot_be_told(rule, table, answer):
+def test_a_rule_says_yes_no_and_that_it_cannot_be_decided(rule, table, answer):
     verdict = rule(table)
     assert verdict.holds is answer
     assert re.search(r"\d", verdict.why)

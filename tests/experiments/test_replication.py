@@ -258,7 +258,7 @@ def copied(replicated, place):
 
 
 @pytest.mark.slow
-def test_a_table_that_is_gone_is_made_again_and_what_follows_from_it(replicated, data, tmp_path):
+def test_a_missing_table_is_made_again_and_what_follows_from_it(replicated, data, tmp_path):
     study, weights = copied(replicated, tmp_path / "study"), replicated[0].with_name("study-weights")
     (study / "ablation-loss-single-zero.parquet").unlink()
     before, said = contents(study), []

@@ -72,6 +72,23 @@ def test_planted_survival_is_found_where_it_is(pooled):
     assert sizes["other sizes"] == {"survival[3]"}
 
 
+def test_effects_of_ablation_are_related_to_roles_and_survival(folders, tmp_path):
+    for seed, folder in enumerate(folders):
+        place = shutil.copytree(folder, tmp_path / folder.name)
+        survival = load_table(place / "survival.parquet")
+        noise = np.random.default_rng(seed).normal(size=24) / 20
+        index = frame.index({(kind, layer): 8 for kind in ("enc-self", "dec-self") for layer in range(3)})
+        effects = np.concatenate([survival["positional"] + noise, np.zeros(24)])
+        save_table(frame.table({"ablation[loss]": effects}, index, "x"), place / "ablation-loss-single-zero.parquet")
+    found = pool_models([tmp_path / folder.name for folder in folders])
+    assert found.heads["ablation[loss]"].notna().all()
+    table = found.survival.set_index(["analysis", "outcome", "predictor"])["r"]
+    assert table["roles and ablation[loss]", "ablation[loss]", "positional"] > 0.9
+    assert table["ablation[loss]", "survival[6]", "ablation[loss]"] > 0.5
+    given = found.survival[found.survival["analysis"] == "positional given ablation[loss]"]
+    assert (given["r"].abs() < 0.5).all()
+
+
 def test_planted_differences_between_retrained_controls_are_found(pooled):
     table = pooled.differences.set_index(["strategy", "against"])
     for (one, other), row in table.iterrows():

@@ -215,7 +215,7 @@ def test_texts_that_could_not_be_read_are_dropped() -> None:
     assert not plots.heatmap(column(index(enc_self=(16, 16))), annotate=True, ax=ax).texts
 
 
-def test_heatmap_draws_where_it_is_told() -> None:
+def test_heatmap_draws_on_given_axes() -> None:
     figure, (left, right) = plt.subplots(1, 2)
     values = column(index(enc_self=(2, 3)))
     assert plots.heatmap(values, ax=right) is right
@@ -400,7 +400,7 @@ def test_roles_draws_a_table_without_a_single_role_held_and_absent_heads() -> No
     assert words(ax.get_legend().get_texts())[:1] == ["no role (3)"]
 
 
-def test_roles_draws_the_kind_and_where_it_is_told() -> None:
+def test_roles_draws_the_kind_on_given_axes() -> None:
     table = pd.concat(
         [table_of_roles().assign(rare=False), table_of_roles().rename({"enc-self": "cross"}, level="kind")]
     )
@@ -485,7 +485,7 @@ def test_tokens_do_not_overlap(length: int) -> None:
     assert min(box.x0 for box in up) >= figure.x0
 
 
-def test_attention_draws_where_it_is_told_and_names_what_the_table_names() -> None:
+def test_attention_draws_on_given_axes_and_names_what_the_table_names() -> None:
     ax = plt.figure().add_subplot()
     weights = pd.DataFrame(np.eye(2), pd.Index(["a", "b"], name="target"), pd.Index(["c", "d"], name="source"))
     assert plots.attention(weights, ax=ax) is ax
@@ -591,7 +591,7 @@ def test_dependency_shows_the_best_heads_their_intervals_and_the_baseline() -> N
     assert (ax.get_title(), ax.get_ylabel()) == ("encoder self-attention", "accuracy")
 
 
-def test_dependency_draws_where_it_is_told() -> None:
+def test_dependency_draws_on_given_axes() -> None:
     table = pd.concat([syntax(), (syntax() / 2).rename({"enc-self": "cross"}, level="kind")])
     ax = plt.figure().add_subplot()
     assert plots.dependency(table, kind="cross", ax=ax) is ax

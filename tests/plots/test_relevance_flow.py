@@ -201,7 +201,7 @@ def test_relevance_has_room_for_its_words() -> None:
         )
 
 
-def test_relevance_draws_where_it_is_told_and_leaves_the_table_as_it_was() -> None:
+def test_relevance_draws_on_given_axes_and_leaves_the_table_as_it_was() -> None:
     figure, (left, right) = plt.subplots(1, 2)
     values = column()
     before = values.copy()
@@ -339,7 +339,7 @@ def test_conservation_has_room_for_its_words(layers: tuple[int, int]) -> None:
     assert low < min(ends) < max(ends) < high
 
 
-def test_the_words_of_rows_shrink_with_the_axes_given() -> None:
+def test_the_words_of_rows_are_smaller_on_smaller_axes() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained")
     assert relevance_flow.conservation(report(6, 6), ax=right) is right
     assert not left.containers

@@ -245,7 +245,7 @@ def test_later_folders_add_the_columns_the_earlier_ones_lack(small, tmp_path):
     assert "not part of this page: later/evaluation." in html
 
 
-def test_folders_of_one_name_are_told_apart(tmp_path):
+def test_folders_of_one_name_are_distinguished(tmp_path):
     index = frame.index({("enc-self", 0): 2})
     for name, column in (("a", "confidence"), ("b", "entropy")):
         save_table(
@@ -523,7 +523,7 @@ def test_harm_is_red_and_no_effect_has_no_colour(browser, metric, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_keyboard_moves_opens_and_closes(opened):
+def test_the_keyboard_moves_and_opens_cards(opened):
     first = cell_of(opened, "confidence, encoder self-attention", 0)
     first.focus()
     for key in ("ArrowRight", "ArrowUp", "ArrowRight", "ArrowLeft", "ArrowDown", "ArrowDown"):

@@ -141,7 +141,7 @@ CONTEST = pd.DataFrame(
 )  # fmt: skip
 
 
-def test_the_contest_has_a_panel_per_number_of_heads_and_a_mark_per_choice_and_seed():
+def test_the_comparison_has_a_panel_per_number_of_heads_and_a_mark_per_choice_and_seed():
     seeds = CONTEST[["strategy", "heads", "tuned", "value"]].assign(seed=0)
     axes = plots.contest(CONTEST, seeds, label="BLEU")
     assert [ax.get_title() for ax in axes] == ["4 heads left"]

@@ -118,7 +118,7 @@ def slopes(function, at, step=1e-5):
     ("temperature", "alpha", "shut", "open_"),
     [(0.5, 0, 0.232, 0.232), (0.5, 2, 0.039, 0.690), (0.5, -3, 0.858, 0.015), (0.33, 0, 0.312, 0.312)],
 )
-def test_a_gate_is_exactly_closed_and_exactly_open_as_often_as_worked_out(temperature, alpha, shut, open_):
+def test_a_gate_is_exactly_zero_and_exactly_one_as_often_as_derived(temperature, alpha, shut, open_):
     law, alpha = HardConcrete(temperature), torch.tensor(float(alpha))
     assert float(law.closed(alpha)) == pytest.approx(shut, abs=6e-4)
     assert float(law.whole(alpha)) == pytest.approx(open_, abs=6e-4)
@@ -126,7 +126,7 @@ def test_a_gate_is_exactly_closed_and_exactly_open_as_often_as_worked_out(temper
 
 @FEW
 @given(st.floats(-20, 20), st.floats(0.05, 2))
-def test_closed_and_open_mirror_each_other_and_leave_room_between(alpha, temperature):
+def test_probabilities_of_zero_and_one_mirror_each_other_and_leave_room_between(alpha, temperature):
     law, alpha = HardConcrete(temperature), torch.tensor(alpha, dtype=torch.float64)
     assert float(law.closed(alpha) + law.whole(alpha)) <= 1
     assert float(law.closed(alpha)) == pytest.approx(float(law.whole(-alpha)), rel=1e-6)
@@ -213,7 +213,7 @@ def test_a_cold_choice_is_that_of_the_k_largest(choice):
 @pytest.mark.slow
 @FEW
 @given(st.sampled_from(sorted(STRATEGIES)), st.lists(st.integers(-4, 4), min_size=8, max_size=8), st.integers(0, 8))
-def test_settled_gates_are_open_or_closed_and_with_a_number_to_keep_so_many_are_open(which, alpha, keep):
+def test_final_gates_are_zero_or_one_and_with_a_number_to_keep_so_many_are_one(which, alpha, keep):
     strategy, target = STRATEGIES[which]
     gates = gates_of(classifier(), strategy, None if target is None else keep)
     gates.log_alpha.data.copy_(torch.tensor(alpha))
@@ -229,7 +229,7 @@ def test_settled_gates_are_open_or_closed_and_with_a_number_to_keep_so_many_are_
 
 
 @pytest.mark.parametrize("which", STRATEGIES)
-def test_outside_training_the_closed_heads_are_closed_and_heads_that_are_not_learnt_are_open(which):
+def test_outside_training_gates_of_removed_heads_are_zero_and_those_not_learnt_are_one(which):
     model, inputs = inputs_of("translator")
     strategy, keep = STRATEGIES[which]
     gates = gates_of(model, strategy, keep, ["enc-self", "cross"])
@@ -455,7 +455,7 @@ RESUMED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", RESUMED)
-def test_training_that_was_stopped_goes_on_as_if_it_had_not_been(which, tmp_path):
+def test_interrupted_training_resumes_with_the_same_result(which, tmp_path):
     def ran(folder, **options):
         model = untrained(num_hidden_layers=2)  # with dropout
         gates = gates_of(model, *STRATEGIES[which])
@@ -570,7 +570,7 @@ def test_finished_pruning_is_not_done_again(which, finished):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", STRATEGIES)
-def test_pruning_that_was_stopped_goes_on_as_if_it_had_not_been(which, finished, tmp_path):
+def test_interrupted_pruning_resumes_with_the_same_result(which, finished, tmp_path):
     (folder, model, table), (strategy, keep) = finished(which), STRATEGIES[which]
     stopped = tmp_path / "stopped"
     shutil.copytree(folder / "checkpoint-2", stopped / "checkpoint-2")
@@ -612,13 +612,13 @@ def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("strength", "left"), [(100.0, 0), (0.0, 12)])
-def test_a_huge_strength_closes_all_gates_and_none_closes_none(strength, left):
+def test_a_huge_strength_removes_all_heads_and_none_removes_none(strength, left):
     _, table = pruned(L0(strength, start=5.0, rate=1.0), name="translator", tune=SHORT | {"epochs": 8})
     assert table.iloc[:, 0].sum() == left
     assert undecided(table.iloc[:, 1]) == 0
 
 
-def test_a_gate_is_decided_where_it_is_open_or_closed_with_a_probability_of_nine_tenths():
+def test_a_gate_is_decided_where_it_is_one_or_zero_with_a_probability_of_nine_tenths():
     assert undecided(pd.Series([0.0, 0.09, 0.11, 0.5, 0.89, 0.91, 1.0])) == 3
 
 

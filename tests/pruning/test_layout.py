@@ -72,7 +72,7 @@ def test_rows_belong_to_the_same_heads_whatever_their_weights(name):
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "gpt2", "qwen3"])
-def test_heads_of_dead_units_are_cut_out(name):
+def test_heads_of_dead_units_are_removed(name):
     model, like = zoo.tiny(name), zoo.tiny(name)
     with torch.no_grad():
         for site in hr.attention_sites(model) + hr.attention_sites(like):
@@ -84,7 +84,7 @@ def test_heads_of_dead_units_are_cut_out(name):
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # its position embeddings
-def test_a_model_whose_attention_is_saturated_is_cut():
+def test_a_model_with_saturated_attention_is_pruned():
     """Wide weights: which of its attention is exactly one-hot is a matter of the processor."""
     model, like = tiny_model("mobilebert"), tiny_model("mobilebert")
     for each in (model, like):
@@ -96,7 +96,7 @@ def test_a_model_whose_attention_is_saturated_is_cut():
     assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
 
 
-def test_a_map_of_one_number_for_each_head_is_cut_row_by_row():
+def test_a_map_of_one_number_for_each_head_is_pruned_row_by_row():
     model, like = tiny_model("laguna"), tiny_model("laguna")  # heads of 16 numbers, each times a gate of its own
     site = hr.attention_sites(model)[0]
     gate = site.module.g_proj.weight.detach().clone()
@@ -107,7 +107,7 @@ def test_a_map_of_one_number_for_each_head_is_cut_row_by_row():
     assert apart(outputs(model, given), closing(like, gone, given)) <= 1e-5
 
 
-def test_a_model_that_draws_at_random_is_cut():
+def test_a_model_that_draws_at_random_is_pruned():
     model = tiny_model("vit_mae")  # which patches it hides
     hr.remove_heads(model, [("enc-self", 0, 1)])
     assert hr.attention_sites(model)[0].numbers == (0, 2, 3)

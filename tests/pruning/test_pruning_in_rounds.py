@@ -44,7 +44,7 @@ def given(model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_is_cut_in_rounds_until_no_head_is_left(name, tmp_path):
+def test_a_model_is_pruned_in_rounds_until_no_head_is_left(name, tmp_path):
     like, counts = zoo.tiny(name), []
     for model, expected in rounds(zoo.tiny(name), like, tmp_path):
         assert apart(outputs(model, given(like)), expected) <= 1e-5
@@ -57,7 +57,7 @@ def test_a_model_is_cut_in_rounds_until_no_head_is_left(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_real_model_is_cut_in_rounds(shared, tmp_path):
+def test_a_real_model_is_pruned_in_rounds(shared, tmp_path):
     like, _ = hr.load(shared / "models/multi30k-en-de")
     model, _ = hr.load(shared / "models/multi30k-en-de")
     for cut, expected in rounds(model, like, tmp_path, left_over=8):

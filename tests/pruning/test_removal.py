@@ -146,7 +146,7 @@ def same_text(model, like, heads, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
-def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
+def test_a_pruned_model_has_the_output_of_masked_heads(name):
     model, gone, given = cut(name), mixed(whole(name)), zoo.inputs(whole(name))
     expected, intact = closing(whole(name), gone, given), outputs(whole(name), given)
     assert apart(outputs(model, given), expected) <= 1e-5
@@ -161,7 +161,7 @@ def test_a_cut_model_puts_out_what_it_does_with_the_heads_closed(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*SOME, "whisper", "deberta-v2"])
-def test_a_cut_model_is_saved_and_comes_back(name, saved):
+def test_a_pruned_model_is_saved_and_comes_back(name, saved):
     model, given = cut(name), zoo.inputs(whole(name))
     again = resized(type(model)).from_pretrained(saved(name)).eval()
     assert torch.equal(outputs(again, given), outputs(model, given))
@@ -171,7 +171,7 @@ def test_a_cut_model_is_saved_and_comes_back(name, saved):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "bert2gpt2", "albert", "gpt2"])
-def test_transformers_alone_does_not_load_a_cut_model(name, saved):
+def test_transformers_alone_does_not_load_a_pruned_model(name, saved):
     """Rather an error than a model with some weights drawn at random."""
     pair = isinstance(whole(name), transformers.EncoderDecoderModel)  # which is no AutoModel
     for cls in (type(whole(name)), transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModel):
@@ -180,7 +180,7 @@ def test_transformers_alone_does_not_load_a_cut_model(name, saved):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_cut_model_can_be_cut_again(name):
+def test_a_pruned_model_can_be_pruned_again(name):
     given, second = zoo.inputs(whole(name)), numbered(whole(name), 2)
     expected = closing(whole(name), mixed(whole(name)) + second, given)
     assert apart(closing(cut(name), second, given), expected) <= 1e-5
@@ -197,7 +197,7 @@ def test_cutting_twice_leaves_what_cutting_once_leaves(name):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_what_is_cut_already_cannot_be_cut(name):
+def test_what_is_removed_already_cannot_be_removed(name):
     model = cut(name)
     head, before = (*hr.attention_sites(model)[0].key, 1), snapshot(model)
     message = f"no head {head} in {type(model).__name__}, which has {families.sizes(hr.attention_sites(model))}"
@@ -223,19 +223,19 @@ def test_a_whole_layer_can_go(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in SOME if name in GENERATING])
-def test_a_cut_model_writes_what_it_does_with_the_heads_closed(name):
+def test_a_pruned_model_generates_what_it_does_with_masked_heads(name):
     same_text(cut(name), whole(name), mixed(whole(name)), name)
 
 
 @pytest.mark.parametrize("name", WRITING)
-def test_a_model_without_its_first_layer_writes_what_it_does_with_the_heads_closed(name):
+def test_a_model_without_its_first_layer_generates_what_it_does_with_masked_heads(name):
     """The first layer is the one that a cache asks how long the text is."""
     same_text(without_first_layers(name), whole(name), first_layers(whole(name)), name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "albert", "gpt2", "llama-grouped", "phi3"])
-def test_a_copy_of_a_cut_model_stands_alone(name):
+def test_a_copy_of_a_pruned_model_stands_alone(name):
     model, given = cut(name), zoo.inputs(whole(name))
     plain, before = outputs(model, given), snapshot(model)
     other = copy.deepcopy(model)
@@ -249,7 +249,7 @@ def test_a_copy_of_a_cut_model_stands_alone(name):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_the_gradients_of_a_cut_model_are_those_with_the_heads_closed(name):
+def test_the_gradients_of_a_pruned_model_are_those_of_masked_heads(name):
     model, like, given = copy.deepcopy(cut(name)), zoo.tiny(name), zoo.inputs(whole(name))
     gone = mixed(like)
     backward(model, given)
@@ -271,7 +271,7 @@ def backward(model, given):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["marian", "albert", "deberta-v2", "gpt2"])
-def test_a_cut_model_learns_is_copied_and_is_saved(name, tmp_path):
+def test_a_pruned_model_learns_is_copied_and_is_saved(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     remove_heads(model.train(), mixed(model))
     assert model.training
@@ -289,7 +289,7 @@ def test_a_cut_model_learns_is_copied_and_is_saved(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_family_whose_heads_cannot_be_told_apart_is_refused_and_left_alone(name):
+def test_an_architecture_without_separable_heads_is_refused_and_left_alone(name):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     plain, before = outputs(model, given), snapshot(model)
     with pytest.raises(ValueError, match=f"^{re.escape(REFUSED[name])}$"):
@@ -497,7 +497,7 @@ def test_heads_that_are_only_silenced_leave_the_model_as_large_and_for_anyone_to
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [float, int, bool])
-def test_a_column_of_zeros_and_ones_says_what_goes(kind):
+def test_a_column_of_zeros_and_ones_says_what_is_removed(kind):
     listed, told = zoo.tiny("marian"), zoo.tiny("marian")
     gone = mixed(listed)
     survival = pd.Series(1, families.head_index(told)).astype(kind)
@@ -508,7 +508,7 @@ def test_a_column_of_zeros_and_ones_says_what_goes(kind):
     assert all(torch.equal(value, listed.state_dict()[name]) for name, value in told.state_dict().items())
 
 
-def test_a_head_named_twice_goes_once_and_none_is_none():
+def test_a_head_named_twice_is_removed_once_and_none_is_none():
     model, given = zoo.tiny("bert"), zoo.inputs(whole("bert"))
     assert remove_heads(model, []) is model
     assert torch.equal(outputs(model, given), outputs(whole("bert"), given))
@@ -520,7 +520,7 @@ def test_a_head_named_twice_goes_once_and_none_is_none():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "albert", "gpt2", "falcon-grouped"])
-def test_half_precision_is_cut_as_well(name):
+def test_half_precision_is_pruned_as_well(name):
     model, like = zoo.tiny(name).to(torch.bfloat16), zoo.tiny(name).to(torch.bfloat16)
     given, gone = zoo.inputs(model), mixed(model)
     expected, intact = closing(like, gone, given), outputs(like, given)
@@ -541,7 +541,7 @@ def test_what_is_frozen_stays_frozen():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOADED)
-def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
+def test_a_pruned_model_is_loaded_as_it_was_saved(name, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     tokenizer().save_pretrained(tmp_path)
     for again in (numbered(model, 1), numbered(model, 2)):  # what was loaded is cut, saved and loaded again
@@ -564,7 +564,7 @@ def test_a_cut_model_is_loaded_as_it_was_saved(name, tmp_path):
         ("marian", "AutoModel", "MarianModel"),
     ],
 )
-def test_a_cut_model_is_loaded_without_its_head_or_with_another(name, cls, loaded, tmp_path):
+def test_a_pruned_model_is_loaded_without_its_head_or_with_another(name, cls, loaded, tmp_path):
     model, given = zoo.tiny(name), zoo.inputs(whole(name))
     remove_heads(model, mixed(model)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
@@ -574,7 +574,7 @@ def test_a_cut_model_is_loaded_without_its_head_or_with_another(name, cls, loade
     assert families.head_index(other).equals(families.head_index(model))
 
 
-def test_a_base_model_that_is_cut_is_loaded_with_a_head(tmp_path):
+def test_a_pruned_base_model_is_loaded_with_a_head(tmp_path):
     model = zoo.tiny("bert").bert
     given = zoo.inputs(model)
     remove_heads(model, mixed(model)).save_pretrained(tmp_path)
@@ -586,7 +586,7 @@ def test_a_base_model_that_is_cut_is_loaded_with_a_head(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["albert", "llama-grouped", "marian", "t5"])
-def test_scores_of_a_cut_model_are_those_of_the_heads_that_are_left(name):
+def test_scores_of_a_pruned_model_are_those_of_the_remaining_heads(name):
     model, like, gone = cut(name), whole(name), mixed(whole(name))
     found = hr.score(model, tokens_of(name), corpus(8), ["confidence", "position"], n_resamples=0)
     with hr.mask_heads(like, masking.head_mask(like, gone)):
@@ -632,7 +632,7 @@ def test_rows_belong_to_heads(name, expected):
     assert unchanged(model, before)
 
 
-def test_rows_of_heads_that_are_left_are_told_by_their_places():
+def test_rows_of_remaining_heads_are_known_by_their_places():
     model = zoo.tiny("gpt2")
     remove_heads(model, [("dec-self", 0, 0), ("dec-self", 0, 2)])
     first, second = layouts(model).values()

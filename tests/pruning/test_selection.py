@@ -164,7 +164,7 @@ def test_roles_go_last_and_the_farthest_from_one_first():
         role_rules.margins(table[["confidence"]])
 
 
-def test_an_order_is_cut_where_so_many_stay_and_layers_keep_some():
+def test_a_ranking_ends_where_enough_heads_stay_and_layers_keep_some():
     line = grid(2, 3, "enc-self")
     assert closed_first(line, 4) == line[:2]
     assert closed_first(line, 2, 1) == [*line[:2], *line[3:5]]
@@ -173,7 +173,7 @@ def test_an_order_is_cut_where_so_many_stay_and_layers_keep_some():
         closed_first(line, 1, 1)
 
 
-def test_the_table_says_who_stays_and_when_who_goes():
+def test_the_table_says_which_heads_stay_and_when_the_others_are_removed():
     table = prune(learnt(), tokenizer(), films(24), "random", keep=0.25, seed=5)
     assert table.columns.tolist() == ["survival[random 2]", "survival[random 2].turn"]
     gone = table.index[table["survival[random 2]"] == 0].tolist()
@@ -305,7 +305,7 @@ def fought(folder):
 
 
 @pytest.mark.slow
-def test_the_contest_closes_and_retrains_the_same_heads(tmp_path, monkeypatch):
+def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch):
     found, study = fought(tmp_path), Study(tmp_path)
     each, choices = study.load("contest-seeds"), study.load("contest-heads")
     assert choices.sum().tolist() == [4.0] * 4
@@ -338,7 +338,7 @@ def test_two_strategies_of_one_name_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [2.5, 9, -1])
-def test_sizes_and_the_contest_take_the_numbers_that_pruning_takes(tmp_path, keep):
+def test_sparsity_sweep_and_comparison_take_the_numbers_that_pruning_takes(tmp_path, keep):
     message = f"keep is a share above 0 and below 1, or a number of heads from 1 to 8; got {keep}"
     for run_all in (sparsity_sweep, compare_pruning):
         with pytest.raises(ValueError, match=whole(message)):
@@ -397,7 +397,7 @@ def moved(values):
     return frame.table({"moved[all]": values}, index, "made up")
 
 
-def test_uniform_movement_is_told_from_heads_that_always_move_most():
+def test_uniform_movement_differs_from_heads_that_always_move_most():
     rng = np.random.default_rng(0)
     base = np.linspace(1, 2, 20)
     same = uniformity([moved(base + rng.normal(0, 0.001, 20)) for _ in range(4)])
@@ -489,7 +489,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_prune_and_shrink_are_commands(folder):
+def test_prune_and_remove_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "4", "--gate-rate", "0.3", "--metric", "accuracy"]
     done = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study", figures=True)
     assert done.code == 0, done.err
@@ -516,7 +516,7 @@ def test_prune_and_shrink_are_commands(folder):
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_from_scratch_without_the_heads_that_went(folder):
+def test_a_model_is_trained_from_scratch_without_the_removed_heads(folder):
     options = ["--epochs", "1", "--smoothing", "0.1", "--from-scratch", "--without", "enc-self:0:1,enc-self:1:3"]
     done = run("train", folder / "model", folder / "train.tsv", *options, "--output", folder / "scratch")
     assert done.code == 0, done.err
@@ -548,7 +548,7 @@ def test_movement_is_a_command(folder):
 
 
 @pytest.mark.slow
-def test_contest_efficiency_and_dynamics_are_commands(folder):
+def test_comparison_efficiency_and_dynamics_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "1", "--strategies", "random,top"]
     done = run("compare-pruning", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
     assert done.code == 0, done.err
@@ -594,7 +594,7 @@ def test_a_reverse_has_the_same_heads():
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_tables_are_not_cut_at_the_width_of_the_terminal(width, monkeypatch, capsys):
+def test_tables_are_not_truncated_at_the_width_of_the_terminal(width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
     show_table(wide(), "wide")
     shown = capsys.readouterr().out
@@ -623,7 +623,7 @@ def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-def test_a_strength_that_closes_everything_is_said(caplog):
+def test_a_strength_that_removes_every_head_is_logged(caplog):
     model = deepcopy(learnt())
     table = prune(model, tokenizer(), films(48), hr.L0(strength=100.0, rate=1.0), tune=TUNE | {"epochs": 3})
     assert table["survival[100]"].sum() == 0

@@ -247,7 +247,7 @@ def test_a_direct_and_an_indirect_effect_do_not_cancel():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"node": "key", "replacement": "resample"}, {"replacement": "resample"}])
-def test_the_table_is_the_same_for_every_budget_and_order(options):
+def test_the_table_is_the_same_for_every_max_tokens_and_order(options):
     model, tokenizer, text = setting("marian", 8)
     small, large = (attributed(model, tokenizer, text, max_tokens=max_tokens, **options) for max_tokens in (20, 4096))
     pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))

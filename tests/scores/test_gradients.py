@@ -249,7 +249,7 @@ def scored(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_table_is_the_same_for_every_budget_and_order(name):
+def test_the_table_is_the_same_for_every_max_tokens_and_order(name):
     sentences = list(corpus(FEW))
     random.Random(0).shuffle(sentences)
     other = measured(name, asked(), Corpus("letters", tuple(sentences)), max_tokens=20)
@@ -271,7 +271,7 @@ def test_of_its_own_output_it_is_the_same_too():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["IntegratedGradients", "FeatureAblation"])
-def test_attributions_are_the_same_for_every_budget(method):
+def test_attributions_are_the_same_for_every_max_tokens(method):
     small, large = (attributed("bert", corpus(4), method, max_tokens=max_tokens) for max_tokens in (20, 4096))
     np.testing.assert_allclose(small, large, rtol=0, atol=bound(1))
 
@@ -368,7 +368,7 @@ def test_steps_together_as_in_many_chunks():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_signature_says_what_was_explained_and_where_it_went(name):
+def test_the_signature_says_the_target_and_the_shares_of_relevance(name):
     fields = dict(field.partition(":")[::2] for field in frame.provenance(scored(name), "relevance[cp]").split("|"))
     assert fields["objective"] == "Top()"
     shares = [float(fields[part]) for part in ("inputs", "biases", "residue")]
@@ -535,7 +535,7 @@ def test_integrated_gradients_are_complete(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "replacement"), [("marian", "zero"), ("bert", "uniform")])
-def test_feature_ablation_is_a_loop_that_closes_one_head_at_a_time(name, replacement):
+def test_feature_ablation_is_a_loop_that_masks_one_head_at_a_time(name, replacement):
     found = attributed(name, corpus(FEW), "FeatureAblation", replacement=replacement)
     np.testing.assert_allclose(
         found, effects(name, corpus(FEW), [[head] for head in found.index], replacement), atol=1e-5
@@ -599,7 +599,7 @@ def test_deep_lift_says_how_far_it_applies():
 
 
 @pytest.mark.slow
-def test_delta_is_what_is_missed_of_the_effects_of_closing_all():
+def test_delta_is_what_is_missed_of_the_effects_of_masking_all():
     effect, missed = [], []
     for sentence in corpus(3):
         alone = Corpus("alone", (sentence,))
@@ -704,7 +704,7 @@ def test_weights_that_are_no_numbers(score):
 
 
 @pytest.mark.parametrize("score", ["relevance", "importance"])
-def test_the_sentence_whose_gradients_are_no_numbers_is_named(score):
+def test_the_sentence_with_gradients_that_are_not_finite_is_named(score):
     model = zoo.tiny("bert")
     words = model.bert.embeddings.word_embeddings
     words.weight = torch.nn.Parameter(words.weight.clone())  # not those by which tokens are predicted

@@ -442,7 +442,7 @@ def test_voita_gives_no_head_less_than_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "deberta-v2", "falcon", "albert"])
-def test_without_rules_it_is_the_slope_of_the_gate(name):
+def test_without_rules_it_is_the_gradient_of_the_gate(name):
     model, inputs = exact(name)
     one = {key: value[:1] for key, value in inputs.items()}
     many, step = len(families.head_index(model)), 1e-5
@@ -828,7 +828,7 @@ def test_what_is_no_model():
         pass
 
 
-def test_closed_heads_can_be_explained():
+def test_masked_heads_can_be_explained():
     """A gate of 0 is an ablation; what its head would add if opened a little is finite."""
     model, inputs = exact("marian")
     closed = masking.head_mask(model, [("cross", 1, 2)]).double().expand(2, -1).clone().requires_grad_()

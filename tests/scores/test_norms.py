@@ -43,7 +43,7 @@ def mute_specials():
     return model
 
 
-def test_planted_roles_are_held_by_norm_except_by_heads_whose_tokens_move_nothing():
+def test_planted_roles_are_held_by_norm_except_on_tokens_that_move_nothing():
     sentences = planted.corpus()[:150]
     table = hr.score(mute_specials(), planted.tokenizer(), sentences, SCORES, weights="norm", n_resamples=20)
     roles = hr.roles(table)

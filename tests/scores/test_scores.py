@@ -461,7 +461,7 @@ def test_subtypes_count_when_asked():
     assert value(replace(score, subtypes=True), made)["syntax[nsubj dep>head]"] == 1
 
 
-def test_a_sentence_whose_words_have_not_all_a_piece_is_left_out():
+def test_a_sentence_with_a_word_without_tokens_is_left_out():
     score = named(["syntax"])[0]
     lost = [NO_WORD if word == 0 else word for word in WORDS]
     made = observation(looking([0, 2, 0, 5, 5, 2, 0]), special=(0, 6), sentence=TREE, words=lost)
@@ -610,7 +610,7 @@ def noted(update, shown):
 
 
 @pytest.mark.slow
-def test_resamples_are_the_same_for_every_budget():
+def test_resamples_are_the_same_for_every_max_tokens():
     small, large = scored("marian", 64), scored("marian")
     pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
     assert small.attrs["signatures"] == large.attrs["signatures"]
@@ -623,7 +623,7 @@ def test_resamples_are_the_same_for_every_budget():
 @pytest.mark.parametrize(
     "name", ["bert", "bloom", "marian", "t5", "fsmt"]
 )  # places of tokens are counted each their way
-def test_the_table_is_the_same_for_every_budget_and_order(name):
+def test_the_table_is_the_same_for_every_max_tokens_and_order(name):
     sentences = list(corpus())
     random.Random(0).shuffle(sentences)
     given, options = Corpus("letters", tuple(sentences)), {"n_resamples": 0, "max_tokens": 64}
@@ -796,7 +796,7 @@ def test_the_seed_changes_the_intervals_only():
     assert "|seed:1|" in frame.provenance(other, "confidence.low")
 
 
-def test_intervals_hold_the_estimate_and_shrink_with_the_corpus():
+def test_intervals_hold_the_estimate_and_are_narrower_for_larger_corpora():
     few, many = (hr.score(zoo.tiny("bert"), tokens_of("bert"), corpus(n), ["confidence", "position"], n_resamples=300)
                  for n in (20, 320))  # fmt: skip
     widths = []
@@ -925,7 +925,7 @@ def test_trees_of_a_source_are_for_the_heads_of_the_encoder():
         hr.score(model, tokenizer(), Corpus("half", tuple(pairs)), "syntax")
 
 
-def test_a_model_whose_heads_are_all_gone_is_an_error():
+def test_a_model_without_heads_is_an_error():
     model = zoo.tiny("bert")
     hr.remove_heads(model, list(families.head_index(model)))
     for scores in (None, "confidence", "importance"):

@@ -193,7 +193,7 @@ def test_a_column_without_a_signature(signed):
         copy.deepcopy,
     ],
 )
-def test_what_a_table_carries_goes_with_it_and_resamples_are_never_copied(change):
+def test_provenance_stays_with_a_table_and_resamples_are_never_copied(change):
     made = table("a", "b", draws=["a"])
     changed = change(made)
     assert frame.provenance(changed, "a") == "score:a|seed:0"
@@ -237,7 +237,7 @@ def test_a_loaded_table_joins_with_a_new_one(tmp_path):
     same(load_table(save_table(frame.join(other, loaded), tmp_path / "b.parquet")), frame.join(other, one))
 
 
-def test_a_table_whose_index_pandas_made_joins_with_one_of_ours():
+def test_a_table_with_an_index_of_pandas_joins_with_one_of_ours():
     one, other = table("a", draws=["a"]), table("b")
     remade = other.reset_index().set_index(["kind", "layer", "head"])
     turned = remade.iloc[::-1]
@@ -420,7 +420,7 @@ def test_a_folder_that_cannot_be_written_to():
         save_table(table("b"), "/proc/self/a.parquet")
 
 
-def test_a_draft_is_gone_whatever_happens_and_only_errors_of_the_disk_are_retold(tmp_path):
+def test_a_draft_is_removed_whatever_happens_and_only_errors_of_the_disk_are_reworded(tmp_path):
     def fail():
         with replacing(tmp_path / "a") as draft:
             draft.write_text("half")
@@ -457,7 +457,7 @@ def test_the_permissions_of_a_file_follow_the_umask(mask, mode, tmp_path):
     assert path.stat().st_mode & 0o777 == mode
 
 
-def test_the_draft_that_a_killed_run_left_goes_when_the_file_is_written(tmp_path):
+def test_the_draft_that_a_killed_run_left_is_removed_when_the_file_is_written(tmp_path):
     path = tmp_path / "effects[loss].parquet"
     drafts = {name: tmp_path / name for name in (f".{path.name}.0123abcd", f".{path.name}.4567cdef", ".other.0123abcd")}
     for draft in drafts.values():

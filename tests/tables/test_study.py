@@ -64,7 +64,7 @@ def test_a_table_is_computed_once(study, caplog):
     assert caplog.messages == 2 * [f"heads: reused from {study.path('heads')}"]
 
 
-def test_another_recipe_is_computed_anew_and_said(study, caplog):
+def test_another_recipe_is_computed_again_and_logged(study, caplog):
     study.keep("heads", "one", Counted(1))
     other = Counted(2)
     assert study.keep("heads", "two", other)["a"].tolist() == [2.0] * 4
@@ -95,7 +95,7 @@ def test_columns_of_the_same_corpus_and_options_are_joined(study, caplog):
     assert caplog.messages == [f"{study.path('heads')} was made with other options: computed again"]
 
 
-def test_a_table_saved_without_a_recipe_is_computed_anew(study):
+def test_a_table_saved_without_a_recipe_is_computed_again(study):
     save_table(table(1), study.path("heads"))
     assert study.keep("heads", "recipe", Counted(2))["a"].tolist() == [2.0] * 4
 
@@ -210,7 +210,7 @@ def test_a_model_is_measured_once(study):
 
 
 @pytest.mark.slow
-def test_a_model_is_measured_anew_with_each_other_option(study):
+def test_a_model_is_measured_again_with_each_other_option(study):
     options = {}
     with Watching(study) as watching:
         watching.measure(corpus())
@@ -232,7 +232,7 @@ def test_a_model_is_measured_anew_with_each_other_option(study):
 
 
 @pytest.mark.slow
-def test_a_model_is_measured_anew_with_another_corpus_or_other_weights(study):
+def test_a_model_is_measured_again_with_another_corpus_or_other_weights(study):
     with Watching(Study(study.folder, overwrite=True)) as watching:
         watching.measure(corpus())
         written = watching.written()
@@ -265,7 +265,7 @@ def test_a_corpus_without_trees_has_no_offsets(study):
 
 
 @pytest.mark.slow
-def test_roles_are_told_and_saved_and_the_figures_are_the_files_it_says(study):
+def test_roles_are_assigned_and_saved_and_the_figures_are_the_files_it_says(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
     hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)
     told = score_study.assign_roles(study)

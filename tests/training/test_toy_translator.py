@@ -70,7 +70,7 @@ def test_every_kind_of_head_is_scored_on_gold_trees_of_both_languages(kept):
 
 
 @pytest.mark.slow
-def test_closing_all_cross_heads_ruins_the_translation(kept):
+def test_masking_all_cross_heads_ruins_the_translation(kept):
     _, model, tokenizer = kept
     whole = accuracy(model, tokenizer, held_out())
     cross = [head for head in hr.models.head_index(model) if head[0] == "cross"]

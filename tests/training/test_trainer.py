@@ -86,7 +86,7 @@ def same(one, other):
 # --- learning -------------------------------------------------------------------------------------------------------
 
 
-def test_a_classifier_learns_what_tells_the_label(tmp_path):
+def test_a_classifier_learns_what_decides_the_label(tmp_path):
     model, tokens, text, held_out = given("classifier")
     before = evaluate(model, tokens, held_out, ["accuracy"])
     table = train(model, tokens, text, tmp_path, held_out=held_out, metrics=["accuracy"], **SMALL)
@@ -199,7 +199,7 @@ def whole_run(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", "translator"])
-def test_training_that_was_killed_goes_on_as_if_it_had_not_been(name, tmp_path, whole_run):
+def test_killed_training_resumes_with_the_same_result(name, tmp_path, whole_run):
     _, expected, history = whole_run(name)
     killed(name, tmp_path)
     kept = finished(tmp_path)
@@ -231,7 +231,7 @@ def written(_):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [unwritten, half_written, empty, written])
-def test_what_was_cut_off_at_the_last_checkpoint_is_made_again(cut, tmp_path, whole_run):
+def test_what_was_lost_after_the_last_checkpoint_is_made_again(cut, tmp_path, whole_run):
     folder, expected, history = whole_run("classifier")
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "history.parquet").unlink()
@@ -611,7 +611,7 @@ def test_metrics_that_are_not_to_be_had(name, metric, text, message):
         evaluate(model, tokens, text, ["loss", metric] if metric not in ("accuracy", "f1") else [metric])
 
 
-def test_a_model_whose_weights_are_no_numbers():
+def test_a_model_with_weights_that_are_not_finite():
     model, tokens, text = measured("sentences")
     model.classifier.bias.data[0] = torch.nan
     message = (

@@ -20,6 +20,10 @@ TESTED = (12, 6)  # those of the primary outcome
 CONTROL = "contest-seeds.parquet"  # the table of `compare_pruning` with every seed
 CORRECTED = [("roles", "random"), ("roles", "importance")]  # pairs of controls, corrected together
 OTHERS = ("-roles", "l0", "importance", "-importance")
+FURTHER = {  # columns that a folder may have besides `survival`, and where
+    "ablation[loss]": "ablation-loss-single-zero.parquet",
+    "relevance[cp].size": "relevance/heads.parquet",
+}
 PAIRS = [*CORRECTED, *((name, "random") for name in OTHERS), ("l0", "importance")]
 
 
@@ -38,6 +42,9 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
 
     The models are those of `prune_arm`, one folder each, trained from different seeds.
 
+    Effects of ablation and relevance are related to roles and survival too, where all folders have them: of
+    `hr.ablate(..., study=FOLDER)` and `hr.score(..., ["relevance"], study=FOLDER / "relevance")`.
+
     Args:
         folders: Folders of `prune_arm`; the name of a folder is that of its model.
         study: Folder that keeps these tables, as `pooled-heads`, `pooled-survival` and so on.
@@ -45,9 +52,10 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
     Returns:
         Five tables; the last two are None unless every model has controls.
 
-        - heads: the tables `survival` of all models, with a column `model`.
+        - heads: the tables `survival` of all models with these columns, and `model`.
         - survival: rows of `pooled_survival` for each analysis; `holm` is over the rows of one analysis. "primary" asks
-          for positional and syntactic heads, given confidence and sink weight, at `TESTED` sizes.
+          for positional and syntactic heads, given confidence and sink weight, at `TESTED` sizes. Outcome of "roles and
+          ablation[loss]" is the effect of ablating a head before pruning.
         - sizes: a row per model, gate seed and number of encoder heads left: value of the metric, its change from the
           control that was trained as long with all heads, number of undecided gates.
         - controls: the metric of every control: model, strategy, heads, tuned, seed, value.
@@ -60,7 +68,7 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
         FileNotFoundError: If a folder lacks a table of `prune_arm`.
     """  # noqa: DOC502
     places = {Path(folder).name: Path(folder) for folder in folders}
-    models = {name: load_table(place / "survival.parquet") for name, place in places.items()}
+    models = _models(places)
     text = frame.sign(pooled=",".join(places))
     heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
     found = Pooled(heads.reset_index(drop=True), _survival(models), _sizes(places), None, None)
@@ -75,20 +83,36 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
     return found
 
 
+def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
+    """The table of each model: roles, survival, and those of the further columns that all have."""
+    models = {name: load_table(place / "survival.parquet") for name, place in places.items()}
+    for column, file in FURTHER.items():
+        if all((place / file).is_file() for place in places.values()):
+            for name, place in places.items():
+                further = load_table(place / file)
+                rows = frame.bare(further)[[column]].loc[models[name].index]
+                models[name] = frame.join(models[name], frame.signed(rows, frame.provenance(further, column)))
+    return models
+
+
 def _survival(models: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Rows of every analysis."""
-    analyses: tuple[tuple[str, Sequence[int], Sequence[str], Sequence[str]], ...] = (
-        ("primary", TESTED, PREDICTORS, COVARIATES),
-        ("other sizes", [size for size in SIZES if size not in TESTED], PREDICTORS, COVARIATES),
-        ("without covariates", SIZES, PREDICTORS, ()),
-        ("importance", SIZES, ("importance",), ()),
-        ("positional given importance", SIZES, ("positional",), ("importance",)),
-    )
     known = {column for table in models.values() for column in table}
+    outcomes = [f"survival[{size}]" for size in SIZES if f"survival[{size}]" in known]
+    tested = [column for column in outcomes if column in [f"survival[{size}]" for size in TESTED]]
+    measures = ["importance", *(column for column in FURTHER if column in known)]
+    analyses: list[tuple[str, Sequence[str], Sequence[str], Sequence[str]]] = [
+        ("primary", tested, PREDICTORS, COVARIATES),
+        ("other sizes", [column for column in outcomes if column not in tested], PREDICTORS, COVARIATES),
+        ("without covariates", outcomes, PREDICTORS, ()),
+        *((name, outcomes, [name], ()) for name in measures),
+        *((f"positional given {name}", outcomes, ("positional",), [name]) for name in measures),
+        *((f"roles and {name}", [name], PREDICTORS, ()) for name in measures[1:]),
+    ]
     tables = [
-        pooled_survival(models, outcomes, predictors=predictors, covariates=covariates).assign(analysis=name)
-        for name, sizes, predictors, covariates in analyses
-        if (outcomes := [f"survival[{size}]" for size in sizes if f"survival[{size}]" in known])
+        pooled_survival(models, chosen, predictors=predictors, covariates=covariates).assign(analysis=name)
+        for name, chosen, predictors, covariates in analyses
+        if chosen
     ]
     table = pd.concat(tables, ignore_index=True)
     text = frame.sign(analyses=",".join(table["analysis"].unique()))
