@@ -38,8 +38,20 @@ def sentences() -> list[tuple[str, str]]:
     return found
 
 
+def names_of_tests() -> list[str]:
+    """Return the names of all tests, as words."""
+    trees = (ast.parse(path.read_text(encoding="utf8")) for path in sorted(Path(__file__).parent.rglob("test_*.py")))
+    names = (node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return [name.replace("_", " ") for name in names if name.startswith("test_")]
+
+
 def test_no_sentence_uses_a_word_that_the_field_has_another_for():
     assert len(sentences()) > 1000
     assert [
         (place, word[0]) for place, text in sentences() if (word := OURS.search(text)) and not place.startswith(KEPT)
     ] == []
+
+
+def test_no_test_has_such_a_word_in_its_name():
+    assert len(names_of_tests()) > 1000
+    assert [name for name in names_of_tests() if OURS.search(name)] == []

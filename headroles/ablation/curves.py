@@ -132,7 +132,7 @@ def _with_values(
     """Add the metric with each set of masked heads, and its change, with intervals."""
     weights = counting(stats.numbers, n_resamples, seed).numpy()
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        parts = stats.closed | {frozenset(): stats.intact}
+        parts = stats.masked | {frozenset(): stats.intact}
         values = np.stack([stats.metric.value(weights @ parts[heads]) for heads in masked])  # [point, 1 + resamples]
         changes = values - stats.metric.value(weights @ stats.intact)
     low, high = bounds(values[:, 1:])
@@ -143,7 +143,7 @@ def _with_values(
     return frame.signed(table, stats.signature, frame.sign(resamples=n_resamples, seed=seed))
 
 
-def order_again(
+def repeated_ranking(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,

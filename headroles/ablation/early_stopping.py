@@ -161,8 +161,8 @@ def looks(examples: int, first: int = FIRST, growth: float = GROWTH) -> list[int
 
 def scores(found: ExampleStats, variants: list[HeadSet]) -> Array:
     """Compute the effects of variants over their standard errors, on the examples measured so far: [variant]."""
-    rows = np.isfinite(found.closed[variants[0]]).all(-1)
-    left = replace(found, closed={variant: found.closed[variant] for variant in variants}).take(np.flatnonzero(rows))
+    rows = np.isfinite(found.masked[variants[0]]).all(-1)
+    left = replace(found, masked={variant: found.masked[variant] for variant in variants}).take(np.flatnonzero(rows))
     effect = effects(left, n_resamples=0 if is_mean(found.metric) else 200)
     if is_mean(found.metric):
         sizes: Array = norm.isf(effect.columns[".p"] / 2) * np.sign(effect.columns[""])
@@ -210,13 +210,13 @@ def _split(tests: Tests, number: float) -> Tests:
 def _joined(before: ExampleStats | None, more: ExampleStats, variants: list[HeadSet]) -> ExampleStats:
     """Concatenate the statistics of two parts of a corpus, the second with fewer variants."""
     none = np.full_like(more.intact, np.nan)
-    closed = {variant: more.closed.get(variant, none) for variant in variants}
+    masked = {variant: more.masked.get(variant, none) for variant in variants}
     if before is None:
-        return replace(more, closed=closed)
+        return replace(more, masked=masked)
     return replace(
         more,
         intact=np.concatenate([before.intact, more.intact]),
-        closed={variant: np.concatenate([before.closed[variant], part]) for variant, part in closed.items()},
+        masked={variant: np.concatenate([before.masked[variant], part]) for variant, part in masked.items()},
         numbers=before.numbers + more.numbers,
     )
 
@@ -226,9 +226,9 @@ def _filled(before: ExampleStats, more: ExampleStats) -> ExampleStats:
     places = {number: place for place, number in enumerate(before.numbers)}
     rows = [places[number] for number in more.numbers]
     none = np.full_like(before.intact, np.nan)
-    closed = {variant: before.closed.get(variant, none).copy() for variant in before.predicted or ()}
+    masked = {variant: before.masked.get(variant, none).copy() for variant in before.predicted or ()}
     intact = before.intact.copy()
     intact[rows] = more.intact
-    for variant, values in more.closed.items():
-        closed[variant][rows] = values
-    return replace(before, intact=intact, closed=closed)
+    for variant, values in more.masked.items():
+        masked[variant][rows] = values
+    return replace(before, intact=intact, masked=masked)

@@ -255,7 +255,7 @@ class AblationSweep:
         ]
         name = f"ablation[{' '.join(words)}]"
         effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
-        measured = list(stats.closed)
+        measured = list(stats.masked)
         rows = [measured.index(variant) for variant in self.variants]
         kept = {end: values for end, values in effect.columns.items() if self.is_sampled or end != ".examples"}
         columns = {f"{name}{end}": values[rows] for end, values in kept.items()}

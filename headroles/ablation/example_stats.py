@@ -20,7 +20,7 @@ class ExampleStats:
     """Statistics of each example by the intact model and by each variant; NaN where a variant was not run."""
 
     intact: Array  # [example, statistic]
-    closed: dict[HeadSet, Array]  # [example, statistic]
+    masked: dict[HeadSet, Array]  # [example, statistic]
     numbers: list[int]  # of the examples in the corpus
     too_long: int  # number of examples left out because they are too long
     metric: Metric
@@ -30,11 +30,11 @@ class ExampleStats:
 
     def take(self, rows: npt.NDArray[np.int64]) -> ExampleStats:
         """Return the statistics of some examples, by their places in `numbers`."""
-        closed = {key: values[rows] for key, values in self.closed.items()}
+        masked = {key: values[rows] for key, values in self.masked.items()}
         predicted = None if self.predicted is None else {key: row[rows] for key, row in self.predicted.items()}
         numbers = [self.numbers[row] for row in rows]
         sizes = None if self.sizes is None else self.sizes[rows]
-        return replace(self, intact=self.intact[rows], closed=closed, numbers=numbers, predicted=predicted, sizes=sizes)
+        return replace(self, intact=self.intact[rows], masked=masked, numbers=numbers, predicted=predicted, sizes=sizes)
 
     def table(self) -> pd.DataFrame:
         """Return a table with a row per variant and example.
@@ -44,11 +44,11 @@ class ExampleStats:
         the example is to be drawn.
         """
         names = self.metric.names(self.intact.shape[1])
-        parts = [("intact", self.intact), *((written(key), values) for key, values in self.closed.items())]
+        parts = [("intact", self.intact), *((written(key), values) for key, values in self.masked.items())]
         table = pd.DataFrame(np.concatenate([values for _, values in parts]), columns=names)
         if self.predicted is not None:
             none = np.zeros(len(self.numbers))
-            table["predicted"] = np.concatenate([none, *(self.predicted[key] for key in self.closed)])
+            table["predicted"] = np.concatenate([none, *(self.predicted[key] for key in self.masked)])
         if self.sizes is not None:
             table["size"] = np.tile(self.sizes, len(parts))
         table.insert(0, "example", np.tile(self.numbers, len(parts)))
@@ -67,16 +67,16 @@ class ExampleStats:
         }
         intact, numbers = values.pop("intact"), parts["intact"]["example"].tolist()
         sizes = parts["intact"]["size"].to_numpy(float) if "size" in table else None
-        closed = {_read(key): part for key, part in values.items()}
+        masked = {_read(key): part for key, part in values.items()}
         predicted = None
         if "predicted" in table:
             predicted = {_read(key): parts[key]["predicted"].to_numpy(float) for key in values}
-        return ExampleStats(intact, closed, numbers, int(first.partition(":")[2]), metric, text, predicted, sizes)
+        return ExampleStats(intact, masked, numbers, int(first.partition(":")[2]), metric, text, predicted, sizes)
 
 
-def written(closed: HeadSet) -> str:
+def written(masked: HeadSet) -> str:
     """Return a set of heads as text: "enc-self:0:1 cross:2:3"; "none" without any."""
-    return " ".join(":".join(map(str, head)) for head in sorted(closed)) or "none"
+    return " ".join(":".join(map(str, head)) for head in sorted(masked)) or "none"
 
 
 def _read(text: str) -> HeadSet:

@@ -124,7 +124,7 @@ def estimates(found: ExampleStats, variants: list[HeadSet] | None = None) -> lis
     def chance(count: int) -> Array | None:
         return None if sizes is None else chances(sizes, count)
 
-    changes = {variant: found.closed[variant][:, 0] - total for variant in variants or found.closed}
+    changes = {variant: found.masked[variant][:, 0] - total for variant in variants or found.masked}
     return [
         estimate(change, steps, found.predicted[variant], chance(int(np.isfinite(change).sum())))
         for variant, change in changes.items()

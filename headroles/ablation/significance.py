@@ -40,13 +40,13 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
     if found.predicted is not None:
         return _prediction_powered(found, n_resamples, seed)
     weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
-    run = np.stack([np.isfinite(stats).all(-1) for stats in found.closed.values()])  # [variant, example]
+    run = np.stack([np.isfinite(stats).all(-1) for stats in found.masked.values()])  # [variant, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
         values = []
-        for closed, rows in zip(found.closed.values(), run, strict=True):
+        for masked, rows in zip(found.masked.values(), run, strict=True):
             base = intact if rows.all() else found.metric.value(weights[:, rows] @ found.intact[rows])
-            values.append(found.metric.value(weights[:, rows] @ closed[rows]) - base)
+            values.append(found.metric.value(weights[:, rows] @ masked[rows]) - base)
     value = np.stack(values)
     low, high = bounds(value[:, 1:])
     p = p_values(found, value[:, 1:])
@@ -56,7 +56,7 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
 
 def _prediction_powered(found: ExampleStats, n_resamples: int, seed: int) -> Effects:
     variants = estimates(found)
-    examples = np.array([np.isfinite(values).all(-1).sum() for values in found.closed.values()])
+    examples = np.array([np.isfinite(values).all(-1).sum() for values in found.masked.values()])
     effect, half = np.array([[variant.effect, variant.half_width] for variant in variants]).T
     p = np.maximum([variant.p for variant in variants], [least_p(int(count)) for count in examples])
     columns = {"": effect, ".low": effect - half, ".high": effect + half, ".p": p}
@@ -75,7 +75,7 @@ def p_values(found: ExampleStats, draws: Array) -> Array:
     It is that of a paired t-test if the metric is a mean, otherwise of the paired bootstrap, by `draws` [variant,
     resample].
     """
-    rows = [(np.isfinite(values).all(-1), values) for values in found.closed.values()]
+    rows = [(np.isfinite(values).all(-1), values) for values in found.masked.values()]
     if is_mean(found.metric):
         p = np.array([_t_test(found.intact[run], values[run]) for run, values in rows])
     else:
@@ -110,7 +110,7 @@ def best(
         raise ValueError(f"too few examples for two halves: got {len(rows)}; expected 2 or more")
     heads = [tuple(head) for head in index]
     others = [frozenset(other for other in heads if other[:2] == head[:2] and other != head) for head in heads]
-    variants = [list(found.closed).index(masked) for masked in others]
+    variants = [list(found.masked).index(masked) for masked in others]
 
     def of(part: npt.NDArray[np.int64], n_resamples: int) -> dict[str, Array]:
         columns = effects(found.take(np.sort(part)), n_resamples=n_resamples, seed=seed).columns
@@ -131,9 +131,9 @@ def best(
     return frame.signed(pd.DataFrame(columns, index=names), text)
 
 
-def _t_test(intact: Array, closed: Array) -> float:
+def _t_test(intact: Array, masked: Array) -> float:
     """Compute p of a paired t-test of a ratio of sums by the delta method (`ttest_rel` for a plain mean)."""
-    change, count = closed[:, 0] - intact[:, 0], intact[:, 1]
+    change, count = masked[:, 0] - intact[:, 0], intact[:, 1]
     effect = change.sum() / count.sum()
     rest = change - effect * count
     if len(rest) < 2 or not (rest**2).sum():

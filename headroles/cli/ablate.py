@@ -9,7 +9,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import check_heads, heads_of, names, opened, study_of, tuning
+from headroles.cli.arguments import check_heads, heads_of, load_model, names, study_of, tuning
 from headroles.cli.console import draw_figures, say, show_best, show_effects, show_relations, show_table
 from headroles.tables import frame
 
@@ -33,7 +33,7 @@ def compare(
     folder = study_of(study, overwrite=overwrite)
     first = hr.read(corpus, target, limit=limit)
     second = first if held_out is None else hr.read(held_out, held_out_target, limit=limit)
-    loaded, tokenizer = opened(model, device)
+    loaded, tokenizer = load_model(model, device)
     correlations, areas = hr.experiments.compare(
         loaded, tokenizer, first, second, rules=names(rules), n_resamples=n_resamples, study=folder
     )
@@ -80,7 +80,7 @@ def ablate(
 
     folder = study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)
-    loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
+    loaded, tokenizer = load_model(model, device, submodel=submodel, dtype=dtype)
     table = hr.ablate(
         loaded,
         tokenizer,
@@ -134,17 +134,17 @@ def ablation_curve(
     dtype: options.Dtype = None,
 ) -> None:
     """Ablate heads cumulatively, in the rankings of a study's scores, and measure the remaining performance."""
-    from headroles.ablation.curves import order_again
+    from headroles.ablation.curves import repeated_ranking
 
     folder = study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)
-    loaded, tokenizer = opened(model, device, dtype=dtype)
+    loaded, tokenizer = load_model(model, device, dtype=dtype)
     rankings = hr.ablation.orders(folder.scores(), names(by), kind=kind, seeds=seeds)
     if again is not None:
         if kind == "each":
             raise ValueError("--again and --kind each do not combine; give one kind at a time")
         scored = hr.read(again, again_target, limit=limit)
-        rankings["importance, again"] = order_again(loaded, tokenizer, scored, kind=kind, steps=steps)
+        rankings["importance, again"] = repeated_ranking(loaded, tokenizer, scored, kind=kind, steps=steps)
     hr.ablation_curve(
         loaded,
         tokenizer,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headroles.training.hf_trainer import TrainOptions
 
 
-def opened(
+def load_model(
     model: str, device: str | None, *, submodel: str | None = None, dtype: str | None = None, whole: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model onto a device, or unless it has to stay whole with "auto" onto all, and its tokenizer."""

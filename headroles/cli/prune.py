@@ -50,7 +50,7 @@ def prune(
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
     roles_on = None if scored is None else hr.read(scored, scored_target)
     chosen = arguments.strategy_of(strategy, gate_rate, freeze, role_scores)
-    loaded, tokenizer = arguments.opened(model, device, whole=True)
+    loaded, tokenizer = arguments.load_model(model, device, whole=True)
     intact = hr.evaluate(loaded, tokenizer, measured, [metric])  # fails now rather than after training
     table = hr.sparsity_sweep(
         loaded,
@@ -107,7 +107,7 @@ def compare_pruning(
     folder = arguments.study_of(study, overwrite=overwrite)
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
     chosen = [arguments.strategy_of(name, gate_rate, freeze, role_scores) for name in arguments.names(strategies)]
-    loaded, tokenizer = arguments.opened(model, device, whole=True)
+    loaded, tokenizer = arguments.load_model(model, device, whole=True)
     hr.evaluate(loaded, tokenizer, measured[:2], [metric], n_resamples=0)  # fails now rather than after training
     table = hr.compare_pruning(
         loaded,
@@ -171,7 +171,7 @@ def efficiency(
     """Time a model with heads masked and with heads removed, the same number from each layer."""
     folder = arguments.study_of(study, overwrite=overwrite)
     counts = arguments.sizes(batches)
-    loaded, tokenizer = arguments.opened(model, device, whole=True)
+    loaded, tokenizer = arguments.load_model(model, device, whole=True)
     table = hr.experiments.efficiency_study(
         loaded, tokenizer, folder, batches=counts, length=length, repeats=repeats, seed=seed
     )
@@ -197,7 +197,7 @@ def causal_gating(
     """Fit gates under pressure up and down: which heads help, which do nothing, which harm."""
     folder = arguments.study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)
-    loaded, tokenizer = arguments.opened(model, device, whole=True)
+    loaded, tokenizer = arguments.load_model(model, device, whole=True)
     table = hr.causal_gating(
         loaded,
         tokenizer,

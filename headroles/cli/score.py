@@ -9,7 +9,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import check_heads, head_of, opened, scores_of, study_of, threshold
+from headroles.cli.arguments import check_heads, head_of, load_model, scores_of, study_of, threshold
 from headroles.cli.console import draw_figures, list_figures, say, show_measured, show_roles, show_rows
 from headroles.cli.record import record
 
@@ -65,7 +65,7 @@ def score(
     folder = study_of(study, overwrite=overwrite)
     sentences = (hr.StreamingCorpus if stream else hr.read)(corpus, target, limit=limit)
     counted = None if reference is None else hr.read(reference)
-    loaded, tokenizer = opened(model, device, submodel=submodel, dtype=dtype)
+    loaded, tokenizer = load_model(model, device, submodel=submodel, dtype=dtype)
     chosen = None if scores is None else scores_of(scores, rules)
     table = hr.score(
         loaded,
@@ -99,7 +99,7 @@ def circuits(
     from headroles.analysis.role_rules import assignable
 
     folder = study_of(study, overwrite=overwrite)
-    loaded, tokenizer = opened(model, device, submodel=submodel, whole=True)
+    loaded, tokenizer = load_model(model, device, submodel=submodel, whole=True)
     pairs, lacking = hr.experiments.circuits_study(loaded, tokenizer, folder)
     record().left_out.update(lacking)
     if folder.has("circuits"):
@@ -173,7 +173,7 @@ def attention_examples(
     """Save the attention of every head on a few example sentences, for the report."""
     folder = study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)
-    loaded, tokenizer = opened(model, device)
+    loaded, tokenizer = load_model(model, device)
     table = hr.attention_examples(loaded, tokenizer, sentences, limit=limit, study=folder)
     count = table["sentence"].nunique()
     say(f"attention of {len(table) // count} heads on {count} sentences is in {folder.path('attention')}")

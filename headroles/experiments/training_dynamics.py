@@ -67,7 +67,7 @@ def dynamics(
     whole = curves[curves["closed"] == 0].set_index("step")["value"]
     curves["kept"] = curves["value"] / curves["step"].map(whole)
     order = pd.DataFrame(
-        {"epoch": epoch, "step": step} | _settled(table, tables[-1])
+        {"epoch": epoch, "step": step} | _agreement(table, tables[-1])
         for (epoch, step, _), table in zip(places, tables, strict=True)
     )
     kept.remove(outdated)
@@ -108,7 +108,7 @@ def _measured(
     return kept.keep(f"curve-{step}", key, curve), table
 
 
-def _settled(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
+def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     """Compare the importance and roles of heads with those at the last checkpoint."""
     index = frame.rows(table)
     resamples = {"now": frame.resamples(table), "last": frame.resamples(last)}

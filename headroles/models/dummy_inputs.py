@@ -173,7 +173,7 @@ def outputs(model: PreTrainedModel) -> str | None:
     names = {module: name or type(model).__name__ for name, module in model.named_modules()}
     places: list[str] = []
 
-    def look(module: nn.Module, _: object, output: object) -> None:
+    def callback(module: nn.Module, _: object, output: object) -> None:
         parts = output if isinstance(output, tuple) else [output]
         tensors = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
         if not places and any(not tensor.isfinite().all() for tensor in tensors):
@@ -181,7 +181,7 @@ def outputs(model: PreTrainedModel) -> str | None:
 
     with ExitStack() as stack:
         for module in names:
-            stack.callback(module.register_forward_hook(look).remove)
+            stack.callback(module.register_forward_hook(callback).remove)
         stack.enter_context(evaluating(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(suppress(Exception))  # a model may ask for other inputs, and raise anything

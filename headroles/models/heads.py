@@ -143,33 +143,33 @@ def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:
 
 
 @contextmanager
-def capture_attention(model: PreTrainedModel, look: AttentionCallback) -> Iterator[None]:
-    """Call `look(site, weights)` at every attention of a model within the block.
+def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Iterator[None]:
+    """Call `callback(site, weights)` at every attention of a model within the block.
 
     The model attends by its own eager attention. Weights are dropped after each call: no more than those of one layer
     are in memory. Use eval mode, because dropout applies to the weights.
 
     Args:
         model: A transformers model.
-        look: Called with the `Site` and its weights, Tensor[batch, heads, query, key]. Rows of padded queries are
+        callback: Called with the `Site` and its weights, Tensor[batch, heads, query, key]. Rows of padded queries are
             included.
 
     Example:
         >>> with hr.capture_attention(model, lambda site, weights: print(site.key, weights.shape)):
         ...     model(**inputs)
     """
-    with _capture(model, lambda site, weights, _: look(site, weights), None):
+    with _capture(model, lambda site, weights, _: callback(site, weights), None):
         yield
 
 
 @contextmanager
-def capture_attention_in_parts(model: PreTrainedModel, look: PartCallback, *, cells: int = CELLS) -> Iterator[None]:
-    """Call `look(site, weights, first)` for some queries at a time, from position `first` on (long texts).
+def capture_attention_in_parts(model: PreTrainedModel, callback: PartCallback, *, cells: int = CELLS) -> Iterator[None]:
+    """Call `callback(site, weights, first)` for some queries at a time, from position `first` on (long texts).
 
     Memory is linear in the length of a text, not quadratic. Attention is captured whole where a call has no more than
     `cells` weights, and in models that do not allow parts (`divisible`).
     """
-    with _capture(model, look, cells if divisible(model) else None):
+    with _capture(model, callback, cells if divisible(model) else None):
         yield
 
 
@@ -209,14 +209,14 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
 
 
 @contextmanager
-def _capture(model: PreTrainedModel, look: PartCallback, cells: int | None) -> Iterator[None]:
+def _capture(model: PreTrainedModel, callback: PartCallback, cells: int | None) -> Iterator[None]:
     sites = attention_sites(model)
     counter = _CallCounter(sites)
 
     def pass_on(module: nn.Module, weights: Tensor, first: int = 0) -> None:
         site = counter.site(module, first)
         if site is not None:
-            look(site, weights, first)
+            callback(site, weights, first)
 
     with ExitStack() as stack:
         stack.enter_context(exclusive(model))

@@ -70,7 +70,7 @@ class Trials:
 
         return self._kept(what, measure).intact
 
-    def closed(self, what: tuple[object, ...], model: PreTrainedModel, sets: Sequence[Sequence[Head]]) -> list[Array]:
+    def masked(self, what: tuple[object, ...], model: PreTrainedModel, sets: Sequence[Sequence[Head]]) -> list[Array]:
         """Return the statistics of every example, [example, statistic], with each of these sets of heads masked."""
         masked: list[HeadSet] = [frozenset(heads) for heads in sets]
         variants = list(dict.fromkeys(filter(None, masked)))
@@ -79,7 +79,7 @@ class Trials:
             return sweep(model, self.tokenizer, self.held_out, variants, self.metric, max_tokens=self.max_tokens)
 
         stats = self._kept((*what, loading.revision(model), [sorted(heads) for heads in variants]), measure)
-        return [stats.closed[heads] if heads else stats.intact for heads in masked]
+        return [stats.masked[heads] if heads else stats.intact for heads in masked]
 
     def _kept(self, what: tuple[object, ...], compute: Callable[[], ExampleStats]) -> ExampleStats:
         kept = Study(self.folder)

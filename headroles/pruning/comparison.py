@@ -23,7 +23,7 @@ from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
 from headroles.pruning.rankings import Ranking, RankingContext, among
 from headroles.pruning.removal import remove_heads
-from headroles.pruning.selection import Strategy, closed_first, counted, prune, strategy_of
+from headroles.pruning.selection import Strategy, counted, prune, pruned_first, strategy_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind, signed
 from headroles.tables.io import save_table
@@ -149,7 +149,7 @@ class _Work:
         choices = [(WHOLE, len(self.among), ())] + [
             (strategy.name, count, tuple(self.pruned(strategy, count, seed))) for strategy in chosen for count in counts
         ]
-        measured = self.trials.closed((seed,), self.model, [pruned for _, _, pruned in choices])
+        measured = self.trials.masked((seed,), self.model, [pruned for _, _, pruned in choices])
         for (name, count, pruned), statistics in zip(choices, measured, strict=True):
             yield _Run(name, count, seed, False, pruned, statistics)
             yield _Run(name, count, seed, True, pruned, self.retrained(pruned, seed))
@@ -163,7 +163,7 @@ class _Work:
         if isinstance(strategy, Ranking):
             table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
             ranked = table["turn"].dropna().sort_values().index
-            return closed_first([(kind, layer, head) for kind, layer, head in ranked], count)
+            return pruned_first([(kind, layer, head) for kind, layer, head in ranked], count)
 
         def learnt() -> pd.DataFrame:
             plain = self.tune.copy()

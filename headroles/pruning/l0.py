@@ -38,7 +38,7 @@ class HardConcrete:
         soft = torch.sigmoid((noise.log() - (1 - noise).log() + log_alpha) / self.temperature)
         return (soft * (HIGH - LOW) + LOW).clamp(0, 1)
 
-    def closed(self, log_alpha: Tensor) -> Tensor:
+    def zero_probability(self, log_alpha: Tensor) -> Tensor:
         """Compute P(gate = 0)."""
         return torch.sigmoid(self.temperature * torch.tensor(-LOW / HIGH).log() - log_alpha)
 
@@ -46,9 +46,9 @@ class HardConcrete:
         """Compute P(gate = 1)."""
         return torch.sigmoid(log_alpha - self.temperature * torch.tensor((1 - LOW) / (HIGH - 1)).log())
 
-    def opened(self, log_alpha: Tensor) -> Tensor:
+    def nonzero_probability(self, log_alpha: Tensor) -> Tensor:
         """Compute P(gate != 0), which sums to E[L0] over heads."""
-        return 1 - self.closed(log_alpha)
+        return 1 - self.zero_probability(log_alpha)
 
 
 class Gates(nn.Module, ABC):
@@ -74,7 +74,7 @@ class Gates(nn.Module, ABC):
 
     def now(self) -> Tensor:
         """Return the gates of all heads, [heads]: the draw of a training step, otherwise zeros and ones."""
-        return self.drawn if self.training and self.drawn is not None else self._all(self.settled())
+        return self.drawn if self.training and self.drawn is not None else self._all(self.final())
 
     def draw(self) -> None:
         """Draw the gates of a training step."""
@@ -96,7 +96,7 @@ class Gates(nn.Module, ABC):
         """Draw gates for one training step: [learnt]."""
 
     @abstractmethod
-    def settled(self) -> Tensor:
+    def final(self) -> Tensor:
         """Return the gates outside training, 0 or 1: [learnt]."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class _HardConcreteGates(Gates):
         target = count - part * (count - (self.keep or 0))
         return (self.chances().detach().sum() - target) / count
 
-    def settled(self) -> Tensor:
+    def final(self) -> Tensor:
         """Return the likelier of zero and one; with a target, ones for so many of the likeliest heads."""
         if self.keep is None:
             return (self.log_alpha > 0).float()
@@ -148,7 +148,7 @@ class _HardConcreteGates(Gates):
 
     def chances(self) -> Tensor:
         """Compute P(gate != 0): [learnt]."""
-        return self.distribution.opened(self.alpha())
+        return self.distribution.nonzero_probability(self.alpha())
 
     def penalty(self) -> Tensor:
         """Compute strength times E[L0]."""
@@ -245,7 +245,7 @@ class _SubsetGates(Gates):
         hot, cold = self.strategy.hot, self.strategy.cold
         return math.exp(math.log(hot) + self.progress() * math.log(cold / hot))
 
-    def settled(self) -> Tensor:
+    def final(self) -> Tensor:
         """Return ones for the k heads with the largest weights."""
         return _largest(self.log_alpha, self.keep)
 

@@ -128,7 +128,7 @@ def prune(
     return table
 
 
-def closed_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list[Head]:
+def pruned_first(ordered: Sequence[Head], count: int, at_least: int = 0) -> list[Head]:
     """Return the heads of a ranking that are pruned if `count` stay, and `at_least` so many in every layer."""
     left: dict[tuple[Kind, int], int] = {}
     for kind, layer, _ in ordered:
@@ -167,7 +167,7 @@ def _by_ranking(setting: RankingContext, chosen: Ranking, count: int, at_least: 
     index = head_index(setting.model)
     turns = pd.Series({head: turn for turn, head in enumerate(ordered, 1)}, dtype=float)
     survival = pd.Series(1.0, index=index)
-    survival[survival.index.isin(closed_first(ordered, count, at_least))] = 0.0
+    survival[survival.index.isin(pruned_first(ordered, count, at_least))] = 0.0
     return {"": survival, ".turn": pd.Series([turns.get(head) for head in index], index=index, dtype=float)}
 
 
@@ -194,26 +194,26 @@ def _by_gates(
         note = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}"
         history = train(model, tokenizer, corpus, place, **options, note=hashlib.sha256(note.encode()).hexdigest()[:12])
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
-        settled, chances = gates.settled().tolist(), gates.chances().tolist()
-    survival, opened = (pd.Series(1.0, index=index) for _ in range(2))
+        final, chances = gates.final().tolist(), gates.chances().tolist()
+    survival, chance = (pd.Series(1.0, index=index) for _ in range(2))
     places = index[index.get_indexer(pd.Index(learnt))]
-    survival.update(pd.Series(settled, index=places))
-    opened.update(pd.Series(chances, index=places))
-    _warn(settled, opened, chances, count, int(history["step"].iloc[-1]))
+    survival.update(pd.Series(final, index=places))
+    chance.update(pd.Series(chances, index=places))
+    _warn(final, chance, chances, count, int(history["step"].iloc[-1]))
     write_history(place, watcher, history, learnt)
-    return {"": survival, ".open": opened}
+    return {"": survival, ".open": chance}
 
 
-def _warn(settled: list[float], opened: pd.Series[float], chances: list[float], count: int | None, steps: int) -> None:
+def _warn(final: list[float], chance: pd.Series[float], chances: list[float], count: int | None, steps: int) -> None:
     """Warn about undecided gates, about no remaining head, and about a missed target."""
     expected, size = sum(chances), len(chances)
-    if (open_ := undecided(opened)) > MOST_UNDECIDED * size:
+    if (open_ := undecided(chance)) > MOST_UNDECIDED * size:
         log.warning(
             "%d of %d gates are undecided after %d steps (P(gate != 0) between %g and %g), so the choice of heads is "
             "partly random; more epochs or pairs decide them, or a larger rate of gates where one was given",
             *(open_, size, steps, round(1 - DECIDED, 3), DECIDED),
         )
-    if not any(settled) and count != 0:
+    if not any(final) and count != 0:
         log.warning("no head is left: lower the strength, or give a number of heads to keep")
     if count is not None and abs(expected - count) > 0.1 * size:
         log.warning(
@@ -223,6 +223,6 @@ def _warn(settled: list[float], opened: pd.Series[float], chances: list[float], 
         )
 
 
-def undecided(opened: pd.Series[float]) -> int:
+def undecided(chance: pd.Series[float]) -> int:
     """Count the gates of which P(gate != 0) is strictly between 0.1 and 0.9."""
-    return int(((opened > 1 - DECIDED) & (opened < DECIDED)).sum())
+    return int(((chance > 1 - DECIDED) & (chance < DECIDED)).sum())

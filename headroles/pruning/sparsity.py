@@ -205,6 +205,6 @@ def _table(
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
         row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))
         row |= dict(zip(("change", "change.low", "change.high"), interval(draw - draws[0]), strict=True))
-        opened = table.iloc[:, 1] if table.shape[1] > 1 and str(table.columns[1]).endswith(".open") else None
-        rows.append(row | {"undecided": 0 if opened is None else undecided(opened)})
+        chance = table.iloc[:, 1] if table.shape[1] > 1 and str(table.columns[1]).endswith(".open") else None
+        rows.append(row | {"undecided": 0 if chance is None else undecided(chance)})
     return pd.DataFrame(rows)

@@ -195,7 +195,7 @@ def conserved(case: Case) -> float:
     return abs(totals(report)["residue"])
 
 
-def slopes(case: Case) -> float:
+def head_gradients(case: Case) -> float:
     """Check that the gradient of the gates equals a finite difference."""
     model = case.precise
     inputs = cast(case.inputs, model.dtype)

@@ -42,7 +42,7 @@ CHECKS: dict[str, Check] = {
     "generation": Check("ablation", checks.generation, 1e-4),
     "forward": Check("relevance", checks.forward, 0),
     "conserved": Check("relevance", checks.conserved, 1e-4),
-    "slopes": Check("pruning", checks.slopes, 1e-2),
+    "slopes": Check("pruning", checks.head_gradients, 1e-2),
     "chosen": Check("pruning", checks.chosen, 0),
     "cut": Check("shrinking", checks.cut, 1e-4),
 }

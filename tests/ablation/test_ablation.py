@@ -93,7 +93,7 @@ REPLAYED = [
 @pytest.mark.parametrize("name", zoo.variants(REPLAYED))
 def test_variants_are_those_of_the_gated_model(name):
     model, batch = by_hand(name)
-    every = torch.stack([masking.head_mask(model, closed) for closed in several(model)])
+    every = torch.stack([masking.head_mask(model, masked) for masked in several(model)])
     if name not in ("marian", "gpt2"):
         every = torch.cat([every[:-1:2], every[-1:]])
     for replacement in fills(model):
@@ -192,7 +192,7 @@ def ablated(name, **options):
 def test_every_effect_is_that_of_a_plain_loop(name, unit, replacement):
     table = ablated(name, unit=unit, replacement=replacement)
     model, intact = given(name)[0], mean(name, frozenset())
-    expected = [mean(name, closed, replacement) - intact for closed in closing(name, unit)]
+    expected = [mean(name, masked, replacement) - intact for masked in closing(name, unit)]
     roundings = 32 if replacement == "uniform" else 16  # the naive loop attends in another way below the closed heads
     name = column(unit, replacement=replacement)
     close(table[name], expected, size=intact, operations=roundings)
@@ -260,7 +260,7 @@ def test_plans_and_fills_differ():
 @pytest.mark.parametrize("name", MODELS)
 def test_agreement_is_with_the_intact_model(name):
     table = ablated(name, metric="agreement", max_tokens=100)
-    expected = [mean(name, closed, metric="agreement") - 1 for closed in closing(name, "head")]
+    expected = [mean(name, masked, metric="agreement") - 1 for masked in closing(name, "head")]
     close(table["ablation[agreement]"], expected, size=1)
     assert min(expected) < 0
 
@@ -368,8 +368,8 @@ def test_intervals_and_resamples_are_of_the_weights_that_scores_have(name):
     weights = counting(range(6), 200, 3)[1:].numpy()
     drawn = frame.resamples(table).draws["ablation[loss]"]
     ends = table[["ablation[loss].low", "ablation[loss].high"]].to_numpy()
-    for row, closed in enumerate(closing(name, "head")):
-        one, other = (looped(name, each) for each in (closed, frozenset()))
+    for row, masked in enumerate(closing(name, "head")):
+        one, other = (looped(name, each) for each in (masked, frozenset()))
         draws = weights @ one[0] / (weights @ one[1]) - weights @ other[0] / (weights @ other[1])
         close(ends[row], np.quantile(draws, [0.025, 0.975]), size=other[0] / other[1])
         np.testing.assert_allclose(drawn[row], draws, rtol=STEP, atol=bound(other[0] / other[1]))
@@ -400,7 +400,7 @@ def p_of(found, **options):
 def test_p_of_a_mean_is_that_of_a_paired_t_test(count):
     changes = np.random.default_rng(1).normal(0.2, 1, (20, 30))
     found = measured(np.full(30, count), changes)
-    expected = [scipy.stats.ttest_rel(each[:, 0], found.intact[:, 0]).pvalue for each in found.closed.values()]
+    expected = [scipy.stats.ttest_rel(each[:, 0], found.intact[:, 0]).pvalue for each in found.masked.values()]
     np.testing.assert_allclose(p_of(found, n_resamples=0), expected, rtol=1e-9)
 
 
@@ -599,7 +599,7 @@ def test_scores_of_what_is_written_are_those_of_sacrebleu(beams):
     references = [[sentence.target.text for sentence in text]]
     sources = [sentence.text for sentence in text]
     variants = dict.fromkeys(closing("marian", "layer"))
-    written = {closed: generated(sources, masking.head_mask(model, closed), beams) for closed in variants}
+    written = {masked: generated(sources, masking.head_mask(model, masked), beams) for masked in variants}
     intact = generated(sources, masking.head_mask(model, []), beams)
     for metric, heads_per_batch, max_tokens in ((BLEU, 1, ALL), (ChrF, 4, 160)):
         score = SCORES[metric.name]

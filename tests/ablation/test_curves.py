@@ -59,12 +59,12 @@ def read(name):
 
 
 @cache
-def by_hand(name, metric, closed):
+def by_hand(name, metric, masked):
     """The sums and counts of a metric of each sentence when heads are closed: two of [sentence]."""
     model, groups = read(name)
     explain = objective(metric, model).explain(model, lambda: groups)
     (batch,) = groups
-    with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, closed)):
+    with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, masked)):
         found = explain(model(**batch.inputs), batch)
     back = np.argsort(batch.numbers)
     sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
@@ -177,7 +177,7 @@ def test_areas_are_trapezoids_best_first():
         steps, heights = np.diff(part["share"]), (part["value"].to_numpy()[1:] + part["value"].to_numpy()[:-1]) / 2
         assert row["area"] == pytest.approx(steps @ heights)
         weights = counting(range(6), 50, 0)[1:].numpy()
-        pairs = [by_hand("marian", "agreement", tuple(orders("marian")[name][:closed])) for closed in part["closed"]]
+        pairs = [by_hand("marian", "agreement", tuple(orders("marian")[name][:masked])) for masked in part["closed"]]
         draws = [weights @ sums / (weights @ counts) for sums, counts in pairs]
         bounds = np.nanquantile(np.trapezoid(draws, part["share"], axis=0), [0.025, 0.975])
         close([row["area.low"], row["area.high"]], bounds)

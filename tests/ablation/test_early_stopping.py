@@ -59,7 +59,7 @@ def within(seconds):
 
 def run_on(found):
     """On which of its examples each variant was run: bool [variant, example]."""
-    return np.stack([np.isfinite(each).all(-1) for each in found.closed.values()])
+    return np.stack([np.isfinite(each).all(-1) for each in found.masked.values()])
 
 
 def by_number(found):
@@ -172,17 +172,17 @@ HEADS, EXAMPLES = 1000, 1000
 
 def curtailed(found, first=FIRST):
     """A sweep of which a variant is NaN after the look at which it was clear, as `staged` would have it."""
-    size, left, closed = len(found.numbers), list(found.closed), {}
+    size, left, masked = len(found.numbers), list(found.masked), {}
     ends = looks(size, first)
     for end in ends[:-1]:
         z = scores(found.take(np.arange(end)), left)
         done = stopped(z, end / size, level=LEVEL, risk=RISK / (len(ends) - 1), miss=MISS)
         after = np.where(np.arange(size) < end, 0, np.nan)[:, None]
-        closed |= {each: found.closed[each] + after for each, now in zip(left, done, strict=True) if now}
-        left = [each for each in left if each not in closed]
+        masked |= {each: found.masked[each] + after for each, now in zip(left, done, strict=True) if now}
+        left = [each for each in left if each not in masked]
         if not left:
             break
-    return replace(found, closed={each: closed.get(each, values) for each, values in found.closed.items()})
+    return replace(found, masked={each: masked.get(each, values) for each, values in found.masked.items()})
 
 
 def simulated(sizes, seed):
@@ -219,10 +219,10 @@ def test_what_is_decided_is_what_the_whole_corpus_says():
 
 def test_scores_are_effects_in_standard_errors():
     found = simulated(np.array([-3.0, 0.0, 0.5, 20.0]), seed=4)
-    z = scores(found, list(found.closed))
+    z = scores(found, list(found.masked))
     np.testing.assert_allclose(2 * stats.norm.sf(np.abs(z)), p_of(found), atol=1e-12)
     assert np.sign(z).tolist() == np.sign(effects(found, n_resamples=0).columns[""]).tolist()
-    boots = scores(replace(found, metric=Perplexity()), list(found.closed))
+    boots = scores(replace(found, metric=Perplexity()), list(found.masked))
     np.testing.assert_allclose(boots, z, rtol=0.2, atol=0.2)
 
 
@@ -230,10 +230,10 @@ def test_an_effect_that_is_always_the_same_is_of_any_size_and_none_is_of_none():
     for metric in (Loss(), Perplexity()):
         found = measured(np.ones(50), np.stack([np.zeros(50), np.ones(50), -np.ones(50)]), metric)
         if metric.name == "loss":
-            z = scores(found, list(found.closed))  # as sure as 50 examples can be: p is 2**-49
+            z = scores(found, list(found.masked))  # as sure as 50 examples can be: p is 2**-49
             assert z.tolist() == [0, -z[2], z[2]]
             assert stats.norm.sf(z[1]) == pytest.approx(2.0**-50)
-        assert stopped(scores(found, list(found.closed)), 0.4, level=LEVEL, risk=RISK, miss=MISS).all()
+        assert stopped(scores(found, list(found.masked)), 0.4, level=LEVEL, risk=RISK, miss=MISS).all()
 
 
 # --- on a model -----------------------------------------------------------------------------------------------------
@@ -275,10 +275,10 @@ def test_what_was_run_is_what_the_whole_corpus_gives(seed):
     found = by_number(stopped_early(seed))
     assert found.numbers == list(range(SIZE))
     near(found.intact, everything().intact)
-    assert list(found.closed) == list(everything().closed)
-    for each, rows in zip(found.closed, run_on(found), strict=True):
-        near(found.closed[each][rows], everything().closed[each][rows])
-        assert np.isnan(found.closed[each][~rows]).all()
+    assert list(found.masked) == list(everything().masked)
+    for each, rows in zip(found.masked, run_on(found), strict=True):
+        near(found.masked[each][rows], everything().masked[each][rows])
+        assert np.isnan(found.masked[each][~rows]).all()
 
 
 @pytest.mark.slow
@@ -319,10 +319,10 @@ def test_a_corpus_that_is_no_longer_than_the_first_look_is_a_plain_sweep():
 
 def equal(one, other):
     assert one.numbers == other.numbers
-    assert list(one.closed) == list(other.closed)
+    assert list(one.masked) == list(other.masked)
     np.testing.assert_array_equal(one.intact, other.intact)
-    for key, values in one.closed.items():
-        np.testing.assert_array_equal(values, other.closed[key])
+    for key, values in one.masked.items():
+        np.testing.assert_array_equal(values, other.masked[key])
     assert (one.signature, one.too_long) == (other.signature, other.too_long)
 
 
@@ -377,8 +377,8 @@ def test_fills_are_those_of_the_whole_corpus(replacement):
     """So is the mean that a head puts out."""
     found, expected = by_number(early("gpt2", replacement=replacement)), everything("gpt2", replacement=replacement)
     assert not run_on(found).all()
-    for each, rows in zip(found.closed, run_on(found), strict=True):
-        near(found.closed[each][rows], expected.closed[each][rows])
+    for each, rows in zip(found.masked, run_on(found), strict=True):
+        near(found.masked[each][rows], expected.masked[each][rows])
 
 
 def test_a_metric_that_compares_sentences_knows_them_all():
@@ -387,8 +387,8 @@ def test_a_metric_that_compares_sentences_knows_them_all():
     found = by_number(early("bert", text, metric, model))
     expected = by_number(sweep(model, tokens_of("bert"), text, singles(model), metric))
     near(found.intact, expected.intact)
-    for each, rows in zip(found.closed, run_on(found), strict=True):
-        near(found.closed[each][rows], expected.closed[each][rows])
+    for each, rows in zip(found.masked, run_on(found), strict=True):
+        near(found.masked[each][rows], expected.masked[each][rows])
 
 
 class Similar(Loss):
@@ -454,16 +454,16 @@ def partly(metric, seed=0):
     rows = rng.random((6, 60)) < rng.uniform(0.2, 1, (6, 1))
     rows[0] = True
     masks = np.where(rows, 0, np.nan)[..., None]
-    closed = {each: values + mask for (each, values), mask in zip(found.closed.items(), masks, strict=True)}
-    return replace(found, closed=closed), rows
+    masked = {each: values + mask for (each, values), mask in zip(found.masked.items(), masks, strict=True)}
+    return replace(found, masked=masked), rows
 
 
 @pytest.mark.parametrize("metric", [Loss(), Perplexity()], ids=lambda metric: metric.name)
 def test_an_effect_is_of_the_part_that_was_run(metric):
     found, rows = partly(metric)
     told = effects(found, n_resamples=200, seed=2)
-    for i, (each, values) in enumerate(found.closed.items()):
-        own = replace(found, closed={each: values}).take(np.flatnonzero(rows[i]))
+    for i, (each, values) in enumerate(found.masked.items()):
+        own = replace(found, masked={each: values}).take(np.flatnonzero(rows[i]))
         expected = effects(own, n_resamples=200, seed=2)
         for name in ("", ".low", ".high", ".p"):
             np.testing.assert_allclose(told.columns[name][i], expected.columns[name][0], rtol=1e-9)
@@ -488,8 +488,8 @@ def alone(metric=None, changes=None, seed=0, examples=31):
     rng = np.random.default_rng(seed)
     changes = rng.normal(0.1, 1, (len(INDEX), examples)) if changes is None else changes
     found = measured(np.ones(examples), changes, metric, seed=seed)
-    closed = dict(zip(map(rest_of, INDEX), found.closed.values(), strict=True))
-    return replace(found, closed=closed, numbers=rng.permutation(100)[:examples].tolist(), signature="a:1|b:2")
+    masked = dict(zip(map(rest_of, INDEX), found.masked.values(), strict=True))
+    return replace(found, masked=masked, numbers=rng.permutation(100)[:examples].tolist(), signature="a:1|b:2")
 
 
 def by_hand(found, halves, seed, n_resamples):
@@ -498,7 +498,7 @@ def by_hand(found, halves, seed, n_resamples):
     half = len(shuffled) // 2
     first, second = (shuffled[:half], shuffled[half:]) if halves else (shuffled, shuffled)
     weights = counting([found.numbers[row] for row in second], n_resamples, seed)[1:].numpy()
-    changes = {head: found.closed[rest_of(head)][:, 0] - found.intact[:, 0] for head in INDEX}
+    changes = {head: found.masked[rest_of(head)][:, 0] - found.intact[:, 0] for head in INDEX}
     rows = {}
     for layer in dict.fromkeys(head[:2] for head in INDEX):
         own = [head for head in INDEX if head[:2] == layer]
@@ -584,8 +584,8 @@ def test_a_sweep_comes_back_from_a_file(metric, tmp_path):
     values = rng.normal(3, 1, (1 + len(SETS), 7, 10 if isinstance(metric, (BLEU, F1)) else 2))
     values[2, 3:] = np.nan
     numbers = [5, 2, 9, 0, 30, 1, 7]
-    closed = dict(zip(SETS, values[1:], strict=True))
-    found = ExampleStats(values[0], closed, numbers, 3, metric, "model:a/b|text:0f|metric:x")
+    masked = dict(zip(SETS, values[1:], strict=True))
+    found = ExampleStats(values[0], masked, numbers, 3, metric, "model:a/b|text:0f|metric:x")
     again = ExampleStats.of(load_table(save_table(found.table(), tmp_path / "examples.parquet")), metric)
     equal(again, found)
     assert again.metric is metric
@@ -753,8 +753,8 @@ def sets(given=NAMED, **options):
 @pytest.mark.parametrize("replacement", ["zero", "mean", "uniform", "rescale"])
 def test_sets_have_the_effects_of_plain_loops(replacement):
     table = sets(replacement=replacement)
-    closed = [frozenset(map(tuple, given)) for given in NAMED.values()]
-    expected = [mean("gpt2", each, replacement) - mean("gpt2", frozenset(), replacement) for each in closed]
+    masked = [frozenset(map(tuple, given)) for given in NAMED.values()]
+    expected = [mean("gpt2", each, replacement) - mean("gpt2", frozenset(), replacement) for each in masked]
     close(table["ablation[loss]"], expected, size=mean("gpt2", frozenset()), operations=32)
     assert list(table.index) == list(NAMED)
     assert table.index.name == "set"

@@ -27,7 +27,7 @@ from helpers.traces import _traces
 from torch.overrides import TorchFunctionMode
 
 import headroles as hr
-from headroles.ablation.curves import ablation_curve, areas, order_again, orders
+from headroles.ablation.curves import ablation_curve, areas, orders, repeated_ranking
 from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import METRICS, Of, metric
@@ -84,7 +84,7 @@ class Multiplied(TorchFunctionMode):
 def multiplied(model, replay, *variants):
     """The rows of each linear map while variants, sets of heads, run as one batch."""
     with Multiplied(model) as counting:
-        replay.run(torch.stack([masking.head_mask(model, closed) for closed in variants]))
+        replay.run(torch.stack([masking.head_mask(model, masked) for masked in variants]))
     return dict(counting.rows)
 
 
@@ -179,7 +179,7 @@ def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_masked(n
     first, starts = [head for head in index if head[:2] == ("dec-self", 0)], [head for head in index if head[2] == 0]
     pairs = [{one, other} for one in starts if one[0] == "enc-self" for other in first]
     more = [pair | {head} for pair in pairs[:2] for head in starts if head[0] != "enc-self"]
-    rows = torch.stack([masking.head_mask(model, closed) for closed in pairs + more])
+    rows = torch.stack([masking.head_mask(model, masked) for masked in pairs + more])
     for replacement in ["zero", "uniform"] if name in ("marian", "t5") else ["zero"]:
         expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
         for (one,) in ({head for head in pair if head[0] == "enc-self"} for pair in pairs[::4]):
@@ -285,7 +285,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(column):
 
 
 def again(name, text=None, **options):
-    return order_again(zoo.tiny(name), tokens_of(name), text or corpus(6), **options)
+    return repeated_ranking(zoo.tiny(name), tokens_of(name), text or corpus(6), **options)
 
 
 def counts(size, steps):
@@ -339,7 +339,7 @@ def test_the_column_is_by_default_the_first_of_the_score():
     assert again("bert", score="position", steps=2) != again("bert", score="position", column="position[+1]", steps=2)
 
 
-def slopes(model, gone):
+def head_gradients(model, gone):
     """Michel et al.'s importance by hand: the mean over sentences of |d loss / d gate|, some gates closed."""
     found = []
     for sentence in corpus(6):
@@ -356,7 +356,7 @@ def slopes(model, gone):
 def test_importance_again_is_of_the_gradients_of_the_gated_model(steps):
     model, gone = zoo.tiny("gpt2"), []
     for count in counts(8, steps):
-        values = slopes(model, gone).drop(gone)
+        values = head_gradients(model, gone).drop(gone)
         gone += values.sort_values().index.tolist()[: count - len(gone)]
     assert again("gpt2", steps=steps) == gone
 
@@ -376,11 +376,11 @@ def test_heads_are_ordered_again_by_their_ablation(precision):
 def test_a_model_is_left_as_it_was_by_a_repeated_ranking(training):
     model = zoo.tiny("marian").train(training)
     before = attributes(model)
-    assert order_again(model, tokens_of("marian"), corpus(6), steps=3) == again("marian", steps=3)
+    assert repeated_ranking(model, tokens_of("marian"), corpus(6), steps=3) == again("marian", steps=3)
     assert attributes(model) == before
     assert all(parameter.grad is None for parameter in model.parameters())
     with pytest.raises(ValueError, match=r"\Aunknown score 'nonsense'"):
-        order_again(model, tokens_of("marian"), corpus(6), "nonsense")
+        repeated_ranking(model, tokens_of("marian"), corpus(6), "nonsense")
     assert attributes(model) == before
 
 
@@ -422,8 +422,8 @@ def by_token(model, name, formula):
     return torch.cat([formula(*alone(model, name, sentence)) for sentence in TEXT]).double()
 
 
-def bleu(closed):
-    written = generated([sentence.text for sentence in translated()], masking.head_mask(writing("marian"), closed), 1)
+def bleu(masked):
+    written = generated([sentence.text for sentence in translated()], masking.head_mask(writing("marian"), masked), 1)
     return sacrebleu.corpus_bleu(written, [[sentence.target.text for sentence in translated()]]).score
 
 
@@ -459,12 +459,12 @@ def closing(name):
     return {"all": every[::-1], "three": every[:3]}
 
 
-def by_gates(name, formula, closed):
+def by_gates(name, formula, masked):
     """A metric of the gated model, sentence by sentence."""
     if formula is None:
-        return bleu(closed)
+        return bleu(masked)
     model = given(name)[0]
-    with hr.mask_heads(model, masking.head_mask(model, closed)):
+    with hr.mask_heads(model, masking.head_mask(model, masked)):
         return float(formula(model, name))
 
 
@@ -472,9 +472,9 @@ def by_gates(name, formula, closed):
 @pytest.mark.parametrize(("name", "one", "formula"), CASES, ids=NAMED)
 def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
     table = ablation_curve(*given(name, one), closing(name), metric=one, steps=4, n_resamples=0, max_tokens=200)
-    closed = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
-    by_hand = {heads_: by_gates(name, formula, heads_) for heads_ in dict.fromkeys(closed)}
-    expected = [by_hand[heads_] for heads_ in closed]
+    masked = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    by_hand = {heads_: by_gates(name, formula, heads_) for heads_ in dict.fromkeys(masked)}
+    expected = [by_hand[heads_] for heads_ in masked]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
     assert len(set(np.round(expected, 3))) > 2
     said = metric(one)
@@ -485,10 +485,10 @@ def test_every_point_of_a_curve_is_that_of_the_gated_model(name, one, formula):
 @pytest.mark.parametrize(("name", "one"), [("classifier", "accuracy"), ("marian", "bleu")])
 def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
     table = ablation_curve(*given(name, one), closing(name), metric=one, steps=3, n_resamples=0)
-    closed = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
-    found = sweep(*given(name, one), [*dict.fromkeys(filter(None, closed))], metric(one))
-    each = found.closed | {frozenset(): found.intact}
-    expected = [found.metric.value(each[heads_].sum(0)) for heads_ in closed]
+    masked = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
+    found = sweep(*given(name, one), [*dict.fromkeys(filter(None, masked))], metric(one))
+    each = found.masked | {frozenset(): found.intact}
+    expected = [found.metric.value(each[heads_].sum(0)) for heads_ in masked]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
 
 
@@ -881,7 +881,7 @@ def test_a_curve_masks_by_a_column_both_ways_and_by_a_ranking_of_each_step(place
     assert table["closed"].unique().tolist() == [0, 2, 4, 6, 8]
     model, tokenizer = loading.load(place / "bert")
     listed = orders(hr.Study(scored).scores(), ["importance", "-importance"], seeds=2)
-    listed["importance, again"] = order_again(model, tokenizer, hr.read(place / "news.en"), steps=4)
+    listed["importance, again"] = repeated_ranking(model, tokenizer, hr.read(place / "news.en"), steps=4)
     expected = ablation_curve(model, tokenizer, hr.read(place / "talks.en"), listed, steps=4, n_resamples=10)
     pd.testing.assert_frame_equal(bare(table), bare(expected))
     area = areas(expected)

@@ -88,13 +88,13 @@ def given(name):
     return zoo.tiny(name), letters.tokens_of(name), random_pairs(translated=name == "marian")
 
 
-def by_hand(name, closed=()):
+def by_hand(name, masked=()):
     """Log-likelihood of each sentence alone, minus that of the ungrammatical one: [pair]."""
     model, tokenizer, corpus = given(name)
     likelihoods = []
     for sentence in corpus:
         ids = torch.tensor([tokenizer(sentence.text)["input_ids"]])
-        with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, closed)):
+        with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, masked)):
             if sentence.target is None:
                 logits, wanted = model(ids).logits[0, :-1], ids[0, 1:]
             else:

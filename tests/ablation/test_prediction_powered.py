@@ -282,21 +282,21 @@ def predicted_stats(size=400, heads=6, noise=0.2, effect=0.0):
     predicted = rng.normal(size=(heads, size)) * np.sqrt(steps)
     changes = predicted + effect * steps + noise * np.arange(heads)[:, None] * rng.normal(size=(heads, size))
     whole = measured(steps, changes)
-    return replace(whole, predicted=dict(zip(whole.closed, predicted, strict=True)))
+    return replace(whole, predicted=dict(zip(whole.masked, predicted, strict=True)))
 
 
 def shown(found, end):
-    closed = {
-        key: np.where(np.arange(len(values))[:, None] < end, values, np.nan) for key, values in found.closed.items()
+    masked = {
+        key: np.where(np.arange(len(values))[:, None] < end, values, np.nan) for key, values in found.masked.items()
     }
-    return replace(found, closed=closed)
+    return replace(found, masked=masked)
 
 
 def test_a_better_prediction_needs_fewer_examples():
     found, needed = predicted_stats(), {}
     ends = looks(400, FIRST_PREDICTED, GROWTH_PREDICTED)
     for end in ends:
-        clear = known(shown(found, end), list(found.closed), end, 400, precision=1.1)
+        clear = known(shown(found, end), list(found.masked), end, 400, precision=1.1)
         needed |= {head: end for head, done in enumerate(clear) if done and head not in needed}
     assert needed[0] == ends[0]
     assert list(needed.values()) == sorted(needed.values())
@@ -312,10 +312,10 @@ def test_an_interval_is_not_believed_before_enough_examples_have_changed():
     change = np.zeros((1, size))
     change[0, 300 : 300 + CHANGED // 2] = -1
     found = measured(np.ones(size), change, METRICS["accuracy"])
-    found = replace(found, predicted={key: np.linspace(-1, 1, size) for key in found.closed})
+    found = replace(found, predicted={key: np.linspace(-1, 1, size) for key in found.masked})
     tests = {"level": 0.01, "risk": 0.001, "miss": 0.05}
     for end in (64, 100):
-        assert not known(shown(found, end), list(found.closed), end, size, precision=1.1, tests=tests).any()
+        assert not known(shown(found, end), list(found.masked), end, size, precision=1.1, tests=tests).any()
 
 
 def test_the_boundary_is_crossed_without_an_effect_no_more_often_than_is_risked():
@@ -344,7 +344,7 @@ def test_what_is_decided_early_is_what_the_whole_corpus_says():
     for effect in (0.0, 0.5):
         found = predicted_stats(effect=effect)
         significant = np.array([each.p for each in estimates(found)]) < tests["level"]
-        clear = known(shown(found, 100), list(found.closed), 100, 400, tests=tests)
+        clear = known(shown(found, 100), list(found.masked), 100, 400, tests=tests)
         early = np.array([each.p for each in estimates(shown(found, 100))]) < tests["level"]
         assert clear.any()
         assert (early == significant)[clear].all()

@@ -268,11 +268,11 @@ def test_correlations_of_few_heads_have_no_interval():
 def test_two_examples_alike_are_no_proof():
     for metric, statistics in (Loss(), 2), (F1(), 7):
         intact = np.ones((2, statistics))
-        closed = {frozenset({("enc-self", 0, 0)}): 3 * intact, frozenset({("enc-self", 0, 1)}): intact}
-        closed = {key: np.column_stack([each[:, :-1], intact[:, -1]]) for key, each in closed.items()}
-        found = ExampleStats(intact, closed, [0, 1], 0, metric)
+        masked = {frozenset({("enc-self", 0, 0)}): 3 * intact, frozenset({("enc-self", 0, 1)}): intact}
+        masked = {key: np.column_stack([each[:, :-1], intact[:, -1]]) for key, each in masked.items()}
+        found = ExampleStats(intact, masked, [0, 1], 0, metric)
         assert (found_effects(found, n_resamples=200).columns[".p"] >= 0.5).all()
-        assert (np.abs(scores(found, list(closed))) <= stats.norm.isf(0.25) + 1e-9).all()
+        assert (np.abs(scores(found, list(masked))) <= stats.norm.isf(0.25) + 1e-9).all()
 
 
 @pytest.mark.parametrize(("examples", "least"), [(1, 1.0), (2, 0.5), (10, 2**-9), (5000, np.finfo(float).tiny)])

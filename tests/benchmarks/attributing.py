@@ -10,7 +10,7 @@ from setting import Job, Setting, Tool, lens, lens_inputs
 from torch import Tensor
 
 from headroles.models.masking import mask_heads
-from headroles.scores.gradients.base import slopes
+from headroles.scores.gradients.base import head_gradients
 from headroles.scores.objectives import Reference
 
 STEPS = 5
@@ -21,7 +21,7 @@ def ours(of: Setting, rules: str = "gradient") -> Callable[[], pd.DataFrame]:
     explain = Reference().explain(of.model, lambda: of.batches)
 
     def run() -> pd.DataFrame:
-        found = [slopes(of.model, explain, batch, rules=rules, steps="sum") for batch in of.batches]  # type: ignore[arg-type]
+        found = [head_gradients(of.model, explain, batch, rules=rules, steps="sum") for batch in of.batches]  # type: ignore[arg-type]
         return of.table("flow", sum(each.gradients.double().sum((0, 1)) for each in found))
 
     return run

@@ -45,7 +45,7 @@ class Corpus:
 
     def __init__(self, whole: ExampleStats) -> None:
         total, self.steps = whole.intact.T
-        change = np.stack([values[:, 0] - total for values in whole.closed.values()], axis=1)
+        change = np.stack([values[:, 0] - total for values in whole.masked.values()], axis=1)
         predicted = np.stack(list(whole.predicted.values()), axis=1)
         alive = (change.std(0) > 0) & (predicted.std(0) > 0)
         self.change, self.predicted = change[:, alive], predicted[:, alive]

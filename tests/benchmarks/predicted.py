@@ -57,7 +57,7 @@ from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import head_index
 from headroles.scores import objectives
-from headroles.scores.gradients.base import slopes
+from headroles.scores.gradients.base import head_gradients
 from headroles.scores.objectives import Explain
 
 MODELS = ("captions", "news", "classifier", "llama")
@@ -102,12 +102,12 @@ def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str,
     model, tokenizer, corpus = task("captions", given)
     encoded = batching.encode(corpus, tokenizer, model, words=False)
     explain = objectives.objective("loss", model).explain(model, list)
-    layers = [list(variant)[0][:2] for variant in whole.closed]
+    layers = [list(variant)[0][:2] for variant in whole.masked]
     one_by_one = [[other == layer for other in layers] for layer in dict.fromkeys(layers)]
     found: list[tuple[int, list[np.ndarray]]] = []
     with attention_hooks.evaluating(model):
         for batch in batching.batches(encoded, model, max_tokens=512):
-            lrp = slopes(model, explain, batch, rules="cp", steps="sum").gradients[:, 0].double()
+            lrp = head_gradients(model, explain, batch, rules="cp", steps="sum").gradients[:, 0].double()
             both = (
                 half_open(model, explain, batch, [[True] * len(layers)]),
                 half_open(model, explain, batch, one_by_one),
@@ -116,7 +116,7 @@ def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str,
     lrp, together, apart = (np.stack(rows) for rows in zip(*(dict(found)[n] for n in whole.numbers), strict=True))
     gradient = np.stack(list(whole.predicted.values()), axis=1)  # [example, head]
     total, steps = whole.intact.T
-    change = np.stack([values[:, 0] - total for values in whole.closed.values()], axis=1)
+    change = np.stack([values[:, 0] - total for values in whole.masked.values()], axis=1)
     layer = np.stack([gradient[:, [other == one for other in layers]].sum(1) for one in layers], axis=1)
     parts = {"none": [], "gradient": [gradient], "LRP cp": [lrp], "gradient, LRP cp": [gradient, lrp]}
     parts |= {"gradient, its square": [gradient, gradient**2], "gradient, sum of its layer": [gradient, layer]}
@@ -187,13 +187,13 @@ def residual(change: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
 def widths(whole: ExampleStats, repeats: int = 20) -> list[dict[str, object]]:
     """How wide intervals are after so many examples, with predictions and without."""
     rng, size = np.random.default_rng(0), len(whole.numbers)
-    without = replace(whole, predicted=dict.fromkeys(whole.closed, np.zeros(size)), sizes=np.ones(size))
+    without = replace(whole, predicted=dict.fromkeys(whole.masked, np.zeros(size)), sizes=np.ones(size))
     rows = []
     for examples in [*(int(64 * 2 ** (step / 2)) for step in range(20) if 64 * 2 ** (step / 2) < size), size]:
         for name, stats in (("prediction-powered", whole), ("plain", without)):
             taken = [ordered(stats, rng) for _ in range(repeats if examples < size else 1)]
             found = [
-                [each.widening for each in estimates(until(one, dict.fromkeys(one.closed, examples)))] for one in taken
+                [each.widening for each in estimates(until(one, dict.fromkeys(one.masked, examples)))] for one in taken
             ]
             low, middle, high = np.quantile(np.mean(found, axis=0), [0.1, 0.5, 0.9])
             row = {"estimate": name, "examples": examples, "share": examples / size}
@@ -340,7 +340,7 @@ def stopping(how: str) -> tuple[float, bool]:
 
 def stopped(whole: ExampleStats, how: str) -> tuple[list[Estimate], list[float]]:
     """Estimates of a sweep that stops each head as `staged` does, and the share of examples it was ablated on."""
-    size, left = len(whole.numbers), list(whole.closed)
+    size, left = len(whole.numbers), list(whole.masked)
     ends = looks(size, FIRST_PREDICTED, GROWTH_PREDICTED)
     precision, early = stopping(how)
     tests = {"level": LEVEL, "risk": RISK, "miss": MISS} if early else None
@@ -352,25 +352,25 @@ def stopped(whole: ExampleStats, how: str) -> tuple[list[Estimate], list[float]]
         left = [variant for variant, done in zip(left, clear, strict=True) if not done]
         if not left:
             break
-    return estimates(until(whole, last)), [last[variant] / size for variant in whole.closed]
+    return estimates(until(whole, last)), [last[variant] / size for variant in whole.masked]
 
 
 def until(whole: ExampleStats, ends: dict[frozenset[object], int]) -> ExampleStats:
     """Statistics of variants, NaN after so many examples each."""
     places = np.arange(len(whole.numbers))[:, None]
-    closed = {key: np.where(places < end, whole.closed[key], np.nan) for key, end in ends.items()}
-    return replace(whole, closed=closed)
+    masked = {key: np.where(places < end, whole.masked[key], np.nan) for key, end in ends.items()}
+    return replace(whole, masked=masked)
 
 
 def without_effect(whole: ExampleStats, truth: np.ndarray) -> ExampleStats:
     """The same examples, their changes less the mean change."""
 
     def less() -> Iterator[tuple[object, np.ndarray]]:
-        for effect, (key, values) in zip(truth, whole.closed.items(), strict=True):
+        for effect, (key, values) in zip(truth, whole.masked.items(), strict=True):
             mean = np.stack([effect * whole.intact[:, 1], np.zeros(len(values))], axis=1)
             yield key, values - mean
 
-    return replace(whole, closed=dict(less()))
+    return replace(whole, masked=dict(less()))
 
 
 if __name__ == "__main__":

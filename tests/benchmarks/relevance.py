@@ -23,7 +23,7 @@ from headroles.models import heads
 from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores import objectives
-from headroles.scores.gradients.base import slopes
+from headroles.scores.gradients.base import head_gradients
 
 SIZES = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
 MARIAN = {
@@ -64,7 +64,7 @@ def _ratios(model, given: argparse.Namespace) -> dict[str, float]:
         explained.values.sum().backward()
 
     def relevance(steps: str) -> Callable[[], object]:
-        return lambda: slopes(model, explain, batch, rules=given.rules, steps=steps, chunk=given.chunk)  # type: ignore[arg-type]
+        return lambda: head_gradients(model, explain, batch, rules=given.rules, steps=steps, chunk=given.chunk)  # type: ignore[arg-type]
 
     heads.attention_sites(model)  # found once, before anything is timed
     runs = {"forward": forward, "step": step, "pass": relevance("sum"), "all": relevance("all")}

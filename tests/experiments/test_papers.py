@@ -38,7 +38,7 @@ from headroles.experiments.papers.intervals import (
     some,
 )
 from headroles.experiments.papers.needs import Missing
-from headroles.experiments.papers.running import PAPERS, Control, artefacts, controls, reproduce, settled
+from headroles.experiments.papers.running import PAPERS, Control, artefacts, controls, decided, reproduce
 from headroles.experiments.papers.tables import UNREPEATED, Bench, gains, metric_of, of_kind, stake
 from headroles.experiments.papers.tiny import workflows
 from headroles.experiments.papers.voita2019 import relevance
@@ -724,7 +724,7 @@ def test_a_claim_about_which_heads_holds_of_no_shuffled_heads(telling, name):
     assert make(telling).verdict.holds is True
     told = controls(make(telling), make, telling)
     assert (told["shuffled"].of, told["shuffled"].passes) == (20, False)
-    assert settled(make(telling).verdict, told) == make(telling).verdict
+    assert decided(make(telling).verdict, told) == make(telling).verdict
 
 
 @pytest.mark.slow
@@ -733,7 +733,7 @@ def test_a_rule_that_an_untrained_model_passes_is_none(telling):
     telling.untrained = telling
     told = controls(make(telling), make, telling)
     assert told["untrained"].passes
-    verdict = settled(make(telling).verdict, told)
+    verdict = decided(make(telling).verdict, told)
     assert verdict.holds is None
     assert verdict.why.endswith("; but the rule holds of its negative control too (untrained: yes in 1 of 1)")
     telling.untrained = Bench([telling.folders[0] / "ablation"])  # one corpus, no curve

@@ -105,14 +105,14 @@ def _keep(found, key, _, args):
 
 
 @cache
-def looped(name, closed, replacement="zero", metric="loss"):
+def looped(name, masked, replacement="zero", metric="loss"):
     """Sums and counts of each sentence in a plain forward with heads closed: two of [sentence]."""
     model = given(name)[0]
     (batch,) = groups(name)
     explain = objective(metric, model).explain(model, lambda: groups(name))
     made = {"mean": lambda: means(name), "rescale": lambda: "zero", "resample": lambda: partner_outputs(name)}
     instead = made.get(replacement, lambda: replacement)()
-    row = masking.head_mask(model, closed)
+    row = masking.head_mask(model, masked)
     if replacement == "rescale":
         layer = pd.Series(row.numpy(), heads.head_index(model)).groupby(["kind", "layer"])
         row *= torch.tensor(layer.transform(wider).to_numpy())
@@ -127,8 +127,8 @@ def wider(row):
     return len(row) / max(row.sum(), 1)
 
 
-def mean(name, *closed, **options):
-    sums, counts = looped(name, *closed, **options)
+def mean(name, *masked, **options):
+    sums, counts = looped(name, *masked, **options)
     return sums.sum() / counts.sum()
 
 
@@ -155,8 +155,8 @@ def measured(counts, changes, metric=None, seed=0):
     """A sweep of made-up statistics: `changes` [variant, example] of the sums."""
     rng = np.random.default_rng(seed)
     intact = np.stack([counts * rng.normal(3, 1, len(counts)), counts], axis=1)
-    closed = {frozenset([("dec-self", 0, i)]): intact + np.stack([one, 0 * one], 1) for i, one in enumerate(changes)}
-    return ExampleStats(intact, closed, list(range(len(counts))), 0, metric or Loss())
+    masked = {frozenset([("dec-self", 0, i)]): intact + np.stack([one, 0 * one], 1) for i, one in enumerate(changes)}
+    return ExampleStats(intact, masked, list(range(len(counts))), 0, metric or Loss())
 
 
 class Stopping(Loss):

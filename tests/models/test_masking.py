@@ -33,8 +33,8 @@ def test_a_masked_head_has_no_influence(name):
     """Noise in one head's slice of the output projection changes the output only while the head is not masked."""
     model = zoo.tiny(name)
     given, site = zoo.inputs(model), heads.attention_sites(model)[-1]
-    closed = masking.head_mask(model, [(*site.key, 1)])
-    with hr.mask_heads(model, closed):
+    masked = masking.head_mask(model, [(*site.key, 1)])
+    with hr.mask_heads(model, masked):
         before = outputs(model, given)
     plain = outputs(model, given)
     weight = site.out.weight.data if type(site.out).__name__ != "Conv1D" else site.out.weight.data.T
@@ -42,7 +42,7 @@ def test_a_masked_head_has_no_influence(name):
         len(weight), site.size, generator=torch.Generator().manual_seed(0)
     )
     if site.turn == 0 and len({s.out for s in heads.attention_sites(model)}) == len(heads.attention_sites(model)):
-        with hr.mask_heads(model, closed):
+        with hr.mask_heads(model, masked):
             assert torch.equal(outputs(model, given), before)
     assert not torch.allclose(outputs(model, given), plain, atol=1e-4)
     assert not torch.allclose(before, plain, atol=1e-4)

@@ -106,7 +106,7 @@ def silence(model):
         torch.nn.init.zeros_(site.out.weight)
 
 
-def slopes(function, at, step=1e-5):
+def head_gradients(function, at, step=1e-5):
     """Central differences of a sum of independent values."""
     return (function(at + step) - function(at - step)) / (2 * step)
 
@@ -120,7 +120,7 @@ def slopes(function, at, step=1e-5):
 )
 def test_a_gate_is_exactly_zero_and_exactly_one_as_often_as_derived(temperature, alpha, shut, open_):
     law, alpha = HardConcrete(temperature), torch.tensor(float(alpha))
-    assert float(law.closed(alpha)) == pytest.approx(shut, abs=6e-4)
+    assert float(law.zero_probability(alpha)) == pytest.approx(shut, abs=6e-4)
     assert float(law.whole(alpha)) == pytest.approx(open_, abs=6e-4)
 
 
@@ -128,9 +128,9 @@ def test_a_gate_is_exactly_zero_and_exactly_one_as_often_as_derived(temperature,
 @given(st.floats(-20, 20), st.floats(0.05, 2))
 def test_probabilities_of_zero_and_one_mirror_each_other_and_leave_room_between(alpha, temperature):
     law, alpha = HardConcrete(temperature), torch.tensor(alpha, dtype=torch.float64)
-    assert float(law.closed(alpha) + law.whole(alpha)) <= 1
-    assert float(law.closed(alpha)) == pytest.approx(float(law.whole(-alpha)), rel=1e-6)
-    assert float(law.opened(alpha)) == 1 - float(law.closed(alpha))
+    assert float(law.zero_probability(alpha) + law.whole(alpha)) <= 1
+    assert float(law.zero_probability(alpha)) == pytest.approx(float(law.whole(-alpha)), rel=1e-6)
+    assert float(law.nonzero_probability(alpha)) == 1 - float(law.zero_probability(alpha))
 
 
 @pytest.mark.parametrize("temperature", [0.33, 0.5, 1.0])
@@ -139,7 +139,7 @@ def test_draws_are_as_often_open_and_whole_as_the_distribution_says(temperature)
     torch.manual_seed(0)
     drawn = law.sample(ALPHAS.float().expand(draws, -1))
     assert ((drawn >= 0) & (drawn <= 1)).all()
-    for share, expected in [(drawn != 0, law.opened(ALPHAS)), (drawn == 1, law.whole(ALPHAS))]:
+    for share, expected in [(drawn != 0, law.nonzero_probability(ALPHAS)), (drawn == 1, law.whole(ALPHAS))]:
         error = (expected * (1 - expected) / draws).sqrt()
         assert ((share.double().mean(0) - expected).abs() <= 4 * error).all()
 
@@ -159,7 +159,7 @@ def test_gradients_of_a_draw_are_those_of_finite_differences(temperature):
     assert {bool(one) for one in between} == {True, False}
     assert (alpha.grad[~between] == 0).all()
     assert (alpha.grad[between] > 0).all()
-    expected = slopes(drawn, alpha.detach())
+    expected = head_gradients(drawn, alpha.detach())
     torch.testing.assert_close(alpha.grad[between], expected[between], rtol=1e-5, atol=1e-8)
 
 
@@ -169,8 +169,8 @@ def test_gradients_of_the_penalty_are_those_of_finite_differences():
     gates.log_alpha.data.copy_(alpha)
     penalty = gates.penalty()
     penalty.backward()
-    assert float(penalty.detach()) == pytest.approx(0.3 * float(HardConcrete().opened(alpha).sum()))
-    expected = slopes(lambda at: 0.3 * HardConcrete().opened(at), alpha)
+    assert float(penalty.detach()) == pytest.approx(0.3 * float(HardConcrete().nonzero_probability(alpha).sum()))
+    expected = head_gradients(lambda at: 0.3 * HardConcrete().nonzero_probability(at), alpha)
     torch.testing.assert_close(gates.log_alpha.grad, expected, rtol=1e-6, atol=1e-10)
 
 
@@ -207,7 +207,7 @@ def test_a_cold_choice_is_that_of_the_k_largest(choice):
     torch.testing.assert_close(relaxed_top(weights, k, 0.01), expected, rtol=0, atol=1e-4)
 
 
-# --- settled ----------------------------------------------------------------------------------------------------------
+# --- final ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_final_gates_are_zero_or_one_and_with_a_number_to_keep_so_many_are_one(w
     strategy, target = STRATEGIES[which]
     gates = gates_of(classifier(), strategy, None if target is None else keep)
     gates.log_alpha.data.copy_(torch.tensor(alpha))
-    found = gates.settled()
+    found = gates.final()
     assert set(found.tolist()) <= {0.0, 1.0}
     if target is None:
         assert found.tolist() == [float(one > 0) for one in alpha]
@@ -273,7 +273,7 @@ def test_the_loss_is_cross_entropy_under_the_drawn_gates_and_the_penalty(name):
     if name == "llama":  # predicts the token that comes next
         logits, labels = logits[:, :-1], labels[:, 1:]
     entropy = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
-    penalty = 0.3 * len(drawn) * HardConcrete().opened(torch.tensor(0.5))
+    penalty = 0.3 * len(drawn) * HardConcrete().nonzero_probability(torch.tensor(0.5))
     torch.testing.assert_close(found.loss, entropy + penalty, rtol=bound(1), atol=0)
     assert found.loss != before  # gates are drawn at each forward
 
@@ -287,7 +287,7 @@ def test_penalties_of_the_parts_of_a_step_sum_to_one_penalty(name, parts, tmp_pa
     options = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
     with train_gates(model, gates):  # ten rows in parts of four: the last is a smaller one
         stock(model, rows[:10], collator, tmp_path, max_steps=1, gradient_accumulation_steps=parts, **options)
-    shut = HardConcrete().closed(torch.tensor(1.0))
+    shut = HardConcrete().zero_probability(torch.tensor(1.0))
     expected = (1.0 - 0.3 * shut * (1 - shut)).expand(len(gates.log_alpha))
     torch.testing.assert_close(gates.log_alpha.detach(), expected, rtol=0, atol=bound(expected))
     assert float(gates.step) == parts
@@ -351,10 +351,10 @@ def test_without_a_rate_gates_decide_at_the_target_in_trainings_of_any_length(ke
         (gates.penalty() - (pull * (1 + torch.randn(8)) * gates.drawn).sum()).backward()
         optimizer.step()
         schedule.step()
-    opened = gates.eval().chances().detach()
-    assert undecided(pd.Series(opened.tolist())) == 0
-    assert float(opened.sum()) == pytest.approx(keep, abs=0.4)
-    assert torch.equal(gates.settled(), (opened > 0.5).float())
+    nonzero_probability = gates.eval().chances().detach()
+    assert undecided(pd.Series(nonzero_probability.tolist())) == 0
+    assert float(nonzero_probability.sum()) == pytest.approx(keep, abs=0.4)
+    assert torch.equal(gates.final(), (nonzero_probability > 0.5).float())
 
 
 def test_with_a_rate_chances_are_those_of_log_alpha():
@@ -362,7 +362,7 @@ def test_with_a_rate_chances_are_those_of_log_alpha():
     gates = gates_of(classifier(), L0(rate=0.1), 3)
     gates.horizon, gates.step[()] = 10, 9
     gates.log_alpha.data.copy_(torch.arange(8.0) - 4)
-    assert torch.equal(gates.chances(), HardConcrete().opened(gates.log_alpha))
+    assert torch.equal(gates.chances(), HardConcrete().nonzero_probability(gates.log_alpha))
     assert str(L0(rate=0.1)) == "L0(strength=None, temperature=0.33, start=2.0, rate=0.1, freeze='nothing')"
 
 
@@ -519,7 +519,7 @@ def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strat
     steps = [0, 1, 2, 3, 4]  # two epochs of two batches
     assert history["step"].tolist() == [step for step in steps for _ in learnt]
     assert list(history[frame.LEVELS].itertuples(index=False, name=None)) == list(learnt) * len(steps)
-    start = float(HardConcrete().opened(torch.tensor(2.0))) if strategy == "l0" else 3 / len(learnt)
+    start = float(HardConcrete().nonzero_probability(torch.tensor(2.0))) if strategy == "l0" else 3 / len(learnt)
     assert history.loc[history["step"] == 0, "open"].tolist() == pytest.approx(
         [start] * len(learnt), abs=1e-6 if strategy == "l0" else 0.06
     )
@@ -693,7 +693,7 @@ def test_what_is_frozen_stays_and_the_rest_moves(freeze):
     else:
         assert moved == set()
     assert trainable(model) == trainable(translator())
-    assert (table.iloc[:, 1] != float(HardConcrete().opened(torch.tensor(2.0)))).all()
+    assert (table.iloc[:, 1] != float(HardConcrete().nonzero_probability(torch.tensor(2.0)))).all()
 
 
 # --- rates of their own -----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from headroles.pruning.rankings import (
     Reverse,
     among,
 )
-from headroles.pruning.selection import closed_first, prune
+from headroles.pruning.selection import prune, pruned_first
 from headroles.pruning.sparsity import functions, sparsity_sweep
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
@@ -166,11 +166,11 @@ def test_roles_go_last_and_the_farthest_from_one_first():
 
 def test_a_ranking_ends_where_enough_heads_stay_and_layers_keep_some():
     line = grid(2, 3, "enc-self")
-    assert closed_first(line, 4) == line[:2]
-    assert closed_first(line, 2, 1) == [*line[:2], *line[3:5]]
-    assert closed_first(line, 6) == []
+    assert pruned_first(line, 4) == line[:2]
+    assert pruned_first(line, 2, 1) == [*line[:2], *line[3:5]]
+    assert pruned_first(line, 6) == []
     with pytest.raises(ValueError, match=whole("1 of 6 heads cannot stay with at least 1 in each layer")):
-        closed_first(line, 1, 1)
+        pruned_first(line, 1, 1)
 
 
 def test_the_table_says_which_heads_stay_and_when_the_others_are_removed():
@@ -313,12 +313,12 @@ def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch)
         gone = choices.index[choices[f"survival[random 4 seed {seed}]"] == 0].tolist()
         assert gone == sorted(Random().order(setting(seed))[:4])
         with hr.mask_heads(learnt(), hr.head_mask(learnt(), gone)):
-            closed = hr.evaluate(learnt(), tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
+            masked = hr.evaluate(learnt(), tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
         cut = hr.remove_heads(deepcopy(learnt()), gone)
         train(cut, tokenizer(), films(48), tmp_path / f"own-{seed}", **TUNE, seed=seed)
         tuned = hr.evaluate(cut, tokenizer(), films(40, 1), ["loss"], n_resamples=0)["value"].item()
         rows = each[(each["strategy"] == "random") & (each["seed"] == seed)].set_index("tuned")["value"]
-        assert rows.to_dict() == pytest.approx({False: closed, True: tuned}, rel=1e-5)
+        assert rows.to_dict() == pytest.approx({False: masked, True: tuned}, rel=1e-5)
     means = each.groupby(["strategy", "tuned"])["value"].mean()
     assert found.set_index(["strategy", "tuned"])["value"].to_dict() == pytest.approx(means.to_dict())
     gains = found.set_index(["strategy", "tuned"])["gain"]

@@ -263,7 +263,9 @@ def halves_and_taylor(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: floa
 
 def jointly(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, r: Tensor) -> list[Tensor]:
     """Alpha-beta over the Jacobian times q, k and v, rescaled over the head."""
-    slopes = torch.autograd.functional.jacobian(lambda q, k, v: attend(q, k, v, mask, scale), (q, k, v))
-    z = [(slope * x).flatten(2).flatten(0, 1) for slope, x in zip(slopes, (q, k, v), strict=True)]  # [out, in] each
+    head_gradients = torch.autograd.functional.jacobian(lambda q, k, v: attend(q, k, v, mask, scale), (q, k, v))
+    z = [
+        (slope * x).flatten(2).flatten(0, 1) for slope, x in zip(head_gradients, (q, k, v), strict=True)
+    ]  # [out, in] each
     taken = rescaled(alphabeta(torch.cat(z, 1), r.flatten()), r)
     return [part.view_as(x) for part, x in zip(taken.split([each.shape[1] for each in z]), (q, k, v), strict=True)]

@@ -27,7 +27,7 @@ import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching, masking
 from headroles.models import heads as families
-from headroles.scores.gradients.base import GradientScore, HeadGradients, shares, slopes
+from headroles.scores.gradients.base import GradientScore, HeadGradients, head_gradients, shares
 from headroles.scores.gradients.captum import methods
 from headroles.scores.objectives import held, objective
 from headroles.scores.registry import list_scores
@@ -54,12 +54,12 @@ def winning():
     class Winning(GradientScore):
         """Share of the steps at which more flows back to a head than to any other of its layer."""
 
-        def slopes(self, model, explain, batch):
-            return slopes(model, explain, batch, by_token=self.chosen(model).by_token)
+        def head_gradients(self, model, explain, batch):
+            return head_gradients(model, explain, batch, by_token=self.chosen(model).by_token)
 
-        def update(self, slopes):
-            first = F.one_hot(slopes.gradients.abs().argmax(-1), slopes.gradients.shape[-1])
-            return {"won": (first * slopes.counted[..., None]).sum(1)}
+        def update(self, head_gradients):
+            first = F.one_hot(head_gradients.gradients.abs().argmax(-1), head_gradients.gradients.shape[-1])
+            return {"won": (first * head_gradients.counted[..., None]).sum(1)}
 
         def compute(self, sums):
             return {"winning": sums["won"] / sums["steps"]}
@@ -76,7 +76,7 @@ def forgotten():
     assert list(list_scores()) == before
 
 
-# --- the suite, on random slopes ------------------------------------------------------------------------------------
+# --- the suite, on random gradients ----------------------------------------------------------------------------------
 
 
 @st.composite
@@ -94,88 +94,98 @@ def felt(draw):
     return HeadGradients("enc-self", *(torch.from_numpy(part) for part in parts))
 
 
-def some(slopes, rows):
-    """The slopes of some examples."""
-    return HeadGradients(slopes.kind, *(each[rows] for each in (slopes.gradients, slopes.values, slopes.counted)))
+def some(head_gradients, rows):
+    """The gradients of some examples."""
+    return HeadGradients(
+        head_gradients.kind,
+        *(each[rows] for each in (head_gradients.gradients, head_gradients.values, head_gradients.counted)),
+    )
 
 
-def sums(score, slopes):
+def sums(score, head_gradients):
     """What a score adds up of a batch, sentence by sentence: {name: [batch, ...]}."""
-    denominators, update = score.denominators(slopes), score.update(slopes)
+    denominators, update = score.denominators(head_gradients), score.update(head_gradients)
     assert not set(denominators) & set(update)
-    assert all(len(values) == len(slopes.counted) for values in (denominators | update).values())
+    assert all(len(values) == len(head_gradients.counted) for values in (denominators | update).values())
     return {name: values.double() for name, values in (denominators | update).items()}
 
 
-def finished(score, slopes):
-    return score.compute(total(sums(score, slopes)))
+def finished(score, head_gradients):
+    return score.compute(total(sums(score, head_gradients)))
 
 
-def split(score, slopes):
+def split(score, head_gradients):
     """The sums of a batch are those of its parts; but per batch, as Michel et al.'s code does."""
     if getattr(score, "per", None) == "batch":
         return
-    rows = range(len(slopes.counted))
-    parts = [sums(score, some(slopes, [row])) for row in rows]
-    same(sums(score, slopes), {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+    rows = range(len(head_gradients.counted))
+    parts = [sums(score, some(head_gradients, [row])) for row in rows]
+    same(sums(score, head_gradients), {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
 
-def order(score, slopes):
-    backwards = list(range(len(slopes.counted)))[::-1]
-    same(sums(score, some(slopes, backwards)), {name: each.flip(0) for name, each in sums(score, slopes).items()})
+def order(score, head_gradients):
+    backwards = list(range(len(head_gradients.counted)))[::-1]
+    same(
+        sums(score, some(head_gradients, backwards)),
+        {name: each.flip(0) for name, each in sums(score, head_gradients).items()},
+    )
 
 
-def uncounted(score, slopes):
+def uncounted(score, head_gradients):
     """Steps that do not count, such as those of padding, change nothing."""
-    wider = (F.pad(slopes.gradients, (0, 0, 0, 3)), F.pad(slopes.values, (0, 3)), F.pad(slopes.counted, (0, 3)))
-    same(sums(score, slopes), sums(score, HeadGradients(slopes.kind, *wider)))
+    wider = (
+        F.pad(head_gradients.gradients, (0, 0, 0, 3)),
+        F.pad(head_gradients.values, (0, 3)),
+        F.pad(head_gradients.counted, (0, 3)),
+    )
+    same(sums(score, head_gradients), sums(score, HeadGradients(head_gradients.kind, *wider)))
 
 
-def leading_dimensions(score, slopes):
+def leading_dimensions(score, head_gradients):
     """Resamples are finished together as each by itself."""
-    weights = torch.from_numpy(np.random.default_rng(0).poisson(1.0, (2, 3, len(slopes.counted)))).double()
-    heads_per_batch = score.compute(total(sums(score, slopes), weights))
+    weights = torch.from_numpy(np.random.default_rng(0).poisson(1.0, (2, 3, len(head_gradients.counted)))).double()
+    heads_per_batch = score.compute(total(sums(score, head_gradients), weights))
     for i in np.ndindex(2, 3):
-        alone = score.compute(total(sums(score, slopes), weights[i]))
+        alone = score.compute(total(sums(score, head_gradients), weights[i]))
         same({name: values[i] for name, values in heads_per_batch.items()}, alone)
-    assert all(values.shape == (2, 3, slopes.gradients.shape[-1]) for values in heads_per_batch.values())
+    assert all(values.shape == (2, 3, head_gradients.gradients.shape[-1]) for values in heads_per_batch.values())
 
 
-def purity(score, slopes):
+def purity(score, head_gradients):
     """What flowed back is not changed, and read again is the same."""
-    before = [each.clone() for each in (slopes.gradients, slopes.values, slopes.counted)]
-    same(sums(score, slopes), sums(score, slopes))
-    after = slopes.gradients, slopes.values, slopes.counted
+    before = [each.clone() for each in (head_gradients.gradients, head_gradients.values, head_gradients.counted)]
+    same(sums(score, head_gradients), sums(score, head_gradients))
+    after = head_gradients.gradients, head_gradients.values, head_gradients.counted
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-def columns(score, slopes):
+def columns(score, head_gradients):
     """Columns begin with the score's label, are the same whatever flows back, and are float64."""
-    found = finished(score, slopes)
-    assert list(found) == list(finished(score, some(slopes, [0])))
+    found = finished(score, head_gradients)
+    assert list(found) == list(finished(score, some(head_gradients, [0])))
     assert all(re.fullmatch(rf"{re.escape(score.label)}(\.\w+)?", name) for name in found)
     assert not any(name.endswith((".low", ".high")) for name in found)
     assert {values.dtype for values in found.values()} == {torch.float64}
 
 
-def sizes(score, slopes):
+def sizes(score, head_gradients):
     """A signed column is at most its size; by layer the sizes of the heads sum to the share of steps that flow."""
-    found = finished(score, slopes)
+    found = finished(score, head_gradients)
     size = found.get(f"{score.label}.size")
-    if size is None or not slopes.counted.any():
+    if size is None or not head_gradients.counted.any():
         return
     assert (found[score.label].abs() <= size * (1 + 1e-9) + 1e-12).all()
     if getattr(score, "by", None) == "layer":
-        flows = slopes.gradients.any(-1).sum() / slopes.counted.sum()
+        flows = head_gradients.gradients.any(-1).sum() / head_gradients.counted.sum()
         torch.testing.assert_close(size.sum(), flows.double())
 
 
-def nothing_only_where_nothing_was(score, slopes):
+def nothing_only_where_nothing_was(score, head_gradients):
     """NaN stands where no step counts, for all heads alike, and is nowhere else; nothing is infinite."""
-    for name, values in finished(score, slopes).items():
+    for name, values in finished(score, head_gradients).items():
         assert not values.isinf().any(), name
-        assert not values.isnan().any() or not slopes.counted.any(), name
-    never = score.compute({name: 0 * values for name, values in total(sums(score, slopes)).items()})
+        assert not values.isnan().any() or not head_gradients.counted.any(), name
+    never = score.compute({name: 0 * values for name, values in total(sums(score, head_gradients)).items()})
     assert all(values.isnan().all() for values in never.values())
 
 
@@ -183,13 +193,13 @@ SUITE = (split, order, uncounted, leading_dimensions, purity, columns, sizes, no
 
 
 def conform(score):
-    """Run the suite on a score, for many random slopes."""
+    """Run the suite on a score, for many random gradients."""
 
     @DETERMINISTIC
     @given(felt())
-    def run(slopes):
+    def run(head_gradients):
         for check in SUITE:
-            check(score, slopes)
+            check(score, head_gradients)
 
     run()
 
@@ -717,8 +727,8 @@ def test_the_sentence_with_gradients_that_are_not_finite_is_named(score):
 @pytest.mark.usefixtures("forgotten")
 def test_one_gradient_that_is_no_number_is_enough():
     class Broken(winning()):
-        def slopes(self, model, explain, batch):
-            found = super().slopes(model, explain, batch)
+        def head_gradients(self, model, explain, batch):
+            found = super().head_gradients(model, explain, batch)
             found.gradients[batch.numbers.index(1), 0, 0] = math.inf
             return found
 

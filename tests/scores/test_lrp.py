@@ -24,7 +24,7 @@ import headroles as hr
 from headroles.models import attention_hooks, batching, masking
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import without_cache
-from headroles.scores.gradients.base import slopes
+from headroles.scores.gradients.base import head_gradients
 from headroles.scores.lrp import RULES, context, lrp_rules
 from headroles.scores.lrp.composites import table
 from headroles.scores.lrp.conservation_report import COLUMNS, balance, totals
@@ -611,11 +611,11 @@ def first_batch(name, size=4):
 def test_steps_add_up(name, rules, objective):
     model, batch = first_batch(name)
     explain = objective.explain(model, lambda: [batch])
-    every = slopes(model, explain, batch, rules=rules)
+    every = head_gradients(model, explain, batch, rules=rules)
     assert every.gradients.shape == (*every.counted.shape, len(families.head_index(model)))
     assert not every.gradients[~every.counted].any()
     assert not every.values[~every.counted].any()
-    at_once = slopes(model, explain, batch, rules=rules, steps="sum")
+    at_once = head_gradients(model, explain, batch, rules=rules, steps="sum")
     close(every.gradients.sum(1), at_once.gradients[:, 0], 1e-5)
     close(every.values.sum(1), at_once.values[:, 0], 1e-5)
 
@@ -627,16 +627,16 @@ def test_steps_add_up(name, rules, objective):
 def test_steps_by_themselves_however_they_are_asked_for(name, rules):
     model, batch = first_batch(name, 2)
     explain = Top().explain(model, lambda: [batch])
-    every = slopes(model, explain, batch, rules=rules)
+    every = head_gradients(model, explain, batch, rules=rules)
     for options in ({"chunk": 1}, {"chunk": 3}, {"by_token": False}, {"by_token": False, "chunk": 1}):
-        close(slopes(model, explain, batch, rules=rules, **options).gradients, every.gradients, 1e-5)
+        close(head_gradients(model, explain, batch, rules=rules, **options).gradients, every.gradients, 1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "rules"), [("marian", "voita"), ("gpt2", "cp")])
 def test_each_step_is_what_the_model_says_of_that_token(name, rules):
     model, batch = first_batch(name)
-    every = slopes(model, Reference().explain(model, lambda: [batch]), batch, rules=rules)
+    every = head_gradients(model, Reference().explain(model, lambda: [batch]), batch, rules=rules)
     labels = batch.labels if name == "marian" else batch.source.ids.roll(-1, 1)
     for step in (0, 1, 2):
 
@@ -652,9 +652,9 @@ def test_each_step_is_what_the_model_says_of_that_token(name, rules):
 def test_drawn_steps_are_some_of_all(name):
     model, batch = first_batch(name)
     explain = Top().explain(model, lambda: [batch])
-    every = slopes(model, explain, batch, rules="cp")
+    every = head_gradients(model, explain, batch, rules="cp")
     for steps in (1, 3, 50):
-        drawn = slopes(model, explain, batch, rules="cp", steps=steps)
+        drawn = head_gradients(model, explain, batch, rules="cp", steps=steps)
         assert drawn.counted.sum(1).tolist() == [min(steps, int(row.sum())) for row in every.counted]
         for row in range(len(drawn.values)):
             here = drawn.counted[row]
@@ -831,9 +831,9 @@ def test_what_is_no_model():
 def test_masked_heads_can_be_explained():
     """A gate of 0 is an ablation; what its head would add if opened a little is finite."""
     model, inputs = exact("marian")
-    closed = masking.head_mask(model, [("cross", 1, 2)]).double().expand(2, -1).clone().requires_grad_()
-    with lrp_rules(model, "cp"), hr.mask_heads(model, closed):
+    masked = masking.head_mask(model, [("cross", 1, 2)]).double().expand(2, -1).clone().requires_grad_()
+    with lrp_rules(model, "cp"), hr.mask_heads(model, masked):
         values = explained(model(**inputs, **without_cache(model)))
-    found = torch.autograd.grad(values.sum(), closed)[0]
+    found = torch.autograd.grad(values.sum(), masked)[0]
     assert found.isfinite().all()
-    assert (found * closed)[:, list(families.head_index(model)).index(("cross", 1, 2))].abs().max() == 0
+    assert (found * masked)[:, list(families.head_index(model)).index(("cross", 1, 2))].abs().max() == 0

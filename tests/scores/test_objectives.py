@@ -190,8 +190,8 @@ def test_states_agree_by_their_cosine():
     intact = mean_states(model, corpus(6))
     with hr.mask_heads(model, masking.head_mask(model, [("enc-self", 0, 1)])):
         found = explain(output(model, batch), batch)
-        closed = mean_states(model, corpus(6))
-    expected = F.cosine_similarity(closed, intact, dim=-1)
+        masked = mean_states(model, corpus(6))
+    expected = F.cosine_similarity(masked, intact, dim=-1)
     assert (expected < 1 - 1e-4).all()
     same(by_sentence(found, batch), {i: expected[i : i + 1] for i in range(6)})
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from headroles.models import batching
 from headroles.scores.gradients import projection
-from headroles.scores.gradients.base import slopes
+from headroles.scores.gradients.base import head_gradients
 from headroles.scores.objectives import objective
 
 
@@ -52,8 +52,8 @@ def test_gradients_are_those_of_autograd_bit_for_bit(name, steps, rules, monkeyp
     model = zoo.tiny(name)
     batches = list(batching.batches(batching.encode(corpus(4), tokens_of(name), model), model))
     explain = objective("top", model).explain(model, lambda: batches)
-    ours = slopes(model, explain, batches[0], rules=rules, steps=steps).gradients
+    ours = head_gradients(model, explain, batches[0], rules=rules, steps=steps).gradients
     assert ours.any()
     observe = projection.Projection.__call__
     monkeypatch.setattr(projection.Projection, "__call__", lambda self, *call: (observe(self, *call), None)[1])
-    assert torch.equal(ours, slopes(model, explain, batches[0], rules=rules, steps=steps).gradients)
+    assert torch.equal(ours, head_gradients(model, explain, batches[0], rules=rules, steps=steps).gradients)

@@ -47,7 +47,7 @@ class Game:
         for start in range(0, len(new), MOST):
             stats = self.sweep.run(new[start : start + MOST])
             weights = counting(stats.numbers, self.n_resamples, self.seed).numpy()  # [1 + resamples, example]
-            for variant, values in stats.closed.items():
+            for variant, values in stats.masked.items():
                 with np.errstate(invalid="ignore"):  # a resample without any example has no value
                     self.known[variant] = stats.metric.value(weights @ values)
                 if not np.isfinite(self.known[variant][0]):

@@ -120,7 +120,7 @@ def _made(bench: Bench, make: Make, place: Path, command: str) -> dict[str, obje
         for suffix in (".parquet", ".png", ".json"):
             place.with_suffix(suffix).unlink(missing_ok=True)  # of an earlier run
         return {"made": False, "holds": None, "answer": "not made", "why": str(error), "controls": ""}
-    verdict = settled(artefact.verdict, checks)
+    verdict = decided(artefact.verdict, checks)
     row = {"holds": verdict.holds, "answer": verdict.answer, "why": verdict.why}
     signatures = _signatures(bench.used)
     source = str(artefact.table.attrs.get("source", ""))
@@ -192,7 +192,7 @@ def controls(artefact: Reproduced, make: Make, bench: Bench) -> dict[str, Contro
     return controls
 
 
-def settled(verdict: Verdict, results: dict[str, Control]) -> Verdict:
+def decided(verdict: Verdict, results: dict[str, Control]) -> Verdict:
     """Turn a yes into "cannot be said" if the rule holds of a control too."""
     passed = "; ".join(f"{name}: {control}" for name, control in results.items() if control.passes)
     if not verdict.holds or not passed:

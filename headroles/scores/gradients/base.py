@@ -87,7 +87,7 @@ class GradientScore(Measure):
         return {"objective": self.chosen(model)}
 
     @abstractmethod
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """Compute the gradients of all heads on one batch.
 
         Args:
@@ -99,21 +99,21 @@ class GradientScore(Measure):
             Gradients of all sites side by side, in the order of `headroles.models.heads.head_index`.
         """
 
-    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
+    def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the gradients of one site, by default with their signs and by size, over steps: [batch, heads]."""
-        gradients = slopes.gradients.double()
+        gradients = head_gradients.gradients.double()
         return {"signed": gradients.sum(1), "size": gradients.abs().sum(1)}
 
-    def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
+    def denominators(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Compute denominators that do not depend on the head, by default the number of steps: {name: [batch, 1]}."""
-        return {"steps": slopes.steps}
+        return {"steps": head_gradients.steps}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute the means over steps, by default of gradients, and of their absolute values in `.size`."""
         return {self.label: sums["signed"] / sums["steps"], f"{self.label}.size": sums["size"] / sums["steps"]}
 
 
-def slopes(
+def head_gradients(
     model: PreTrainedModel,
     explain: Explain,
     batch: Batch,
@@ -208,7 +208,7 @@ class GradientPass:
 
     def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
         """Add the gradients of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        gradients = self.score.slopes(self.model, self.explain, batch)
+        gradients = self.score.head_gradients(self.model, self.explain, batch)
         self._check_finite(gradients, batch)
         if not self.notes and gradients.counted.any():
             self.notes = [(self.batches, self.score.notes(self.model, self.explain, batch))]

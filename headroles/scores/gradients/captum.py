@@ -74,7 +74,7 @@ class Attribution(GradientScore):
             change = run.target(run.masks, run.rows) - run.target(torch.zeros_like(run.masks), run.rows)
         return notes | {"delta": f"{float((delta.abs().sum() / change.abs().sum()).detach()):.4f}"}
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """Compute the attributions as one step per example."""
         with _captum(model, batch):
             run = _Run(self, model, explain, batch)

@@ -91,7 +91,7 @@ class Direct(GradientScore):
         _check_vocabulary(model, self.label)
         return super().explain(model, groups)
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """Compute the contribution of every head at every step."""
         sites = attention_sites(model)
         with torch.enable_grad(), lrp_rules(model, "cp"), direct_paths(model) as outputs:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from headroles.models.batching import Batch
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import GradientScore, HeadGradients, slopes
+from headroles.scores.gradients.base import GradientScore, HeadGradients, head_gradients
 from headroles.scores.objectives import Explain, Explained, Name
 from headroles.scores.outputs import Output
 
@@ -45,15 +45,15 @@ class Importance(GradientScore):
         """Return False per batch: its sentences share one value, which cannot be resampled."""
         return self.per != "batch" and super().sampled(column)
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """Compute the gradient of each example's mean loss, or of each token's loss."""
         if self.per == "token":
-            return slopes(model, explain, batch, by_token=self.chosen(model).by_token)
-        return slopes(model, _averaged(explain), batch, steps="sum")
+            return head_gradients(model, explain, batch, by_token=self.chosen(model).by_token)
+        return head_gradients(model, _averaged(explain), batch, steps="sum")
 
-    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
+    def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the absolute gradients: [batch, heads]."""
-        gradients = slopes.gradients.double()
+        gradients = head_gradients.gradients.double()
         if self.per == "batch":
             gradients = gradients.mean(0, keepdim=True).expand_as(gradients)
         return {"size": gradients.abs().sum(1)}

@@ -85,7 +85,7 @@ class AttributionPatching(GradientScore):
             raise ValueError(f"GradDrop needs two layers that are modules: got {name}; try drop=False, or method='AtP'")
         return _Paired(super().explain(model, groups), groups() if self.replacement == "resample" else (), self.seed)
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """Compute the effects with each layer dropped in turn, or with none, as the steps of an example."""
         assert isinstance(explain, _Paired)
         others = [(rows, other, _states(model, other, self.node)) for rows, other in explain.others(batch)]

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from headroles.models.batching import Batch
 from headroles.scores.base import Sums
-from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, check_steps, shares, slopes
+from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, check_steps, head_gradients, shares
 from headroles.scores.lrp import Rules
 from headroles.scores.lrp.composites import start, table
 from headroles.scores.lrp.conservation_report import report, totals
@@ -72,9 +72,9 @@ class Relevance(GradientScore):
         log.log(logging.WARNING if leaking else logging.INFO, "%s of the target: %s", self.label, parts)
         return super().notes(model, explain, batch) | {name: f"{share:.4f}" for name, share in fractions.items()}
 
-    def slopes(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
         """Compute the relevance of every head at every step."""
-        return slopes(
+        return head_gradients(
             model,
             explain,
             batch,
@@ -85,16 +85,18 @@ class Relevance(GradientScore):
             by_token=self.chosen(model).by_token,
         )
 
-    def update(self, slopes: HeadGradients) -> dict[str, Tensor]:
+    def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the shares, or R itself, over steps: each [batch, heads]."""
-        relevance = slopes.gradients.double() if self.by == "logit" else shares(slopes, signed=self.by == "sum")
+        relevance = (
+            head_gradients.gradients.double() if self.by == "logit" else shares(head_gradients, signed=self.by == "sum")
+        )
         return {"signed": relevance.sum(1), "size": relevance.abs().sum(1)}
 
-    def denominators(self, slopes: HeadGradients) -> dict[str, Tensor]:
+    def denominators(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Return the number of steps, or the sum of the target: [batch, 1]."""
         if self.by != "logit":
-            return {"whole": slopes.steps}
-        relevance = slopes.values * start(slopes.values, self.rules)
+            return {"whole": head_gradients.steps}
+        relevance = head_gradients.values * start(head_gradients.values, self.rules)
         return {"whole": relevance.double().sum(-1, keepdim=True)}
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
