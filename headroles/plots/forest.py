@@ -152,9 +152,9 @@ def specialists(
     """Draw, over several trained models, which heads survive, what predicts it, and what pruning costs.
 
     The first panel has a mark per head, coloured by the share of gate seeds in which the head survives. The second has
-    the rank correlations of scores with survival, with 95 % intervals over models; a mark is filled where Holm's p <
-    0.05. The third has the metric of pruned models, and of controls, less that of all heads trained as long: a small
-    mark per model, the mean over models and its 95 % interval (t).
+    the rank correlations of roles and other scores with survival, with 95 % intervals over models; a mark is filled
+    where Holm's p < 0.05, over the rows of one analysis. The third has the metric of pruned models, and of controls,
+    less that of all heads trained as long: a small mark per model, the mean over models and its 95 % interval (t).
 
     Args:
         heads: Heads of all models, the first table of `pool_models`.
@@ -187,7 +187,7 @@ def specialists(
     )  # fmt: skip
     colour_bar(drawn[0], marks, f"share of gate seeds in which it is one of {left} heads left")
     drawn[0].set(xlabel="positional: share of tokens at offset −1 or +1", ylabel="syntactic: accuracy less baseline")
-    _analyses(survival, drawn[1])
+    _analyses(survival, drawn[1], left)
     whole = sizes[sizes["heads"] == all_heads]
     means = {f"{size} heads, L0 gates": _change(sizes[sizes["heads"] == size], whole) for size in pruned}
     if controls is not None:
@@ -212,18 +212,17 @@ def _change(runs: pd.DataFrame, whole: pd.DataFrame) -> pd.Series[float]:
     return runs.groupby("model")["value"].mean() - whole.groupby("model")["value"].mean()
 
 
-def _analyses(survival: pd.DataFrame, ax: Axes) -> None:
-    """Correlations with survival, a line per analysis, score and number of heads left."""
-    given = {
-        "primary": " given confidence and sink",
-        "positional given importance": " given importance",
-        "importance": "",
-    }
-    chosen = survival[survival["analysis"].isin([*given])].to_dict("records")
+def _analyses(survival: pd.DataFrame, ax: Axes, left: int) -> None:
+    """Correlations with survival: those of the primary analysis, and of others with so many heads left."""
+    measures = [str(name) for name in survival["predictor"] if name in set(survival["analysis"])]
+    given = {"primary": " given confidence and sink"} | dict.fromkeys(measures, "")
+    given |= {f"positional given {name}": f" given {label_of(name)}" for name in measures}
+    shown = (survival["analysis"] == "primary") | (survival["outcome"] == f"survival[{left}]")
+    chosen = survival[survival["analysis"].isin([*given]) & shown].to_dict("records")
     names = []
     for y, row in enumerate(chosen):
         names.append(f"{label_of(row['predictor'])}{given[row['analysis']]} ({_left(row['outcome'])})")
-        color = hue(list(given).index(row["analysis"]) and GREY, 0.8)
+        color = hue(GREY if row["analysis"] != "primary" else 0, 0.8)
         ax.plot([row["r.low"], row["r.high"]], [y, y], color=color)
         ax.plot(row["r"], y, "o", color=color, markerfacecolor=color if row["holm"] < SURE else "white")
     ax.axvline(0, color="0.4", linestyle=":", linewidth=1)

@@ -106,7 +106,8 @@ def test_the_figure_has_every_head_every_test_and_every_model(pooled):
     assert len(drawn[0].collections[0].get_offsets()) == 5 * 24
     tests, values = ([text.get_text() for text in ax.get_yticklabels()] for ax in drawn[1:])
     assert tests[0] == "positional given confidence and sink (12 left)"
-    assert len(tests) == 4 + 3 + 3
+    assert len(tests) == 4 + 1 + 1
+    assert tests[-1] == "positional given importance (6 left)"
     assert values[:2] == ["12 heads, L0 gates", "6 heads, L0 gates"]
     assert len(values) == 3 + len(REACHED) - 1
     marks = drawn[2].lines[0].get_xdata()  # the differences of each model from all its heads
