@@ -193,6 +193,13 @@ def test_what_is_said_of_specialists_is_what_the_tables_say():
     )
     assert f"ranks the survivors ({_interval(ranked, 'r', 2)})" in text
     assert f"position adds nothing ({_interval(given, 'r', 2)})" in text
+    ablated = pooled.loc[("roles and ablation[loss]", "positional", "ablation[loss]")]
+    survived = pooled.loc[("ablation[loss]", "ablation[loss]", "survival[6]")]
+    assert f"ablating positional heads costs more ({_interval(ablated, 'r', 2)})" in text
+    assert f"the effect of ablation ranks the survivors too ({_interval(survived, 'r', 2)})" in text
+    untrained = hr.load_table(folder / "untrained/pooled-survival.parquet")
+    assert ((untrained["r.low"] < 0) & (untrained["r.high"] > 0)).all()
+    assert untrained["models"].eq(3).all()
     sizes = hr.load_table(folder / "pooled-sizes.parquet").groupby(["heads", "model"])["change"].mean().loc[6]
     half = stats.t.ppf(0.975, len(sizes) - 1) * sizes.sem()
     low, high = -sizes.mean() - half, -sizes.mean() + half
