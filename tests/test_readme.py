@@ -200,6 +200,12 @@ def test_what_is_said_of_specialists_is_what_the_tables_say():
     untrained = hr.load_table(folder / "untrained/pooled-survival.parquet")
     assert ((untrained["r.low"] < 0) & (untrained["r.high"] > 0)).all()
     assert untrained["models"].eq(3).all()
+    kept = hr.load_table(folder / "pooled-differences.parquet").set_index(["strategy", "against"])
+    row = kept.loc[("roles", "random")]
+    assert (
+        f"reach {_interval(row.rename({'low': 'difference.low', 'high': 'difference.high'}), 'difference', 1)}" in text
+    )
+    assert f"BLEU more than six random ones (Holm {row['holm']:.2f})" in text
     sizes = hr.load_table(folder / "pooled-sizes.parquet").groupby(["heads", "model"])["change"].mean().loc[6]
     half = stats.t.ppf(0.975, len(sizes) - 1) * sizes.sem()
     low, high = -sizes.mean() - half, -sizes.mean() + half
