@@ -20,7 +20,7 @@ SURE = 0.05  # p below which a mark is filled
 CHANGES = {"stayed": "stayed", "new": "new", "lost": "lost", "went": "pruned"}  # column -> label
 CONTROLS = {  # strategy -> the heads that it keeps
     **{"l0": "L0 gates' choice", "importance": "most important", "-importance": "least important"},
-    **{"roles": "with roles first", "-roles": "without roles first", "random": "random"},
+    **{"roles": "nearest to a role", "-roles": "farthest from a role", "random": "random"},
 }
 _HUES = {"stayed": 2, "new": 0, "lost": 1, "went": GREY}  # places in seaborn's "colorblind"
 

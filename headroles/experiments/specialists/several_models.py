@@ -61,7 +61,7 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
         - controls: the metric of every control: model, strategy, heads, tuned, seed, value.
         - differences: a row per pair of controls of equal size that all models have, after retraining: `difference` of
           the metric with `low` and `high`, pooled over models by random effects; `p`, `i2`, and `holm` over two rows:
-          heads with roles kept first, against random heads and against the most important.
+          heads nearest to a role, against random heads and against the most important.
 
     Raises:
         ValueError: For fewer than two folders.
