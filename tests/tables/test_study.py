@@ -179,7 +179,7 @@ class Watching:
         self.study, self.calls = study, 0
 
     def __enter__(self):
-        self.hook = planted.model().register_forward_hook(self)
+        self.hook = planted.model().register_forward_pre_hook(self)
         return self
 
     def __call__(self, *_):
