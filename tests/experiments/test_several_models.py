@@ -41,10 +41,12 @@ def save_model(place, seed):
         for draw in range(3)
     ]
     table = pd.DataFrame(rows)
-    for part, chosen in (("controls", table["strategy"] != "random"), ("random", table["strategy"] == "random")):
-        save_table(
-            frame.signed(table[chosen].reset_index(drop=True), "simulated"), place / part / "contest-seeds.parquet"
-        )
+    strategies, seeds = table["strategy"], table["seed"]
+    parts = {"controls": ~strategies.isin(["random", "l0"]), "random": strategies == "random"}
+    parts |= {f"l0-6-{seed}": (strategies == "l0") & (seeds == seed) for seed in range(3)}
+    for part, chosen in parts.items():
+        of_part = table[chosen].reset_index(drop=True).assign(**{"seed": 0} if part.startswith("l0") else {})
+        save_table(frame.signed(of_part, "simulated"), place / part / "contest-seeds.parquet")
     return place
 
 

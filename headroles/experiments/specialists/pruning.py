@@ -14,8 +14,7 @@ from headroles.experiments.workflow import GATES
 from headroles.models import loading
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
-from headroles.pruning.rankings import ByRoles, Reverse
-from headroles.pruning.selection import Strategy
+from headroles.pruning.rankings import ByRoles, FromColumn, Reverse
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import score
 from headroles.tables import frame
@@ -49,8 +48,9 @@ def prune_arm(
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
     Scores are computed before pruning, on the sentences of `data` with trees. Gates are learnt in one epoch with the
-    decoder frozen; controls are retrained on the same pairs with the same rate and steps, none without `chosen` sizes.
-    Finished parts are kept: the tables `heads` and `survival`, the folders `gates-SEED`, `controls` and `random`.
+    decoder frozen. Controls of equal size are removed from the trained model and retrained on the same pairs with the
+    same rate and steps: the choice of each gate seed, and other strategies; none without `chosen` sizes. Finished parts
+    are kept: the tables `heads` and `survival`, the folders `gates-SEED`, `l0-KEEP-SEED`, `controls` and `random`.
 
     Returns:
         One row per encoder head: `graded_roles`, importance, and for each number of heads `survival[KEEP]`, the share
@@ -67,16 +67,19 @@ def prune_arm(
         lambda: score(loaded, tokenizer, data.parsed, SCORES, reference=data.train, n_resamples=n_resamples),
     )
     tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup)
-    sweep = partial(sparsity_sweep, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
-    compare = partial(compare_pruning, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
+    parts = loaded, tokenizer, learnt, data.test
+    sweep = partial(sparsity_sweep, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
+    compare = partial(compare_pruning, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
         place = Study(folder.folder / f"gates-{seed}")
-        gates = L0(rate=GATES, freeze="decoder")
-        sweep(loaded, tokenizer, learnt, data.test, gates, keep=keep, seed=seed, study=place)
+        sweep(L0(rate=GATES, freeze="decoder"), keep=keep, seed=seed, study=place)
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
+        for count in chosen:
+            own = FromColumn(columns[f"survival[{count}]"][seed].rename("l0"))
+            compare(strategies=[own], keep=[count], seeds=1, study=folder.folder / f"l0-{count}-{seed}")
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}
@@ -85,10 +88,12 @@ def prune_arm(
     save_table(joined, folder.path("survival"))
     if not chosen:
         return joined
-    roles, gates = ByRoles(table), L0(rate=GATES, freeze="decoder")
-    controls: list[str | Strategy] = [gates, "importance", "-importance", roles, Reverse(roles)]
-    for name, strategies, seeds in (("controls", controls, gate_seeds), ("random", ["random"], random_draws)):
-        place = Study(folder.folder / name)
-        parts = loaded, tokenizer, learnt, data.test
-        compare(*parts, study=place, strategies=strategies, keep=chosen, seeds=seeds)
+    roles = ByRoles(table)
+    compare(
+        strategies=["importance", "-importance", roles, Reverse(roles)],
+        keep=chosen,
+        seeds=gate_seeds,
+        study=folder.folder / "controls",
+    )
+    compare(strategies=["random"], keep=chosen, seeds=random_draws, study=folder.folder / "random")
     return joined

@@ -132,12 +132,17 @@ def _sizes(places: Mapping[str, Path]) -> pd.DataFrame:
 
 
 def _controls(places: Mapping[str, Path]) -> pd.DataFrame:
-    """Each control, without and with retraining; the whole model is in two comparisons."""
+    """Each control, without and with retraining; the whole model is in several comparisons."""
     columns = ["model", "strategy", "heads", "tuned", "seed", "value"]
     tables = [
         load_table(place / part / CONTROL).assign(model=name)
         for name, place in places.items()
         for part in ("controls", "random")
+    ]
+    tables += [  # a comparison for each gate seed
+        load_table(path).query("strategy == 'l0'").assign(model=name, seed=int(path.parent.name.split("-")[-1]))
+        for name, place in places.items()
+        for path in sorted(place.glob(f"l0-*/{CONTROL}"))
     ]
     return pd.concat(tables).drop_duplicates(columns[:-1])[columns].reset_index(drop=True)
 
