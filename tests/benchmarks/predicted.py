@@ -27,7 +27,7 @@ large as here. Peers need a forward per head, our exact sweep half a forward, th
 
 `predictors.csv`, for captions and the loss: the share of the variance of effects over examples that other predictors
 explain (the gradient at half-open masks of each layer costs a forward and backward pass per layer, as much as the exact
-sweep), and the share of the examples that intervals 1.1 times as wide would need; and how drawing the examples with
+sweep; effects of other heads are known where those are ablated on all examples), and the share of the examples that intervals 1.1 times as wide would need; and how drawing the examples with
 probabilities by the size of their gradients would change the variance of what is left (at random: 1).
 """
 
@@ -122,6 +122,9 @@ def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str,
     parts |= {"gradient, its square": [gradient, gradient**2], "gradient, sum of its layer": [gradient, layer]}
     parts |= {"gradient, at all masks half-open": [gradient, together]}
     parts |= {"gradient, at half-open masks of its layer": [gradient, apart]}
+    same = [np.flatnonzero([other == one for other in layers]) for one in layers]
+    beside = [places[(list(places).index(h) + 1) % len(places)] for h, places in enumerate(same)]
+    parts |= {"gradient, effect of the next head of its layer": [gradient, change[:, beside]]}
     rows, left = [], {}
     for name, arrays in parts.items():
         left[name] = np.stack(
