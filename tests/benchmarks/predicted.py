@@ -27,8 +27,9 @@ large as here. Peers need a forward per head, our exact sweep half a forward, th
 
 `predictors.csv`, for captions and the loss: the share of the variance of effects over examples that other predictors
 explain (the gradient at half-open masks of each layer costs a forward and backward pass per layer, as much as the exact
-sweep; effects of other heads are known where those are ablated on all examples), and the share of the examples that intervals 1.1 times as wide would need; and how drawing the examples with
-probabilities by the size of their gradients would change the variance of what is left (at random: 1).
+sweep; effects of other heads are known where those are ablated on all examples), and the share of the examples that
+intervals 1.1 times as wide would need; and how drawing the examples with probabilities by the size of their gradients
+would change the variance of what is left (at random: 1).
 """
 
 from __future__ import annotations
