@@ -24,6 +24,7 @@ from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.models.provenance import cache_key, configuration, fixed_weights
+from headroles.scores import Measure
 from headroles.scores import score as measure
 from headroles.scores.accumulator import bounds, counting
 from headroles.scores.objectives import Objective
@@ -131,7 +132,7 @@ def repeated_ranking(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    score: Any = "importance",
+    score: str | Measure = "importance",
     *,
     column: str | None = None,
     kind: Kind | None = None,
@@ -223,7 +224,7 @@ class _Draws:
     def __init__(self, values: Array) -> None:
         self.values = values
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Draws:
+    def __deepcopy__(self, memo: dict[int, object]) -> _Draws:
         return self
 
 
