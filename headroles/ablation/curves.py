@@ -24,6 +24,7 @@ from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.models.provenance import cache_key, configuration, fixed_weights
+from headroles.scores import Measure
 from headroles.scores import score as measure
 from headroles.scores.accumulator import bounds, counting
 from headroles.scores.objectives import Objective
@@ -79,37 +80,20 @@ def ablation_curve(
         - change, change.low, change.high: difference from the intact model, paired.
     """
     chosen = the_metric(metric)
-    ordered = {
-        name: [(kind, layer, head) for kind, layer, head in named_heads(model, order)] for name, order in orders.items()
-    }
+    ordered = {name: named_heads(model, order) for name, order in orders.items()}
     points = [(name, count) for name, order in ordered.items() for count in _counts(name, order, steps)]
     masked = [frozenset(ordered[name][:count]) for name, count in points]
 
-    def run(folder: str | Path | None) -> pd.DataFrame:
-        stats = sweep(
-            model,
-            tokenizer,
-            corpus,
-            list(dict.fromkeys(filter(None, masked))),
-            chosen,
-            replacement=replacement,
-            max_tokens=max_tokens,
-            folder=None if folder is None else Path(folder),
-            seed=seed,
-        )
+    @cache  # two tables of a study need it
+    def curve(folder: str | Path | None) -> pd.DataFrame:
+        measured = model, tokenizer, corpus, list(dict.fromkeys(filter(None, masked))), chosen
+        stats = sweep(*measured, replacement=replacement, max_tokens=max_tokens, folder=folder, seed=seed)
         table = pd.DataFrame(points, columns=["order", "closed"])
         table["share"] = [count / len(ordered[name]) for name, count in points]
         return _with_values(table, masked, stats, n_resamples, seed)
 
     if study is None:
-        return run(folder)
-    options: dict[str, object] = {
-        "steps": steps,
-        "max_tokens": max_tokens,
-        "n_resamples": n_resamples,
-        "seed": seed,
-        "replacement": on_disk(replacement),
-    }
+        return curve(folder)
     kept, name = study_at(study), "-".join([chosen.name, *([kind] if kind else [])])
     written = {label: " ".join(map(str, order)) for label, order in ordered.items()}
     key = cache_key(
@@ -118,11 +102,12 @@ def ablation_curve(
         text=corpus.hash,
         metric=chosen,
         orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
-        options=",".join(f"{option}={value}" for option, value in sorted(options.items())),
+        options=f"max_tokens={max_tokens},n_resamples={n_resamples},replacement={on_disk(replacement)},seed={seed},"
+        f"steps={steps}",
     )
-    curve = cache(lambda: run(kept.work / ".sweeps"))  # both tables need it
-    table = kept.keep(f"curves-{name}", key, curve)
-    kept.keep(f"areas-{name}", key, lambda: areas(curve()))
+    unfinished = kept.work / ".sweeps"
+    table = kept.keep(f"curves-{name}", key, lambda: curve(unfinished))
+    kept.keep(f"areas-{name}", key, lambda: areas(curve(unfinished)))
     return table
 
 
@@ -147,7 +132,7 @@ def repeated_ranking(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    score: Any = "importance",
+    score: str | Measure = "importance",
     *,
     column: str | None = None,
     kind: Kind | None = None,
@@ -239,7 +224,7 @@ class _Draws:
     def __init__(self, values: Array) -> None:
         self.values = values
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Draws:
+    def __deepcopy__(self, memo: dict[int, object]) -> _Draws:
         return self
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ FIRST, GROWTH = 256, 1.5  # examples at the first interim test, and the growth f
 FIRST_PREDICTED, GROWTH_PREDICTED = 64, 1.25  # the same where a gradient predicts the effects
 CHANGED = 16  # examples that an ablation must have changed before its interval is believed
 FIXED = 0.1  # share of `risk` for a p that is the same at all interim tests, where the rest falls with information
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 
 log = logging.getLogger(__name__)
 

@@ -96,14 +96,11 @@ def ablate(
         >>> table["ablation[loss]"].nlargest(3)
     """
     ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, precision, seed)
-    place = None if folder is None else Path(folder)
-    if study is not None:
-        kept = study_at(study)
-        unfinished = kept.work / ".sweeps"
-        run = partial(ablation.run, max_tokens=max_tokens, heads_per_batch=heads_per_batch, folder=unfinished)
-        return _kept(ablation, kept, run, n_resamples)
-    stats = ablation.run(max_tokens=max_tokens, heads_per_batch=heads_per_batch, folder=place)
-    return ablation.effects(stats, n_resamples)
+    run = partial(ablation.run, max_tokens=max_tokens, heads_per_batch=heads_per_batch)
+    if study is None:
+        return ablation.effects(run(folder=folder), n_resamples)
+    kept = study_at(study)
+    return _kept(ablation, kept, partial(run, folder=kept.work / ".sweeps"), n_resamples)
 
 
 @fixed_weights()
@@ -144,7 +141,7 @@ def ablate_sets(
     """
     if not sets:
         raise ValueError("nothing to ablate: got no set of heads; expected at least one")
-    masked = {name: frozenset(tuple(head) for head in named_heads(model, heads)) for name, heads in sets.items()}
+    masked = {name: frozenset(named_heads(model, heads)) for name, heads in sets.items()}
     ablation = AblationSweep(
         model, tokenizer, corpus, the_metric(metric), "head", replacement, early, precision, seed, masked
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from headroles.ablation.metrics import Metric
+from headroles.models.masking import Head
+from headroles.tables.frame import KINDS
 
 Array = npt.NDArray[np.float64]
-HeadSet = frozenset[Any]  # the heads that a variant masks: (kind, layer, head)
+HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
 
 
 @dataclass(frozen=True)
@@ -81,4 +82,5 @@ def written(masked: HeadSet) -> str:
 
 def _read(text: str) -> HeadSet:
     parts = [head.split(":") for head in text.split()] if text != "none" else []
-    return frozenset((kind, int(layer), int(head)) for kind, layer, head in parts)
+    kinds = {str(kind): kind for kind in KINDS}
+    return frozenset((kinds[kind], int(layer), int(head)) for kind, layer, head in parts)

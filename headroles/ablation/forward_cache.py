@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +20,11 @@ from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import Fill, mask_heads
 from headroles.models.provenance import without_gradients
 from headroles.models.sites import Site
+from headroles.scores.outputs import Output
 from headroles.tables.frame import Kind
 
 Start = tuple[int, int]
+Keep = Callable[[nn.Module, tuple[object, ...], object], None]  # called with a module, its arguments and output
 NEVER = 10**9
 
 
@@ -44,7 +45,7 @@ class Replay:
     ) -> None:
         self.model, self.batch, self.replacement = model, batch, replacement
         self.layers = layers(model)
-        self.kept: dict[nn.Module, Any] = {}  # outputs of layers and maps
+        self.kept: dict[nn.Module, object] = {}  # outputs of layers and maps
         self.calls: dict[nn.Module, list[tuple[int, int]]] = {}  # module -> (start, end) of its runs
         self.readers: set[nn.Module] = set()  # maps of the encoder's states
         self.states: Tensor | None = None
@@ -73,7 +74,7 @@ class Replay:
         starts = [start for start, is_masked in zip(self.starts, masked, strict=True) if is_masked]
         return min(starts, default=NEVER), min((start for start in starts if start >= self.encoded), default=NEVER)
 
-    def run(self, gates: Tensor) -> tuple[Any, Batch]:
+    def run(self, gates: Tensor) -> tuple[Output, Batch]:
         """Run variants, gates [variant, heads], in one forward pass: all examples of the first variant, then on."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
@@ -87,17 +88,16 @@ class Replay:
             inputs = self._inputs(dict(batch.inputs), first, count)
             return self.model(**inputs, **without_cache(self.model)), batch
 
-    def write(self, gates: Tensor, **options: Any) -> tuple[Tensor, Batch]:
+    def write(self, gates: Tensor, **options: object) -> tuple[Tensor, Batch]:
         """Generate text with variants, gates [variant, heads]: tokens [variant x example, token], and their batch."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
-        inputs = self._inputs(inputs, self.first(gates), count)
         with without_gradients(self.model), _gates(self, gates, size):
-            tokens: Tensor = self.model.generate(**inputs, **options)  # type: ignore[operator]
+            tokens: Tensor = self.model.generate(**self._inputs(inputs, self.first(gates), count), **options)  # type: ignore[operator]
         return tokens, batch
 
-    def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
+    def _inputs(self, inputs: dict[str, Tensor], first: Start, count: int) -> Mapping[str, object]:
         """Replace the tokens of an intact encoder by its states."""
         if not self.layers or self.states is None or first[0] < self.encoded:
             return inputs
@@ -113,7 +113,7 @@ class Replay:
         forwards = [vars(module).get("forward") for module in same]  # accelerate puts one there
         try:
             for module in same:
-                module.forward = _returning(self.kept[module], count, size)
+                module.forward = partial(_returning, self.kept[module], count, size)
             yield
         finally:
             for module, forward in zip(same, forwards, strict=True):
@@ -135,13 +135,13 @@ class Replay:
         calls = self.calls.get(site.out, []) if site.out is not None else []
         return calls[0][0] if len(calls) == 1 else -1
 
-    def _watch(self, stack: ExitStack, module: nn.Module, keep: Any) -> None:
+    def _watch(self, stack: ExitStack, module: nn.Module, keep: Keep) -> None:
         begun: list[int] = []
 
-        def before(*_: Any) -> None:
+        def before(*_: object) -> None:
             begun.append(self.time)
 
-        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        def after(module: nn.Module, args: tuple[object, ...], output: object) -> None:
             keep(module, args, output)
             self.calls.setdefault(module, []).append((begun.pop(), self.time))
             if len(self.calls[module]) > 1:
@@ -150,7 +150,7 @@ class Replay:
         stack.callback(module.register_forward_pre_hook(before).remove)
         stack.callback(module.register_forward_hook(after).remove)
 
-    def _keep_layer(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
+    def _keep_layer(self, module: nn.Module, _: tuple[object, ...], output: object) -> None:
         self.kept[module] = output
         maps = [part for part in module.modules() if part in self.calls]
         last = max((self.calls[linear][0][0] for linear in maps if linear in self.outs), default=NEVER)
@@ -158,14 +158,14 @@ class Replay:
             if self.calls[linear][0][0] >= last and linear not in self.readers:
                 self.kept.pop(linear, None)
 
-    def _keep_map(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _keep_map(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         self.time += 1
         if args and self.states is not None and args[0] is self.states:
             self.readers.add(module)
         if isinstance(output, Tensor) and output.ndim > 2 and len(output) == len(self.batch.numbers):
             self.kept[module] = output.clone()  # some models scale queries in place
 
-    def _keep_states(self, _: nn.Module, __: Any, output: Any) -> None:
+    def _keep_states(self, _: nn.Module, __: object, output: ModelOutput | tuple[Tensor, ...]) -> None:
         self.states, self.encoded = output[0], self.time
         self.shell = type(output) if isinstance(output, ModelOutput) else BaseModelOutput
 
@@ -196,14 +196,11 @@ def _gates(replay: Replay, gates: Tensor, size: int) -> Iterator[None]:
         yield
 
 
-def _returning(output: Any, count: int, size: int) -> Any:
-    def forward(*_: Any, **__: Any) -> Any:
-        return _repeated(output, count, size)
-
-    return forward
+def _returning(output: object, count: int, size: int, *_: object, **__: object) -> object:
+    return _repeated(output, count, size)
 
 
-def _repeated(output: Any, count: int, size: int) -> Any:
+def _repeated(output: object, count: int, size: int) -> object:
     """Repeat the output of a layer or map for `count` copies of its batch."""
     if isinstance(output, Tensor):
         return output.repeat(count, *[1] * (output.ndim - 1)) if output.ndim and output.shape[0] == size else output

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +85,7 @@ class Runner:
         self._check(statistics[None], [None], batch)
         return np.concatenate([statistics, predicted], axis=1)
 
-    def _first(self, replay: Replay, gates: Tensor) -> Any:
+    def _first(self, replay: Replay, gates: Tensor) -> tuple[int, int] | bool:
         """Return the key by which variants are grouped into one run."""
         first = replay.first(gates)  # generation reuses nothing but the states of an intact encoder
         return first[0] >= replay.encoded if isinstance(self.metric, Written) else first
@@ -117,10 +116,10 @@ class Runner:
             return self._read(replay, torch.ones(1, len(heads.head_index(self.model)), device=self.model.device))
         return self.read(replay.output, replay.batch)
 
-    def _generation_options(self) -> dict[str, Any]:
+    def _generation_options(self) -> dict[str, object]:
         assert isinstance(self.metric, Written)
-        config: Any = self.model.generation_config
-        options: dict[str, Any] = {"num_beams": self.metric.beams, **ONE}
+        config = self.model.generation_config
+        options: dict[str, object] = {"num_beams": self.metric.beams, **ONE}
         if not (config.max_length or config.max_new_tokens):
             options["max_length"] = self.longest
         if isinstance(self.filling, Others):

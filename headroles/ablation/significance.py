@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.scores.accumulator import bounds, counting
 from headroles.tables import frame
 
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 
 
 class Effects(NamedTuple):
@@ -121,10 +121,10 @@ def best(
     quality = pd.Series(selection * found.metric.better, index=index)
     kept = quality.groupby(level=["kind", "layer"], sort=False).idxmax().tolist()
     chosen = index.get_indexer(pd.MultiIndex.from_tuples(kept))
-    columns: dict[str, Any] = {"head": [head for _, _, head in kept]}
+    columns: dict[str, object] = {"head": [head for _, _, head in kept]}
     columns |= {"chosen": selection[chosen]} if halves else {}
     columns |= {f"effect{end}": measured[end][chosen] for end in ("", ".low", ".high", ".p")}
-    p = columns["effect.p"]
+    p = measured[".p"][chosen]
     columns |= {"effect.holm": holm(p), "effect.bh": benjamini_hochberg(p)}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
     text = f"{found.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"

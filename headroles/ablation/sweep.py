@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
 
     max_tokens: int
     heads_per_batch: int
-    folder: Path | None
+    folder: str | Path | None
 
 
 class Sweep:
@@ -89,7 +89,7 @@ class Sweep:
         replacement: Replacement = "zero",
         max_tokens: int = 4096,
         heads_per_batch: int = 8,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         seed: int = 0,
     ) -> None:
         check_choices(replacement=replacement)
@@ -98,7 +98,8 @@ class Sweep:
                 f"max_tokens and heads_per_batch must be at least 1: got {max_tokens} and {heads_per_batch}"
             )
         self.model, self.tokenizer, self.corpus, self.metric = model, tokenizer, corpus, metric
-        self.replacement, self.heads_per_batch, self.folder, self.seed = replacement, heads_per_batch, folder, seed
+        self.replacement, self.heads_per_batch, self.seed = replacement, heads_per_batch, seed
+        self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
         self.encoded = batching.encode(corpus, tokenizer, model, words=False)
 

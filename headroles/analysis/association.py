@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -120,7 +120,7 @@ def values(table: pd.DataFrame, outcome: str) -> pd.Series[float]:
     return finite(table[outcome]).where(could)
 
 
-def finite(column: pd.Series[Any]) -> pd.Series[float]:
+def finite(column: pd.Series) -> pd.Series[float]:
     """Return a column as numbers, NaN where unknown; raise ValueError where it is infinite."""
     known = column.astype(float)
     if (beyond := np.isinf(known)).any():
@@ -180,11 +180,11 @@ def _with_any(roles: list[tuple[str, Bools, Array]]) -> list[tuple[str, Bools, A
 
 def _relation(
     held: Bools, margin: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Numbers of a role and an outcome; NaN where `note` gives the reason."""
     known, known_margin = np.isfinite(margin) & np.isfinite(y), np.isfinite(margin).any()
     held, margin, y, layers = held[known], margin[known], y[known], layers[known]
-    row: dict[str, Any] = {"with": int(held.sum()), "without": int((~held).sum())}
+    row: dict[str, object] = {"with": int(held.sum()), "without": int((~held).sum())}
     reasons = (
         (NO_SCORE, not known_margin),
         (NOWHERE, not len(y)),
@@ -197,12 +197,12 @@ def _relation(
     if note:
         row |= dict.fromkeys([*columns, "p"], np.nan) | {"note": note}
         return row if note == CONSTANT or len(y) < 3 else row | _ranks(margin, y, n_resamples)
-    row |= relation(held, margin, y, layers, n_resamples, n_permutations, seed)
-    alone, one_group = 1 in (row["with"], row["without"]), bool(np.isnan(row["within"]))
+    numbers = relation(held, margin, y, layers, n_resamples, n_permutations, seed)
+    alone, one_group = 1 in (row["with"], row["without"]), bool(np.isnan(numbers["within"]))
     alike = not alone and not binary(y) and 0 in (np.ptp(y[held]), np.ptp(y[~held]))
     expected = not alone and not alike
-    few = intervals.needed(n_permutations) > 0 and np.isnan(row["within.low"])
-    unbounded = intervals.needed(n_resamples) > 0 and np.isnan(row["difference.low"])
+    few = intervals.needed(n_permutations) > 0 and np.isnan(numbers["within.low"])
+    unbounded = intervals.needed(n_resamples) > 0 and np.isnan(numbers["difference.low"])
     lacking = {
         ALONE: alone,
         ONE_GROUP: one_group,
@@ -210,7 +210,7 @@ def _relation(
         FEW_PERMUTATIONS: expected and not one_group and few,
         NO_SPREAD: expected and unbounded,
     }
-    return row | {"note": "; ".join(text for text, lacks in lacking.items() if lacks)}
+    return row | numbers | {"note": "; ".join(text for text, lacks in lacking.items() if lacks)}
 
 
 def _ranks(margin: Array, y: Array, n_resamples: int) -> dict[str, float]:

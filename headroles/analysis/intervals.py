@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 Ends = tuple[float, float]
 NONE: Ends = (math.nan, math.nan)
 LEVEL = 0.05
@@ -19,7 +18,7 @@ PRIOR = 0.2  # weight, in hits, of the prior that all tokens of a sentence behav
 FEW = 8  # the least number of pairs for an interval of their correlation
 
 
-def wilson(share: Any, of: Any, z: Any = Z) -> tuple[Any, Any]:
+def wilson(share: Array, of: Array | int, z: Array | float = Z) -> tuple[Array, Array]:
     """Compute the interval of a share of counts (Wilson 1927): 95 % with the default `z`."""
     middle = (share + z**2 / (2 * of)) / (1 + z**2 / of)
     half = z / (1 + z**2 / of) * np.sqrt(share * (1 - share) / of + z**2 / (4 * of**2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from headroles.analysis.association import outcomes_of, values
 from headroles.analysis.resampling import strata
 from headroles.tables import frame
 
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 LIMIT = stats.chi2.ppf(0.95, 1) / 2  # fall of the log likelihood at the ends of a 95 % profile interval
 NO_LAYER = "no layer has surviving and pruned heads: role and layer are confounded"
 NO_OTHERS = "the same for all heads of the layers with surviving and pruned heads"
@@ -93,7 +92,7 @@ def _mixed(roles: pd.DataFrame, y: pd.Series[float]) -> tuple[pd.DataFrame, Arra
     return terms[mixed], np.eye(layers.max(initial=-1) + 1)[:, np.unique(layers)][layers], y[mixed].to_numpy()
 
 
-def _model(terms: pd.DataFrame, x: Array, y: Array) -> list[dict[str, Any]]:
+def _model(terms: pd.DataFrame, x: Array, y: Array) -> list[dict[str, object]]:
     """A row per term, given the layer columns; collinear terms are left out."""
     notes: dict[str, str] = {}
     n_layers = x.shape[1]
@@ -104,10 +103,10 @@ def _model(terms: pd.DataFrame, x: Array, y: Array) -> list[dict[str, Any]]:
         else:
             notes[str(name)] = FOLLOWS if len(y) and np.ptp(terms[name]) else NO_OTHERS if len(y) else NO_LAYER
     beta, best = firth(x, y) if x.shape[1] > n_layers else (np.zeros(n_layers), 0.0)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     place = n_layers - 1
     for name, note in notes.items():
-        row: dict[str, Any] = {"term": name, "heads": int(terms[name].sum())}
+        row: dict[str, object] = {"term": name, "heads": int(terms[name].sum())}
         columns = ("odds", "odds.low", "odds.high", "p")
         if note:
             rows.append(row | dict.fromkeys(columns, np.nan) | {"note": note})

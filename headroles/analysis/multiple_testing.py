@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 
 
 def holm(p: Array) -> Array:

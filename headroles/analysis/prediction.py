@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -89,7 +88,9 @@ def predicts(name: str) -> bool:
     return family in PREDICTORS and (family != "position" or name == "position[best]")
 
 
-def _prediction(x: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int) -> dict[str, Any]:
+def _prediction(
+    x: Array, y: Array, layers: Whole, n_resamples: int, n_permutations: int, seed: int
+) -> dict[str, object]:
     """Numbers of one score and outcome; NaN where `note` gives the reason."""
     names = ["spearman", "spearman.low", "spearman.high", "auc", "auc.low", "auc.high", "within", "p"]
     if len(x) < 3 or not np.ptp(x) or not np.ptp(y):
@@ -100,7 +101,7 @@ def _prediction(x: Array, y: Array, layers: Whole, n_resamples: int, n_permutati
     if binary(y):
         area, ends = auc(y == 1, x, permuted_roles(y == 1, np.zeros_like(layers), n_resamples, seed))
     numbers = (rank, *(rank_correlation(rank, len(x)) if n_resamples else NONE), area, *ends)
-    row: dict[str, Any] = {"heads": len(x), **dict(zip(names, numbers, strict=False))}
+    row: dict[str, object] = {"heads": len(x), **dict(zip(names, numbers, strict=False))}
     a, b = (centred_ranks(values, layers) for values in (x, y))
     if not a.any() or not b.any():
         return row | {"within": np.nan, "p": 1.0, "note": "alike within each layer"}

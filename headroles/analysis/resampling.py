@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +12,13 @@ from scipy import stats
 from headroles.analysis import intervals
 from headroles.analysis.intervals import NONE, Ends, p_value, rank_correlation
 
-Array = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 ENDS = ("", ".low", ".high")
 
 
-def strata(index: pd.Index[Any]) -> Whole:
+def strata(index: pd.Index) -> Whole:
     """Return the layer of each head within its kind, as a number: [heads]."""
     layers: Whole = pd.MultiIndex.from_tuples([head[:2] for head in index]).factorize()[0]
     return layers

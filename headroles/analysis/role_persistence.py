@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
@@ -11,7 +10,7 @@ from headroles.analysis import role_rules
 from headroles.tables import frame
 
 
-def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
+def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     """Count how roles change by pruning (Voita et al. 2019, section 6.3 and Fig. 8).
 
     Args:
@@ -46,7 +45,7 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[Any, pd.Dat
     return _signed(pd.DataFrame(rows), before)
 
 
-def _holders(roles: pd.DataFrame) -> dict[str, set[Any]]:
+def _holders(roles: pd.DataFrame) -> dict[str, set[object]]:
     return {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ import pandas as pd
 
 from headroles.tables import frame
 
-Values = npt.NDArray[np.floating[Any]]
+Values = npt.NDArray[np.floating]
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
 COARSE = 2**-13  # the same for resamples, which have 13 significant bits
 
@@ -104,7 +103,7 @@ def roles(
         [False, True]
     """
     chosen = _with_thresholds(list(roles), thresholds or {})
-    columns: dict[str, Any] = {}
+    columns: dict[str, object] = {}
     signatures: dict[str, str] = {}
     for role in chosen:
         variants = list(role.variants(table.columns))
@@ -113,7 +112,7 @@ def roles(
                 raise ValueError(
                     f"role {role.name!r} needs column {column + role.over!r} beside {column!r}; score the corpus again"
                 )
-            new: dict[str, Any] = {variant: holders(table, role, column), f"{variant}.value": table[column]}
+            new: dict[str, object] = {variant: holders(table, role, column), f"{variant}.value": table[column]}
             new[f"{variant}.margin"] = _margin(table, role, column)
             new[f"{variant}.stability"] = _stability(table, role, column)
             signatures |= dict.fromkeys(new, f"{frame.provenance(table, column)}|role:{role}")

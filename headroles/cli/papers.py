@@ -53,16 +53,14 @@ def reproduce(
 ) -> None:
     """Reproduce the figures and tables of the papers, with their numbers, and judge whether each claim holds."""
     from headroles.experiments import reproduction
-    from headroles.experiments.papers.running import chosen, paper_of
+    from headroles.experiments.papers.running import paper_of
 
     source, name = paper_of(paper, artefact)
     sources = [option for option, value in {"--from": folders, "--model": model, "--tiny": tiny}.items() if value]
     if len(sources) != 1 or (model is None) != (data is None):
         got = " and ".join(sources) or "no study and no model"
         raise ValueError(f"nothing to reproduce {artefact or paper or 'the papers'} from: got {got}; {SOURCES}")
-    place = study or (folders[0] if folders else Path("study"))
-    study_of(place)
-    list(chosen(source, name))  # an unknown one is an error before models are loaded or trained
+    place = study_of(study or (folders[0] if folders else Path("study"))).folder
     command = shlex.join(["headroles", *sys.argv[1:]])
     verdicts: Iterable[Reproduction] = ()
     if tiny:

@@ -162,7 +162,7 @@ def _with_tree(sentence: Sentence, row: Mapping[str, Any]) -> Sentence:
     return replace(sentence, spans=spans, heads=tuple(row["heads"]), relations=tuple(row["relations"]))
 
 
-def _sentence(row: Mapping[str, Any], texts: tuple[str, ...], label: str | None) -> Sentence:
+def _sentence(row: Mapping[str, object], texts: tuple[str, ...], label: str | None) -> Sentence:
     cells = ["" if row[name] is None else str(row[name]).strip() for name in texts]
     mark = None if label is None or row[label] is None else str(row[label])
     return Sentence(cells[0], label=mark, second=(*cells, None)[1])

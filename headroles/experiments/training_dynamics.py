@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.experiments.compare_scores import agreement
 from headroles.models import loading
+from headroles.models.masking import Head
 from headroles.models.provenance import cache_key
 from headroles.scores import score
 from headroles.tables import frame
@@ -124,6 +124,6 @@ def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     return row | {"roles of the last": float(np.nan) if not then else len(now & then) / len(then)}
 
 
-def _held(table: pd.DataFrame) -> set[tuple[Any, str]]:
-    held: Any = role_rules.held(role_rules.roles(table))
-    return {((row.kind, row.layer, row.head), row.role) for row in held.itertuples()}
+def _held(table: pd.DataFrame) -> set[tuple[Head, str]]:
+    held = role_rules.held(role_rules.roles(table)).itertuples(index=False, name=None)
+    return {((kind, layer, head), role) for kind, layer, head, role, *_ in held}

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +89,7 @@ def _noise(model: PreTrainedModel, batch: int, generator: torch.Generator) -> Te
 
 def _shape(model: PreTrainedModel, name: str) -> tuple[int, ...] | None:
     """The shape of one image, video or sound; None if the config does not have it."""
-    config: Any = model.config
+    config = model.config
     if name == "pixel_values":
         return _image_shape(config) or _image_shape(
             getattr(config, "vision_config", None) or getattr(config, "encoder", None)

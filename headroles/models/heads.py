@@ -102,7 +102,7 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
 def named_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> list[Head]:
     """Return heads as (kind, layer, head), also those written "enc-self:0:2" or "L0H2,L1H0"; unchecked."""
     listed = heads.split(",") if isinstance(heads, str) else list(heads)
-    return [_named_head(model, head) if isinstance(head, str) else head for head in listed]
+    return [_named_head(model, head) if isinstance(head, str) else (*head,) for head in listed]
 
 
 def _named_head(model: PreTrainedModel, text: str) -> Head:

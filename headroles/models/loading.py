@@ -118,7 +118,7 @@ def tokenizer_of(folder: str | Path) -> PreTrainedTokenizerBase:
     return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _loaded(cls: Any, config: Any, name: str | Path, options: dict[str, Any]) -> PreTrainedModel:
+def _loaded(cls: Any, config: PreTrainedConfig, name: str | Path, options: dict[str, Any]) -> PreTrainedModel:
     if recorded(config) is None:
         return cls.from_pretrained(name, **options)  # type: ignore[no-any-return]
     if hasattr(cls, "_model_mapping"):  # AutoModelFor...

@@ -45,7 +45,8 @@ def renumber(site: Site) -> None:
 
 def silence(site: Site) -> None:
     """Set the outputs of silenced heads to zero from now on, so that training does not restore them."""
-    out: Any = site.out
+    out = site.out
+    assert out is not None
     for number in [key for key, hook in out._forward_pre_hooks.items() if isinstance(hook, _Silence)]:
         del out._forward_pre_hooks[number]
     places = [site.numbers.index(number) for number in site.silenced]
@@ -84,7 +85,7 @@ def resized(cls: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """Return a subclass that builds models with the shapes and heads that the config records, to load weights."""
 
     class Resized(cls):  # type: ignore[misc, valid-type]
-        def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, config: PreTrainedConfig, *args: object, **kwargs: object) -> None:
             super().__init__(config, *args, **kwargs)
             notes = recorded(config)
             for name, shape in (notes["shapes"] if notes else {}).items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from headroles.tables.frame import Kind
@@ -195,10 +195,11 @@ def module_at(model: nn.Module, name: str) -> nn.Module:
     return modules[path]
 
 
-def width(projection: Any) -> int:
+def width(projection: nn.Module | None) -> int:
     """Return the number of input features of a projection: the weight's axis 1 in nn.Linear, 0 in GPT-2's Conv1D."""
     if projection is None:
         return 0
+    assert isinstance(projection.weight, Tensor)
     return int(projection.weight.shape[0 if type(projection).__name__ == "Conv1D" else 1])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -210,18 +211,24 @@ class Bilingual(PreTrainedTokenizerFast):
     def _switch_to_input_mode(self) -> None:
         self._tokenizer = self.__dict__.pop("_source", self._tokenizer)
 
-    def _decode(self, *args: Any, **options: Any) -> Any:
+    def _decode(
+        self,
+        token_ids: int | list[int],
+        skip_special_tokens: bool = False,  # noqa: FBT002 - as in transformers
+        clean_up_tokenization_spaces: bool | None = None,
+        **options: object,
+    ) -> str:
         self._switch_to_target_mode()
         try:
-            return super()._decode(*args, **options)
+            return super()._decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces, **options)
         finally:
             self._switch_to_input_mode()
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> Any:
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **options: Any) -> tuple[str, ...]:
         """Save the tokenizer, and the one for targets beside it as `target_tokenizer.json`."""
-        plain: Any = deepcopy(self)
+        plain: PreTrainedTokenizerFast = deepcopy(self)
         plain.__class__ = PreTrainedTokenizerFast
-        files = plain.save_pretrained(save_directory, *args, **options)
+        files: tuple[str, ...] = plain.save_pretrained(save_directory, *args, **options)
         self.target.save(str(Path(save_directory) / TARGET))
         return files
 
@@ -241,6 +248,6 @@ def load(folder: str | Path) -> Bilingual | None:
     """Load the bilingual tokenizer of a folder; None if it holds none."""
     if not (Path(folder) / TARGET).is_file():
         return None
-    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.__class__, tokenizer.target = Bilingual, Tokenizer.from_file(str(Path(folder) / TARGET))
     return tokenizer  # type: ignore[no-any-return]

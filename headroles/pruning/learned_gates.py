@@ -21,6 +21,7 @@ from headroles.models.masking import Head, mask_heads
 from headroles.pruning.l0 import Freeze, Gates
 from headroles.tables import frame
 from headroles.tables.io import save_table
+from headroles.training.hf_trainer import log_of
 from headroles.training.reporting import Reporter
 
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
@@ -154,13 +155,11 @@ class GateWatcher(TrainerCallback):
             self._record(state)
 
     def _record(self, state: TrainerState) -> None:
-        log: list[dict[str, Any]] = state.log_history
-        log.append({"step": state.global_step, "gates": self.gates.chances().detach().tolist()})
+        log_of(state).append({"step": state.global_step, "gates": self.gates.chances().detach().tolist()})
 
     def on_train_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
         """Collect the records, also those made before the training was resumed."""
-        log: list[dict[str, Any]] = state.log_history
-        self.records = [(entry["step"], entry["gates"]) for entry in log if "gates" in entry]
+        self.records = [(entry["step"], entry["gates"]) for entry in log_of(state) if "gates" in entry]
 
 
 class GateReport(Reporter):

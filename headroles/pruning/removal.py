@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -214,7 +214,7 @@ def _resize_site(site: Site, keep: list[int], layout: Layout, groups: Groups) ->
             here = len(heads & set(keep))
             taken += [*range(start, stop)] * (here if expand else min(here, 1))
         _take(site.module.get_submodule(name), taken, out=True)
-    _take(site.out, [place * site.size + i for place in keep for i in range(site.size)], out=False)
+    _take(_out(site), [place * site.size + i for place in keep for i in range(site.size)], out=False)
     for name, value in list(site.module.named_parameters()):  # norms and sinks of heads
         owner, _, last = name.rpartition(".")
         if owner not in layout and value.shape[:1] == (site.heads,) and (value.ndim == 2 or last == "sinks"):
@@ -225,13 +225,14 @@ def _resize_site(site: Site, keep: list[int], layout: Layout, groups: Groups) ->
     return replace(site, heads=len(keep), numbers=numbers, kv_heads=groups_left)
 
 
-def _take(module: Any, rows: list[int], *, out: bool) -> None:
+def _take(module: nn.Module, rows: list[int], *, out: bool) -> None:
     """Keep these output rows, or input columns, of a linear map."""
     axis = int(out == (type(module).__name__ == "Conv1D"))
+    assert isinstance(module.weight, Tensor)
     weight = module.weight.detach()
     resize(module, "weight", weight.index_select(axis, torch.tensor(rows, dtype=torch.long, device=weight.device)))
-    if out and module.bias is not None:
-        resize(module, "bias", module.bias.detach()[rows])
+    if out and isinstance(bias := module.bias, Tensor):
+        resize(module, "bias", bias.detach()[rows])
 
 
 def _states(model: PreTrainedModel, masked: Iterable[Head] = ()) -> Tensor:
@@ -240,7 +241,7 @@ def _states(model: PreTrainedModel, masked: Iterable[Head] = ()) -> Tensor:
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.no_grad(), attention_hooks.evaluating(model), mask_heads(model, gates):
         torch.manual_seed(0)  # some models mask inputs at random
-        output: Any = body(model)(**dummy_inputs.dummy_inputs(model), **without_cache(body(model)))
+        output = body(model)(**dummy_inputs.dummy_inputs(model), **without_cache(body(model)))
     return torch.as_tensor(output[0]).double()
 
 

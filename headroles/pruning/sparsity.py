@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -185,9 +184,8 @@ class _Pruned:
 def functions(roles: pd.DataFrame) -> pd.DataFrame:
     """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
     families: dict[Head, set[str]] = {head: set() for head in roles.index}
-    rows: Any = role_rules.held(roles)
-    for row in rows.itertuples():
-        families[row.kind, row.layer, row.head].add(row.role.partition("[")[0])
+    for kind, layer, head, role, *_ in role_rules.held(roles).itertuples(index=False, name=None):
+        families[kind, layer, head].add(role.partition("[")[0])
     named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in families.items()]
     counts = pd.Series(named).value_counts(sort=False)
     return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]

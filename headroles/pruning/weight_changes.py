@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles.models import dummy_inputs, loading
@@ -138,7 +137,9 @@ def _part(slices: dict[str, Tensor], part: str) -> Tensor:
     return torch.cat(list(slices.values())) if part == "all" else slices[part]
 
 
-def _weight(module: Any) -> Tensor:
+def _weight(module: nn.Module | None) -> Tensor:
     """Return weights [out, in] as float64."""
-    weight: Tensor = module.weight.detach().double().cpu()
+    assert module is not None
+    assert isinstance(module.weight, Tensor)
+    weight = module.weight.detach().double().cpu()
     return weight.T if type(module).__name__ == "Conv1D" else weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 from urllib.parse import unquote
 
 import numpy as np
@@ -212,7 +212,7 @@ def only(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
-def _index(heads: list[tuple[Any, ...]]) -> pd.MultiIndex:
+def _index(heads: Sequence[tuple[str, int, int]]) -> pd.MultiIndex:
     """Index that pandas knows to be sorted, kinds in the order of KINDS; otherwise pandas warns at every look-up."""
     columns = list(zip(*heads, strict=True)) or [(), (), ()]
     levels = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -46,7 +46,8 @@ def groups(table: pd.DataFrame | pd.Series[float]) -> pd.Series[int] | None:
 def ends(values: pd.Series[float], kind: str) -> list[tuple[int, int]]:
     """Return (layer, head) of each head that starts a key-value group; none if no keys and values are shared."""
     shared = groups(values)
-    places: dict[Any, int] = {} if shared is None else dict(shared.xs(kind, level="kind").items())
+    of_kind = pd.Series() if shared is None else shared.xs(kind, level="kind")
+    places: dict[tuple[int, int], int] = dict(zip(of_kind.index, of_kind, strict=True))
     if all(group == head for (_, head), group in places.items()):
         return []
     return [(layer, head) for (layer, head), group in places.items() if places.get((layer, head - 1), group) != group]

@@ -13,7 +13,7 @@ import pandas as pd
 from pyarrow import parquet
 
 from headroles.tables.files import check_writable
-from headroles.tables.frame import fields, join
+from headroles.tables.frame import fields, join, listed
 from headroles.tables.io import load_table, save_table
 from headroles.tables.io import notes as read_notes
 
@@ -121,14 +121,17 @@ class Study:
 
         Raises:
             ValueError: If the stored file is damaged.
-        """  # noqa: DOC502
-        stored = self._stored(name)
+        """
+        try:
+            stored = self.load(name) if self.has(name) else None
+        except ValueError as error:
+            raise ValueError(f"{error}; remove the file to compute it again") from error
         recipes = [] if stored is None else (stored.attrs.get("recipe") or "").split(ALSO)
         if stored is not None and recipe in recipes:
             log.info("%s: reused from %s", name, self.path(name))
             return stored
         outdated = self.claim(name, recipe)
-        joins = bool(recipes and joined) and _without(recipes[0], joined) == _without(recipe, joined)
+        joins = bool(recipes) and {key for key, _ in {*fields(recipes[0])} ^ {*fields(recipe)}} <= {*joined}
         if stored is not None and not outdated and not joins:
             log.warning("%s was made with other options: computed again", self.path(name))
         table = compute()
@@ -164,7 +167,7 @@ class Study:
             return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
         if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
             old = set(filter(None, _corpus(origins[name])))
-            derived = [table for table, text in origins.items() if DERIVED.fullmatch(table) and old & _read(text)]
+            derived = [table for table, text in origins.items() if DERIVED.fullmatch(table) and _reads(text, old)]
             outdated = {table: origins[table] for table in sorted({name, *derived})}
             return self._refuse("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
         return {}
@@ -192,15 +195,11 @@ class Study:
             FileNotFoundError: If it is not in the folder; with the names of the tables that are.
         """
         if not self.has(name):
-            raise FileNotFoundError(
-                f"no table {name!r} in {self.folder}; there are: {', '.join(self.names()) or 'none'}"
-            )
+            raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {listed(self.names())}")
         return load_table(self.path(name))
 
     def scores(self) -> pd.DataFrame:
-        """Load and join all tables with a row per head and numbers.
-
-        They are scores, effects of ablation and survival.
+        """Load and join the tables of scores, effects of ablation, and survival.
 
         Returns:
             The joined table.
@@ -241,13 +240,6 @@ class Study:
             rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
         return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 
-    def _stored(self, name: str) -> pd.DataFrame | None:
-        """The stored table, if there is one; another process may write it at any time."""
-        try:
-            return self.load(name) if self.has(name) else None
-        except ValueError as error:
-            raise ValueError(f"{error}; remove the file to compute it again") from error
-
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""
         origins = {}
@@ -264,8 +256,9 @@ class Study:
         if not self.overwrite:
             texts = (read_notes(self.path(others[0])) or {}).get("signatures") or {}
             name = dict(fields(next(iter(texts.values()), ""))).get(what, f"one {what}")
+            old, new = (", ".join(filter(None, digests)) for digests in (got, expected))
             raise FileExistsError(
-                f"study {self.folder} holds another {what}: got {_listed(got)}; expected {_listed(expected)} ({name}), "
+                f"study {self.folder} holds another {what}: got {old}; expected {new} ({name}), "
                 f"from which its tables {', '.join(others)} were made; name another study, or give --overwrite, "
                 f"which removes {', '.join(outdated)}"
             )
@@ -290,25 +283,16 @@ def _model(text: str) -> tuple[str, ...]:
     return (next((value for key, value in fields(text) if key in ("weights", "before")), ""),)
 
 
-def _without(recipe: str, names: Collection[str]) -> list[tuple[str, str]]:
-    """Fields of a cache key other than these."""
-    return [field for field in fields(recipe) if field[0] not in names]
-
-
 def _corpus(text: str) -> tuple[str, ...]:
     """Digests of the training corpus and of the corpus read last."""
     values = dict(fields(text))
     return values.get("trained_on", ""), values.get("text", "")
 
 
-def _read(text: str) -> set[str]:
-    """Digests of all corpora that a signature names, also in nested signatures."""
-    return {value.partition(" ")[0] for key, value in fields(text) if key in ("text", "trained_on")}
+def _reads(text: str, digests: set[str]) -> bool:
+    """Whether a signature names one of these corpora, also in nested signatures."""
+    return any(key in ("text", "trained_on") and value.partition(" ")[0] in digests for key, value in fields(text))
 
 
 def _differ(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
     return any(first and second and first != second for first, second in zip(old, new, strict=True))
-
-
-def _listed(digests: tuple[str, ...]) -> str:
-    return ", ".join(filter(None, digests))

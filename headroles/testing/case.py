@@ -115,7 +115,7 @@ class Case:
         """A tokenizer with the words 0, 1, ...: the numbers of the model's tokens."""
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        config: Any = self.model.config
+        config = self.model.config
         pad = getattr(config, "pad_token_id", None) or 0
         ids = {"<pad>" if number == pad else str(number): number for number in range(vocabulary(self.model))}
         tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))

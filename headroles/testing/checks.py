@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +74,7 @@ def generation(case: Case) -> float:
     source = {name: value for name, value in case.row(0).items() if not name.startswith(("decoder", "attention"))}
     side = "decoder_input_ids" if case.is_encoder_decoder else "input_ids"
     with mask_heads(case.model, _random_masks(case)[1]), torch.no_grad():
-        output: Any = case.model.generate(
+        output = case.model.generate(
             **source, do_sample=False, num_beams=1, max_new_tokens=4, output_logits=True, return_dict_in_generate=True
         )
         steps = torch.stack(output.logits, 1)  # [1, step, token]
@@ -128,7 +127,7 @@ def confidence(case: Case) -> float:
 
 
 def _configured(case: Case) -> Counter[tuple[Kind, int]]:
-    config: Any = case.model.config
+    config = case.model.config
     layers, heads = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
     if not (isinstance(layers, int) and isinstance(heads, int)) or case.is_encoder_decoder:
         raise NotAsked("neither the output nor the config of the model says how many heads it has")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,7 +33,7 @@ def losses(case: Case, gates: Tensor) -> list[Tensor]:
     rows = []
     with mask_heads(case.model, gates):
         for inputs, labels in (read(case, sentence) for sentence in case.corpus):
-            logits: Any = case.model(**inputs, **without_cache(case.model)).logits
+            logits = case.model(**inputs, **without_cache(case.model)).logits
             counted = labels[0] >= 0  # [token]
             rows.append(F.cross_entropy(logits[0][counted], labels[0][counted], reduction="none"))
     return rows

@@ -146,11 +146,17 @@ class Trainer(transformers.Trainer):
         registered = self.callback_handler.callbacks
         registered.sort(key=lambda callback: not isinstance(callback, Reporter))  # before those that report
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,  # noqa: FBT002 - as in transformers
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor | tuple[Tensor, object]:
         """Compute the loss of a batch."""
         if self.loss_of_batch is not None:
             return self.loss_of_batch(model, inputs)
-        return super().compute_loss(model, inputs, *args, **kwargs)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create an optimizer with a parameter group for each of `rates`; ValueError if no name begins like its key."""
@@ -210,6 +216,11 @@ class Trainer(transformers.Trainer):
             raise OSError(message) from error
 
 
+def log_of(state: TrainerState) -> list[dict[str, Any]]:
+    """Return the log of a training; its rows also hold records of callbacks, which transformers does not type."""
+    return state.log_history
+
+
 class _Unlogged(TrainerCallback):
     """Callback that keeps in checkpoints within an epoch the loss since the last row and the order of examples."""
 
@@ -219,8 +230,7 @@ class _Unlogged(TrainerCallback):
         self.resumed = False
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        log: list[dict[str, Any]] = state.log_history
-        kept = [entry for entry in log if entry.get("step") == state.global_step and _UNLOGGED in entry]
+        kept = [entry for entry in log_of(state) if entry.get("step") == state.global_step and _UNLOGGED in entry]
         self.resumed = bool(kept)
         summed, since, self.random = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step, "")
         self.trainer.summed, self.trainer.since = summed, since
@@ -233,7 +243,7 @@ class _Unlogged(TrainerCallback):
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
         if self.trainer.args.logging_strategy == "epoch" and float(state.epoch).is_integer():
             control.should_log = True  # a checkpoint of this step has the row, which is not written once it is resumed
-        log: list[dict[str, Any]] = state.log_history
+        log = log_of(state)
         log[:] = [entry for entry in log if _UNLOGGED not in entry]
         if control.should_save and not control.should_log:
             unlogged = [self.trainer.total(), self.trainer.since, self.random]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -45,21 +44,44 @@ def pieced(
 
 
 def marian(
-    tokenizer: PreTrainedTokenizerBase, *, width: int, layers: int, heads: int, inner: int, seed: int = 0, **config: Any
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    width: int,
+    layers: int,
+    heads: int,
+    inner: int,
+    seed: int = 0,
+    dropout: float = 0.1,
+    init_std: float = 0.02,
+    activation_function: str = "gelu",
 ) -> MarianMTModel:
     """Return an untrained Marian in eval mode with equal encoder and decoder; `inner` is the feed-forward width."""
     if width % heads:
         raise ValueError(f"{heads} heads do not share a width of {width} equally; give a multiple of {heads}")
-    sides = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
-    usual: dict[str, Any] = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
     # transformers' init_std of 0.02: with a norm after each sum, 6+6 layers of d 128 learn far more slowly from weights
     # drawn with a standard deviation of width**-0.5
-    usual |= {"scale_embedding": True, "max_position_embeddings": LONGEST}
-    usual |= {"eos_token_id": tokenizer.eos_token_id, "forced_eos_token_id": None}
-    usual |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
+    config = MarianConfig(
+        vocab_size=len(tokenizer),
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=inner,
+        decoder_ffn_dim=inner,
+        scale_embedding=True,
+        max_position_embeddings=LONGEST,
+        eos_token_id=tokenizer.eos_token_id,
+        forced_eos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        dropout=dropout,
+        init_std=init_std,
+        activation_function=activation_function,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=width, **usual | config))
+        model = MarianMTModel(config)
     model.generation_config.max_length = LONGEST
     model.eval()
     return model

@@ -51,7 +51,7 @@ def shapley_values(
 
     As in the authors' code, heads are removed one by one from the whole model, in random orders. That code looks for
     harmful heads alone and saves more: it counts nothing once half of the heads are removed, and stops sampling a head
-    once an empirical Bernstein bound says that it does no harm. Both bias the values, and are left out here.
+    once an empirical Bernstein bound excludes that it does harm. Both bias the values; neither is done here.
 
     Args:
         model: A Hugging Face model.

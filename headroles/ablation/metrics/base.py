@@ -16,10 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
-from headroles.scores.outputs import check_labels
+from headroles.scores.outputs import Output, check_labels
 
 Array = npt.NDArray[np.float64]
-Read = Callable[[Any, Batch], Array]  # a model's output, its batch -> [example, statistic]
+Read = Callable[[Any, Batch], Array]  # a model's output or generated tokens, its batch -> [example, statistic]
 
 
 class Metric(ABC):
@@ -94,7 +94,7 @@ class Mean(Metric):
         if objectives.reads_labels(chosen, model):
             check_labels(corpus)
 
-        def read(output: Any, batch: Batch) -> Array:
+        def read(output: Output, batch: Batch) -> Array:
             target = explain(output, batch)
             values = torch.where(target.counted, target.values, 0.0).double().sum(-1)
             return torch.stack([values, target.counted.sum(-1).double()], dim=-1).cpu().numpy()
@@ -165,10 +165,10 @@ class Of(Mean):
         return self.objective.name
 
 
-def probability(model: PreTrainedModel, choose: Callable[[Any, Batch], Tensor]) -> objectives.Explain:
+def probability(model: PreTrainedModel, choose: Callable[[Output, Batch], Tensor]) -> objectives.Explain:
     """Return the function that computes the probabilities of the tokens or classes that `choose` returns."""
 
-    def explain(output: Any, batch: Batch) -> objectives.Explained:
+    def explain(output: Output, batch: Batch) -> objectives.Explained:
         values = outputs.picked(output.logits.float().softmax(-1), choose(output, batch))
         if outputs.has_vocabulary(model):
             return objectives.Explained(values, outputs.steps(model, batch))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -12,7 +11,7 @@ from headroles.ablation.metrics.base import Array, Mean, Metric, Read, probabili
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
-from headroles.scores.outputs import check_labels
+from headroles.scores.outputs import Output, check_labels
 
 
 class Choosing(Metric):
@@ -32,7 +31,7 @@ class Choosing(Metric):
         check_labels(corpus)
         one_hot = np.eye(len(model.config.id2label or ()))
 
-        def read(output: Any, batch: Batch) -> Array:
+        def read(output: Output, batch: Batch) -> Array:
             chosen, labels = output.logits.argmax(-1).cpu().numpy(), outputs.classes(model, batch).cpu().numpy()
             return self.statistics(one_hot[chosen], one_hot[labels])
 

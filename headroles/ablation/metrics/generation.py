@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.metrics.base import Array, Metric, Read
@@ -34,10 +34,10 @@ class Written(Metric):
         if None in references:
             raise ValueError(f"metric {self.name!r} needs references, and corpus {corpus.name!r} lacks some")
 
-        def read(written: Any, batch: Batch) -> Array:
+        def read(written: Tensor, batch: Batch) -> Array:
             texts = tokenizer.batch_decode(written, skip_special_tokens=True)
             wanted = [references[number] for number in batch.numbers]
-            statistics: Sequence[Any] = self._scorer._extract_corpus_statistics(texts, [wanted])
+            statistics = self._scorer._extract_corpus_statistics(texts, [wanted])
             return np.asarray(statistics, dtype=float)
 
         return read

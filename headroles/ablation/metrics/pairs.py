@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,6 +14,7 @@ from headroles.data.pairs import BAD, GOOD
 from headroles.models import loading
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
+from headroles.scores.outputs import Output
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class PairDifference(Mean):
         read_loss = super().reader(model, tokenizer, corpus, groups)
         _warn_of_first_tokens(model, groups)
 
-        def read(output: Any, batch: Batch) -> Array:
+        def read(output: Output, batch: Batch) -> Array:
             signs = 1 - 2 * (np.array(batch.numbers) % 2)
             return np.stack([-signs * read_loss(output, batch)[:, 0], np.full(len(signs), 0.5)], axis=1)
 
@@ -47,7 +48,7 @@ class PairDifference(Mean):
         """Return the log-likelihood of each token, negative in ungrammatical sentences."""
         explain = super().stand_in(model, groups)
 
-        def signed(output: Any, batch: Batch) -> objectives.Explained:
+        def signed(output: Output, batch: Batch) -> objectives.Explained:
             target = explain(output, batch)
             signs = target.values.new_tensor([2 * (number % 2) - 1 for number in batch.numbers])
             return target._replace(values=signs[:, None] * target.values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ ALL = "all heads"
 
 
 def stability(
-    tables: Mapping[Any, pd.DataFrame] | Sequence[pd.DataFrame],
+    tables: Mapping[str, pd.DataFrame] | Sequence[pd.DataFrame],
     *,
     match: Match = "layer",
     pairs: Pairs = "all",
@@ -143,7 +143,7 @@ def match_heads(
 
 
 def _ordered(
-    tables: Mapping[Any, pd.DataFrame] | Sequence[pd.DataFrame], match: Match, pairs: Pairs
+    tables: Mapping[str, pd.DataFrame] | Sequence[pd.DataFrame], match: Match, pairs: Pairs
 ) -> tuple[list[pd.DataFrame], pd.MultiIndex]:
     """The tables with their heads in order, and the heads; raise ValueError for what cannot be compared."""
     if match not in ("layer", "model", "same") or pairs not in ("all", "next"):
@@ -151,7 +151,7 @@ def _ordered(
             f"unknown option: got match={match!r}, pairs={pairs!r}; expected match 'layer', 'model' or 'same', and "
             f"pairs 'all' or 'next'"
         )
-    named = dict(tables) if isinstance(tables, Mapping) else dict(enumerate(tables))
+    named: dict[object, pd.DataFrame] = dict(tables.items() if isinstance(tables, Mapping) else enumerate(tables))
     if len(named) < 2:
         raise ValueError(f"too few models to compare: got {len(named)}; expected tables of two or more")
     (first, *rest), index = named, frame.rows(next(iter(named.values())).sort_index())

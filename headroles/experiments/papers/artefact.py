@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """The verdict in words: yes, no, cannot be said, not comparable."""
+        """The verdict in words, also where it is undecided or the models are not comparable."""
         return {True: "yes", False: "no", None: "cannot be said"}[self.holds] if self.comparable else "not comparable"
 
 

@@ -94,9 +94,10 @@ def chosen(paper: Paper | None, artefact: str | None) -> Iterator[tuple[Paper, s
 
 
 def paper_of(paper: str | None, artefact: str | None) -> tuple[Paper | None, str | None]:
-    """Return a paper and an artefact, also for the name of an artefact in place of the paper."""
+    """Return a paper and an artefact, also for the name of an artefact in place of the paper; both are checked."""
     known = next((name for name in PAPERS if name == paper), None)
     if paper is None or known is not None:
+        list(chosen(known, artefact))
         return known, artefact
     papers = [name for name in PAPERS if paper in artefacts(name)]
     if artefact is not None or not papers:
@@ -193,7 +194,7 @@ def controls(artefact: Reproduced, make: Make, bench: Bench) -> dict[str, Contro
 
 
 def decided(verdict: Verdict, results: dict[str, Control]) -> Verdict:
-    """Turn a yes into "cannot be said" if the rule holds of a control too."""
+    """Make the verdict of a claim that holds undecided if its rule holds of a negative control too."""
     passed = "; ".join(f"{name}: {control}" for name, control in results.items() if control.passes)
     if not verdict.holds or not passed:
         return verdict

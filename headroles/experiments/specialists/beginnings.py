@@ -31,14 +31,15 @@ def untrained(
     config |= dict.fromkeys(("pad_token_id", "decoder_start_token_id"), tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Any
+        model: PreTrainedModel
         if positions == "sinusoids":
             model = transformers.MarianMTModel(transformers.MarianConfig(scale_embedding=True, **config))
         else:
             learnt = transformers.BartConfig(bos_token_id=tokenizer.eos_token_id, **config)
             model = transformers.BartForConditionalGeneration(learnt)
     model.generation_config.max_length = LONGEST
-    return model.eval()  # type: ignore[no-any-return]
+    model.eval()
+    return model
 
 
 def pretrained(
@@ -69,7 +70,7 @@ def pretrained(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = transformers.BertLMHeadModel(config)
-    model: Any = transformers.EncoderDecoderModel(encoder=encoder, decoder=decoder)
+    model = transformers.EncoderDecoderModel(encoder=encoder, decoder=decoder)
     ends = {"pad_token_id": source.pad_token_id, "eos_token_id": source.sep_token_id}
     ends |= {"decoder_start_token_id": source.cls_token_id}
     for name, value in ends.items():

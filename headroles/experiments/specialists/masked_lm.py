@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +72,7 @@ class Checkpoints(TrainerCallback):
             control.should_save, self.last = True, time.monotonic()
 
 
-def _masked_loss(share: float, unknown: int, model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+def _masked_loss(share: float, unknown: int, model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor:
     """Compute the loss of masked tokens, drawn in the step so that a resumed run draws the same."""
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     hidden = (torch.rand(ids.shape) < share).to(ids.device) & (mask > 0) & (ids != model.config.eos_token_id)

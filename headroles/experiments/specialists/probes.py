@@ -9,12 +9,13 @@ from typing import Any
 
 import pandas as pd
 import transformers
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
 from headroles.data.corpus import Corpus, Sentence
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
+from headroles.training.hf_trainer import log_of
 
 PROBES = "probes"
 TOP = 3  # heads that a probe keeps of each score
@@ -35,17 +36,18 @@ class Probes(transformers.TrainerCallback):
         self.place, self.tokenizer, self.phase, self.before = place, tokenizer, phase, [*before]
         self.corpora = [_with_targets(corpus) for corpus in corpora]
 
-    def on_train_begin(self, args: object, state: Any, control: object, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Probe the initial weights."""
         if state.global_step == 0 and self.corpora:
-            state.log_history.append({"step": 0, "probe": self._probe(kwargs["model"], 0)})
+            log_of(state).append({"step": 0, "probe": self._probe(kwargs["model"], 0)})
 
-    def on_log(self, args: object, state: Any, control: object, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_log(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Probe the heads and save the table."""
-        if "loss" not in state.log_history[-1] or not self.corpora:
+        log = log_of(state)
+        if "loss" not in log[-1] or not self.corpora:
             return
-        state.log_history[-1]["probe"] = self._probe(kwargs["model"], state.global_step)
-        rows = pd.DataFrame([row for entry in state.log_history for row in entry.get("probe", ())], columns=COLUMNS)
+        log[-1]["probe"] = self._probe(kwargs["model"], state.global_step)
+        rows = pd.DataFrame([row for entry in log for row in entry.get("probe", ())], columns=COLUMNS)
         table = pd.concat([*self.before, rows], ignore_index=True)
         corpora = ",".join(f"{corpus.name} {corpus.hash}" for corpus in self.corpora)
         save_table(frame.signed(table, frame.sign_version(corpora=corpora)), self.path)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.kv_groups import groups
 
 Head = tuple[str, int, int]
+Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
 Entry = dict[str, object]  # of the page's JSON
 DIGITS = 7  # significant digits of a number; rounding again for display gives the same as rounding once
 MAIN = (  # the first columns, and those of the table of all heads; the others are on the maps and cards
@@ -119,7 +120,7 @@ def fate(sizes: Sequence[tuple[int, int]]) -> str:
     )
 
 
-def along(values: Any, index: Sequence[Head]) -> Any:
+def along(values: Rows, index: Sequence[Head]) -> Rows:
     """Return the rows of a table or column in the order of the page's heads."""
     return values.reindex(_rows(tuple(index)))
 

@@ -64,7 +64,7 @@ def report(studies: Studies, output: str | Path, *, title: str | None = None, ov
 def rendered(
     tables: list[Table], others: list[str], *, title: str | None = None, notebook: Mapping[str, bool] | None = None
 ) -> str:
-    """Return the page of some tables as HTML; `others` are not shown, `notebook` says what one can do for the page."""
+    """Render tables as an HTML page; `others` are not shown, `notebook` maps requests of the page to their support."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -110,7 +109,7 @@ class _Run:
         self.masks = torch.ones(len(batch.numbers), len(head_index(model)), device=model.device, requires_grad=True)
         self.rows = torch.arange(len(self.masks), device=model.device)
         parameters = inspect.signature(self.method.attribute).parameters
-        self.arguments: dict[str, Any] = {"additional_forward_args": (self.rows,)}
+        self.arguments: dict[str, object] = {"additional_forward_args": (self.rows,)}
         if "baselines" in parameters:
             self.arguments["baselines"] = torch.zeros_like(self.masks)
         if "perturbations_per_eval" in parameters:

@@ -120,7 +120,7 @@ def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tens
     """Let gradients reach the heads by the direct path alone.
 
     Every linear map inside a layer passes none but the output projections; their inputs are leaves. With norms frozen
-    (`lrp_rules`) what is left between a head and the logits is the residual stream.
+    (`lrp_rules`) gradients flow from the logits to a head by the residual stream only.
 
     Yields:
         (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].

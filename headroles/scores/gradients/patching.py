@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -217,7 +217,9 @@ class _Drops:
                 stack.callback(layer.register_forward_hook(self._hook, with_kwargs=True).remove)
             yield
 
-    def _hook(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def _hook(
+        self, _: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor | tuple[Tensor, ...]
+    ) -> Tensor | tuple[Tensor, ...]:
         number, self.calls = self.calls, self.calls + 1
         before = args[0] if args else kwargs["hidden_states"]
         whole = output if isinstance(output, tuple) else (output,)
@@ -226,20 +228,26 @@ class _Drops:
                 f"GradDrop passes by what a layer adds: got a layer from shape {list(before.shape)} to "
                 f"{list(whole[0].shape)}; expected equal shapes; try drop=False, or method='AtP'"
             )
-        after = _Residual.apply(before, whole[0], lambda: self.dropped == number)
+        after: Tensor = _Residual.apply(before, whole[0], lambda: self.dropped == number)
         return (after, *whole[1:]) if isinstance(output, tuple) else after
+
+
+class _ResidualContext(Protocol):
+    """What the output of a layer hands on to its `backward`."""
+
+    is_dropped: Callable[[], bool]
 
 
 class _Residual(Function):
     """The output of a layer; the gradient takes its way through the layer, or passes it by."""
 
     @staticmethod
-    def forward(ctx: Any, _: Tensor, after: Tensor, is_dropped: Callable[[], bool]) -> Tensor:
+    def forward(ctx: _ResidualContext, _: Tensor, after: Tensor, is_dropped: Callable[[], bool]) -> Tensor:
         """Return the output as it is."""
         ctx.is_dropped = is_dropped
         return after.view_as(after)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: _ResidualContext, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         """Pass the gradient to the layer's input or to its output."""
         return (gradient, None, None) if ctx.is_dropped() else (None, gradient, None)

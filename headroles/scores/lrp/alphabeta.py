@@ -8,7 +8,7 @@ cotangents c = R / value, so that constants, views and sums need no rules.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from headroles.models.attention_hooks import Call
 from headroles.models.masking import Context
-from headroles.scores.lrp.rules import ADD, Operation, Ratio, Rule, Shape, Weight, whole
+from headroles.scores.lrp.rules import ADD, Operand, Operation, Ratio, Rule, Shape, Weight, whole
 
 BLOCK = 1 << 24  # numbers in the largest tensor of the attention rule
 
@@ -75,11 +75,11 @@ class Attend(Function):
         return o.view_as(o)
 
     @staticmethod
-    def backward(ctx: AttentionContext, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+    def backward(ctx: AttentionContext, c: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:  # noqa: D102
         q, k, v, o, a = ctx.saved_tensors
         cq, ck, cv = _attend(c * o, q * ctx.scaling, k, v, o, a)
-        taken = sum((x * cx).abs().sum((-1, -2)) for x, cx in ((q * ctx.scaling, cq), (k, ck), (v, cv)))
-        scale = _ratio((c * o).abs().sum((-1, -2)), taken)[..., None, None]
+        by_q, by_k, by_v = ((x * cx).abs().sum((-1, -2)) for x, cx in ((q * ctx.scaling, cq), (k, ck), (v, cv)))
+        scale = _ratio((c * o).abs().sum((-1, -2)), by_q + by_k + by_v)[..., None, None]
         return cq * scale * ctx.scaling, ck * scale, cv * scale, None, None, None
 
 
@@ -111,7 +111,7 @@ class ExactNorm(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Context, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+    def backward(ctx: Context, c: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: D102
         x, normed, rstd, weight, bias, y = ctx.saved_tensors
         n = x.shape[-1]
         jacobian = torch.eye(n).to(x) - (1 + normed[..., :, None] * normed[..., None, :]) / n  # [..., out, in]
@@ -121,22 +121,29 @@ class ExactNorm(Function):
 
 def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
     """Return the rules that differ from the other composites; `exact` forms every Jacobian (tiny models)."""
+    factored: Rule = (ExactLinear if exact else Linear).apply
 
-    def linear(func: Rule, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    def linear(func: Rule, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Alpha-beta over the inputs of a linear map (Voita's code, `Dense`)."""
-        return (ExactLinear if exact else Linear).apply(x, weight.T, bias) if x.requires_grad else func(x, weight, bias)
+        return factored(x, weight.T, bias) if x.requires_grad else func(x, weight, bias)
 
-    def conv1d(func: Rule, bias: Tensor, x: Tensor, weight: Tensor) -> Any:
+    def conv1d(func: Rule, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """`linear` for GPT-2's Conv1D."""
-        return (ExactLinear if exact else Linear).apply(x, weight, bias) if x.requires_grad else func(bias, x, weight)
+        return factored(x, weight, bias) if x.requires_grad else func(bias, x, weight)
 
     def norm(
-        func: Rule, x: Tensor, shape: Shape, weight: Weight = None, bias: Weight = None, eps: float = 1e-5, *rest: Any
-    ) -> Any:
+        func: Rule,
+        x: Tensor,
+        shape: Shape,
+        weight: Weight = None,
+        bias: Weight = None,
+        eps: float = 1e-5,
+        *rest: object,
+    ) -> Tensor:
         """The Jacobian of layer norm (Voita's code, `LayerNorm`); factored: all R passes (Achtibat et al. 2024)."""
-        if exact and x.requires_grad:
-            return ExactNorm.apply(x, shape, weight, bias, eps)
-        return whole(func, x, shape, weight, bias, eps, *rest)
+        inputs = x, shape, weight, bias, eps
+        y: Tensor = ExactNorm.apply(*inputs) if exact and x.requires_grad else whole(func, *inputs, *rest)
+        return y
 
     table: dict[Operation, Rule] = {F.linear: linear, torch.addmm: conv1d, F.layer_norm: norm, torch.layer_norm: norm}
     table |= dict.fromkeys(ADD, residual)
@@ -146,24 +153,28 @@ def alphabeta(*, exact: bool) -> dict[Operation, Rule]:
     return table
 
 
-def residual(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+def residual(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
     """Apply alpha-beta to the summands of a residual stream, also below the first masks; biases take none."""
-    if func in (Tensor.add_, Tensor.__iadd__) and a.requires_grad:
+    if func in (Tensor.add_, Tensor.__iadd__) and isinstance(a, Tensor) and a.requires_grad:
         return a.copy_(residual(torch.add, a.clone(), b, *args, **kwargs))
     tensors = [x for x in (a, b) if isinstance(x, Tensor) and x.is_floating_point()]
     variable = [x for x in tensors if x.requires_grad]
-    stream = len(variable) == 2 or (len(variable) == 1 < len(tensors) and a.shape == b.shape)
-    if stream and 2 <= max(a.ndim, b.ndim) <= 4 and not args and not kwargs:
-        return Sum.apply(*torch.broadcast_tensors(a, b))
-    y = func(a, b, *args, **kwargs)
-    return Ratio.apply(variable[0], lambda _: y.detach()) if len(variable) == 1 < len(tensors) else y
+    with_constant = len(variable) == 1 < len(tensors)
+    stream = len(variable) == 2 or (with_constant and tensors[0].shape == tensors[1].shape)
+    y: Tensor
+    if stream and 2 <= max(x.ndim for x in tensors) <= 4 and not args and not kwargs:
+        y = Sum.apply(*torch.broadcast_tensors(*tensors))
+        return y
+    whole_y = func(a, b, *args, **kwargs)
+    y = Ratio.apply(variable[0], lambda _: whole_y.detach()) if with_constant else whole_y
+    return y
 
 
-def kept(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+def kept(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
     """Pass all R of an activation, also where it is 0: its value is then replaced by a tiny number."""
 
     def f(x: Tensor) -> Tensor:
-        y: Tensor = func(x, *args, **kwargs)
+        y = func(x, *args, **kwargs)
         return y.masked_fill(y == 0, torch.finfo(y.dtype).tiny ** 0.5)
 
     return whole(f, x)
@@ -223,7 +234,7 @@ def _scale(outputs: Tensor, inputs: Tensor) -> Tensor:
     return _ratio(outputs.abs().sum(-1, keepdim=True), inputs.abs().sum(-1, keepdim=True))
 
 
-def _ratio(whole: Tensor, part: Any) -> Tensor:
+def _ratio(whole: Tensor, part: Tensor) -> Tensor:
     return torch.where(part == 0, 0.0, whole / torch.where(part == 0, 1.0, part))
 
 

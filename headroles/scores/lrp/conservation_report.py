@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -21,9 +22,9 @@ from headroles.models import attention_hooks, batching, heads
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
 from headroles.scores import objectives
-from headroles.scores.lrp.composites import Rules, check_reached, start, table
+from headroles.scores.lrp.composites import Rules, Table, check_reached, start, table
 from headroles.scores.lrp.context import enter, inside
-from headroles.scores.lrp.rules import ADD, GROUP_NORM, LINEAR, NORM, SUBTRACT, Rule
+from headroles.scores.lrp.rules import ADD, GROUP_NORM, LINEAR, NORM, SUBTRACT, Operand, Operation, Rule
 from headroles.scores.objectives import Explain, Name, Objective
 from headroles.scores.outputs import Output
 
@@ -118,7 +119,7 @@ def balance(
     with torch.enable_grad(), ExitStack() as stack:
         enter(stack, model, rows | recorder.rules(rows))
         for layer, part in recorder.layers.items():
-            stack.callback(layer.register_forward_pre_hook(recorder.before(part), with_kwargs=True).remove)
+            stack.callback(layer.register_forward_pre_hook(partial(recorder.before, part), with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(recorder.after).remove)
         output = model(**recorder.inputs(inputs), **without_cache(model))
         with inside(model):
@@ -169,34 +170,30 @@ class _Recorder:
         self.entries.append(_Entry(place, column, leaf))
         return leaf.clone()  # some families change it in place
 
-    def before(self, part: str) -> Callable[..., Any]:
-        """Return a hook that records a layer's arguments: first the stream, then the states of the source."""
-
-        def hook(
-            _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
-        ) -> tuple[tuple[object, ...], dict[str, object]]:
-            self.here = (part, self.calls[part])
-            self.calls[part] += 1
-            columns = chain(["leaves"], repeat("source"))
-            positional = tuple(self._tapped(value, columns) for value in args)
-            return positional, {name: self._tapped(value, columns) for name, value in kwargs.items()}
-
-        return hook
+    def before(
+        self, part: str, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Record a layer's arguments, as a forward pre-hook: first the stream, then the states of the source."""
+        self.here = (part, self.calls[part])
+        self.calls[part] += 1
+        columns = chain(["leaves"], repeat("source"))
+        positional = tuple(self._tapped(value, columns) for value in args)
+        return positional, {name: self._tapped(value, columns) for name, value in kwargs.items()}
 
     def after(self, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
         """Record a layer's output, as a forward hook."""
         self.entries.append(_Entry(self.here, "arrives", output if isinstance(output, Tensor) else output[0]))
         self.here = OUTPUT
 
-    def rules(self, base: Mapping[Any, Rule]) -> dict[Any, Rule]:
+    def rules(self, base: Table) -> dict[Operation, Rule]:
         """Return rules that record embeddings, summands, concatenated tensors and biases, then apply `base`."""
 
-        def embedded(func: Rule, *args: Any, **kwargs: Any) -> Tensor:
+        def embedded(func: Rule, *args: object, **kwargs: object) -> Tensor:
             if self.here == OUTPUT:  # the decoder's embeddings, after the encoder
                 self.here = INPUT
             return self.entry(INPUT, "leaves", func(*args, **kwargs))
 
-        def added(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+        def added(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
             rule = base.get(func, _plain)
             if rule is _plain and isinstance(a, Tensor) and a.requires_grad and isinstance(b, int | float):
                 b = torch.full_like(a, b)  # a constant of the code, such as the 1 in (1 + up) gate
@@ -205,19 +202,20 @@ class _Recorder:
                 a, b = self._constant(a, b, biases=biases), self._constant(b, a, biases=biases)
             return rule(func, a, b, *args, **kwargs)
 
-        def joined(func: Rule, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def joined(func: Rule, tensors: Sequence[Tensor], *args: object, **kwargs: object) -> Tensor:
             if any(tensor.requires_grad for tensor in tensors):
                 tensors = [x if x.requires_grad else self.entry(INPUT, "leaves", x) for x in tensors]
             return func(tensors, *args, **kwargs)
 
-        def normalised(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        def normalised(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
             y = base.get(func, _plain)(func, x, *args, **kwargs)
             if not x.requires_grad:
                 return y
             shift = self.entry(self.here, "biases", func(torch.zeros_like(x), *args, **kwargs))
             return y + (shift - shift.detach())  # the bits of y
 
-        rules: dict[Any, Rule] = {F.embedding: embedded, torch.cat: joined} | dict.fromkeys((*ADD, *SUBTRACT), added)
+        rules: dict[Operation, Rule] = {F.embedding: embedded, torch.cat: joined}
+        rules |= dict.fromkeys((*ADD, *SUBTRACT), added)
         rules |= dict.fromkeys((F.batch_norm, torch.batch_norm), normalised)
         rules |= {func: self._with_bias(base.get(func, _plain), 2) for func in LINEAR}
         rules |= {func: self._with_bias(base.get(func, _plain), 3) for func in (*NORM, *GROUP_NORM)}
@@ -264,12 +262,12 @@ class _Recorder:
         return self.entry(self.here, "biases", tensor) if biases else tensor
 
     def _with_bias(self, base: Rule, place: int) -> Rule:
-        def rule(func: Rule, *args: Any, **kwargs: Any) -> Any:
+        def rule(func: Rule, *args: object, **kwargs: object) -> Tensor:
             positional = list(args)
-            if len(positional) > place and isinstance(positional[place], Tensor):
-                positional[place] = self.entry(self.here, "biases", positional[place])
-            elif isinstance(kwargs.get("bias"), Tensor):
-                kwargs["bias"] = self.entry(self.here, "biases", kwargs["bias"])
+            if len(args) > place and isinstance(bias := args[place], Tensor):
+                positional[place] = self.entry(self.here, "biases", bias)
+            elif isinstance(bias := kwargs.get("bias"), Tensor):
+                kwargs["bias"] = self.entry(self.here, "biases", bias)
             return base(func, *positional, **kwargs)
 
         return rule
@@ -281,5 +279,5 @@ def _layers(model: PreTrainedModel) -> dict[nn.Module, str]:
     return {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in sites if layer is not None}
 
 
-def _plain(func: Rule, *args: Any, **kwargs: Any) -> Any:
+def _plain(func: Rule, *args: object, **kwargs: object) -> Tensor:
     return func(*args, **kwargs)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -64,10 +63,9 @@ def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
         return
     # without a rule for attention, those of softmax and products apply inside the model's own eager attention
     stack.enter_context(attention_hooks.attending(model, table.get("attention", lambda _: None)))
-    hook = partial(_activated, table.get("activation"))
-    for module in model.modules():
-        if "activation" in table and is_activation(module):
-            stack.callback(module.register_forward_hook(hook).remove)
+    if (rule := table.get("activation")) is not None:
+        for module in filter(is_activation, model.modules()):
+            stack.callback(module.register_forward_hook(partial(_activated, rule)).remove)
     switch = _Switch(table)
     _switches.setdefault(model, []).append(switch)
     stack.callback(_switches[model].remove, switch)
@@ -90,11 +88,17 @@ def inside(model: PreTrainedModel) -> Iterator[None]:
 class _Mode(TorchFunctionMode):
     """Torch function mode that replaces every function that has a rule."""
 
-    def __init__(self, table: Mapping[Any, Rule]) -> None:
+    def __init__(self, table: Table) -> None:
         super().__init__()
         self.table = table
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         rule = self.table.get(func)
         return func(*args, **(kwargs or {})) if rule is None else rule(func, *args, **(kwargs or {}))
 
@@ -102,7 +106,7 @@ class _Mode(TorchFunctionMode):
 class _Switch:
     """Switches the mode on while the model runs, and off between its forward passes."""
 
-    def __init__(self, table: Mapping[Any, Rule]) -> None:
+    def __init__(self, table: Table) -> None:
         self.table, self.modes = table, list[_Mode]()
 
     def on(self) -> None:
@@ -126,7 +130,7 @@ def is_activation(module: nn.Module) -> bool:
     return any(part in name.lower() for part in _NAMES) and not any(True for _ in module.parameters())
 
 
-def _activated(rule: Any, _: nn.Module, args: tuple[Any, ...], y: Tensor) -> Any:
+def _activated(rule: Rule, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor:
     return rule(lambda _: y.detach(), args[0]) if args[0].requires_grad else y
 
 

@@ -8,7 +8,7 @@ rule is called as `rule(func, *args, **kwargs)` with the operation and its argum
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from headroles.models.masking import Context
 
-Operation = Callable[..., Any] | Literal["activation", "attention"]  # a torch function, or a part of the model
+Operation = Callable[..., object] | Literal["activation", "attention"]  # a torch function, or a part of the model
 
 _CONVOLUTIONS = (F.conv1d, torch.conv1d, F.conv2d, torch.conv2d, F.conv3d, torch.conv3d)
 LINEAR = (F.linear, torch.addmm, Tensor.addmm, *_CONVOLUTIONS)
@@ -39,7 +39,8 @@ ACTIVATION = (
 FUSED = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 
 
-Rule = Callable[..., Any]
+Rule = Callable[..., Tensor]
+Operand = Tensor | float
 Weight = Tensor | None
 Shape = Sequence[int]  # of the last dimensions, that are normalised
 
@@ -78,25 +79,26 @@ class FrozenNorm(Function):
         return y
 
     @staticmethod
-    def backward(ctx: NormContext, c: Tensor) -> tuple[Any, ...]:  # noqa: D102
+    def backward(ctx: NormContext, c: Tensor) -> tuple[Tensor, None, None, Tensor | None, None]:  # noqa: D102
         rstd, weight = ctx.saved_tensors
         cx = (c if weight is None else c * weight) * rstd
         bias = c.flatten(0, -1 - len(ctx.dims)).sum(0) if ctx.needs_input_grad[3] else None
         return cx - cx.mean(ctx.dims, keepdim=True), None, None, bias, None
 
 
-def constant(func: Rule, *args: Any, **kwargs: Any) -> Any:
+def constant(func: Rule, *args: object, **kwargs: object) -> Tensor:
     """Pass no relevance: attention softmax (Ali et al. 2022, CP-LRP), sigmoid gates, 1 / sqrt of a norm's variance."""
     with torch.no_grad():
         return func(*args, **kwargs)
 
 
-def whole(func: Rule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+def whole(func: Rule, x: Tensor, *args: object, **kwargs: object) -> Tensor:
     """Pass all relevance of an activation to its input (Achtibat et al. 2024, eq. 9; Voita's code does the same)."""
-    return Ratio.apply(x, lambda x: func(x, *args, **kwargs)) if x.requires_grad else func(x, *args, **kwargs)
+    y: Tensor = Ratio.apply(x, lambda x: func(x, *args, **kwargs)) if x.requires_grad else func(x, *args, **kwargs)
+    return y
 
 
-def halves(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+def halves(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
     """Give two factors half each, a constant none (Achtibat et al. 2024, propositions 3.2 and 3.3)."""
     y = func(a, b, *args, **kwargs)
     if y.requires_grad and all(isinstance(x, Tensor) and x.requires_grad for x in (a, b)):
@@ -104,36 +106,36 @@ def halves(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
     return y
 
 
-def summands(func: Rule, start: Any, batch1: Any, batch2: Any, *args: Any, **kwargs: Any) -> Any:
+def summands(func: Rule, start: Tensor, batch1: Tensor, batch2: Tensor, *args: object, **kwargs: object) -> Tensor:
     """Apply `halves` to start + batch1 batch2."""
     return halves(lambda a, b: func(start, a, b, *args, **kwargs), batch1, batch2)
 
 
-def signal(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+def signal(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
     """Treat an activation that multiplies something as a constant gate (`cp_LRP` of the package lxt)."""
     gates = [isinstance(x, Tensor) and x.grad_fn is not None and x.grad_fn.name() == "RatioBackward" for x in (a, b)]
     if gates[0] != gates[1]:
-        a, b = (x.detach() if gate else x for x, gate in zip((a, b), gates, strict=True))
+        a, b = (x.detach() if gate and isinstance(x, Tensor) else x for x, gate in zip((a, b), gates, strict=True))
     return halves(func, a, b, *args, **kwargs)
 
 
-def numerator(func: Rule, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+def numerator(func: Rule, a: Operand, b: Operand, *args: object, **kwargs: object) -> Tensor:
     """Give all of a quotient's relevance to the numerator (Ali et al. 2022)."""
     return func(a, b.detach() if isinstance(b, Tensor) else b, *args, **kwargs)
 
 
 def norm(
-    func: Rule, x: Tensor, shape: Shape, weight: Weight = None, bias: Weight = None, eps: float = 1e-5, *rest: Any
-) -> Any:
+    func: Rule, x: Tensor, shape: Shape, weight: Weight = None, bias: Weight = None, eps: float = 1e-5, *rest: object
+) -> Tensor:
     """Treat the standard deviation of layer norm as a constant (Ali et al. 2022)."""
-    return (
-        FrozenNorm.apply(x, shape, weight, bias, eps) if x.requires_grad else func(x, shape, weight, bias, eps, *rest)
-    )
+    inputs = x, shape, weight, bias, eps
+    y: Tensor = FrozenNorm.apply(*inputs) if x.requires_grad else func(*inputs, *rest)
+    return y
 
 
 def group_norm(
     func: Rule, x: Tensor, groups: int, weight: Weight = None, bias: Weight = None, eps: float = 1e-5
-) -> Any:
+) -> Tensor:
     """Treat the standard deviations of groups of channels, [batch, channel, ...], as constants."""
     y = func(x, groups, weight, bias, eps)
     if not x.requires_grad:
@@ -141,7 +143,7 @@ def group_norm(
     shape = (1, -1, *[1] * (x.ndim - 2))
     parts = x.unflatten(1, (groups, -1)).flatten(2)  # [batch, group, number]
     deviation = (parts.var(-1, unbiased=False, keepdim=True) + eps).detach().sqrt()
-    flows = ((parts - parts.mean(-1, keepdim=True)) / deviation).view_as(x)
+    flows: Tensor = ((parts - parts.mean(-1, keepdim=True)) / deviation).view_as(x)
     flows = flows if weight is None else flows * weight.view(shape)
     flows = flows if bias is None else flows + bias.view(shape)
     return y.detach() + (flows - flows.detach())  # the bits of `func`
@@ -153,7 +155,7 @@ def gated_unit(func: Rule, x: Tensor, dim: int = -1) -> Tensor:
     return a * b.detach().sigmoid() if x.requires_grad else func(x, dim)
 
 
-def damped(epsilon: float, func: Rule, *args: Any, **kwargs: Any) -> Any:
+def damped(epsilon: float, func: Rule, *args: object, **kwargs: object) -> Tensor:
     """Damp the cotangent of a linear map where its output is small: the epsilon rule (Bach et al. 2015, eq. 58)."""
     y = func(*args, **kwargs)
     if y.requires_grad:
