@@ -81,11 +81,16 @@ def relate(
         p < 0.05. Intervals of two or three heads are wide; there is none if all heads with the role, or all without,
         have the same outcome. Of skewed outcomes that are also spread by the role they are too short.
 
-    Raises ValueError for tables of different heads, an infinite outcome, and if there is no role or no outcome.
+    Raises:
+        ValueError: For tables of different heads, an infinite outcome, an unknown kind, and if there is no role or no
+            outcome.
     """
     chosen = outcomes_of(outcomes, names)
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
     if kinds is not None:
+        known = roles.index.unique("kind")
+        if unknown := [kind for kind in kinds if kind not in known]:
+            raise ValueError(f"no heads of kind {unknown[0]!r} to relate: got a table of {', '.join(known)}")
         roles = roles[roles.index.get_level_values("kind").isin(kinds)]
     roles = roles.sort_index()  # permutations do not depend on the order of the rows
     outcomes = outcomes.loc[roles.index]

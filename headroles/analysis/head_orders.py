@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Literal
 
 import pandas as pd
@@ -40,8 +41,10 @@ def orders(
         raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
     lacking = [name for name in columns if name.removeprefix("-") not in rows]
     if lacking:
-        known = ", ".join(name for name in map(str, rows) if not name.endswith((".low", ".high")))
-        raise ValueError(f"no column {lacking[0]!r} to order heads by; known: {known}")
+        known = [name for name in map(str, rows) if not name.endswith((".low", ".high"))]
+        near = get_close_matches(lacking[0].removeprefix("-"), known, cutoff=0.8)
+        listed = f"try {' or '.join(near)}" if near else f"known: {', '.join(known)}"
+        raise ValueError(f"no column {lacking[0]!r} to order heads by; {listed}")
     ordered = {}
     for name in columns:
         values = rows[name.removeprefix("-")]

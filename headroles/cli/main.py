@@ -31,6 +31,7 @@ def _show_version(wanted: bool) -> None:
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Analyse, ablate and prune the attention heads of Hugging Face models.",
     epilog="First: headroles demo. Completion of commands and options by the tab key: headroles --install-completion.",
 )
@@ -51,6 +52,7 @@ FORMER = {  # names in earlier versions
     "families": "architectures",
     "odds": "relate",
 }
+USAGE_ERROR: Any = typer.BadParameter.__base__  # of words that are no command, argument or option
 for heading, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=heading)(summarised(command))
@@ -81,9 +83,10 @@ def main() -> None:
     if (name := next((word for word in sys.argv[1:] if not word.startswith("-")), "")) in FORMER:
         sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try headroles {FORMER[name]}", 2))
     try:
-        _command()(prog_name="headroles")
-    except SystemExit as end:  # typer exits silently on Ctrl-C
-        sys.exit(_fail("interrupted; finished tables are kept", 130) if end.code == 130 else end.code)
+        code = _command()(prog_name="headroles", standalone_mode=len(sys.argv) == 1)  # without words it shows the help
+        sys.exit(_fail("interrupted; finished tables are kept", 130) if code == 130 else code)
+    except USAGE_ERROR as error:
+        sys.exit(_fail(_usage(error), 2))
     except MemoryError:
         sys.exit(_fail("not enough memory; fewer tokens at once (--max-tokens, --batch), or sentences, need less", 2))
     except RecursionError as error:
@@ -92,6 +95,15 @@ def main() -> None:
         if os.environ.get("HEADROLES_TRACEBACK"):
             raise
         sys.exit(_fail(" ".join(str(error.args[0] if isinstance(error, KeyError) else error).split()), 2))
+
+
+def _usage(error: Any) -> str:
+    """Return what is wrong with the words of a command as one sentence, and where to look."""
+    message = " ".join(error.format_message().split()).rstrip(".?")
+    for theirs, ours in (("Value error, ", ""), (": Input", ": input"), (". Did you", "; did you")):
+        message = message.replace(theirs, ours)
+    where = error.ctx.command_path if error.ctx else "headroles"
+    return f"{message[:1].lower()}{message[1:]}; try {where} --help"
 
 
 @cache

@@ -30,6 +30,7 @@ class Record:
     warnings: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)  # words of the next commands that are no arguments of this one
+    following: list[str] = field(default_factory=list)  # next commands to try that no template makes
 
     def keep(self, table: pd.DataFrame, title: str) -> None:
         """Keep a table; missing numbers become null."""

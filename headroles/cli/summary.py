@@ -22,12 +22,12 @@ NEXT = {  # function of a command -> the next commands to try, in the words of i
     "score": ["headroles ablate {model} {corpus} {target} --study {study}", REPORT],
     "ablate": ["headroles relate {study} {study} --study {study}", REPORT],
     "train": ["headroles score {output} {corpus} {target} --study study"],
-    "prune": ["headroles remove-heads {model} {survival} --output smaller", REPORT],
     "remove_heads": ["headroles score {output} CORPUS --study smaller-study"],
     "prepare": ["headroles replicate {output}"],
     "check_model": ["headroles score {model} CORPUS --study study"],
     **dict.fromkeys(("roles", "plot", "attention_examples", "demo", "compare", "ablation_curve", "relate"), [REPORT]),
-    **dict.fromkeys(("compare_pruning", "efficiency", "weight_change", "dynamics", "replicate", "circuits"), [REPORT]),
+    **dict.fromkeys(("prune", "compare_pruning", "efficiency", "weight_change", "dynamics", "replicate"), [REPORT]),
+    "circuits": [REPORT],
 }
 
 
@@ -39,7 +39,7 @@ def summarised(command: Callable[..., None]) -> Callable[..., None]:
         with recording(quiet=as_json) as record, _collected(record.warnings):
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
                 command(**arguments)
-            following = list(_following(command.__name__, {**arguments, **record.words}))
+            following = record.following + list(_following(command.__name__, {**arguments, **record.words}))
             if as_json:
                 _write(record, following)
             else:

@@ -96,6 +96,9 @@ class Corpus:
     def __iter__(self) -> Iterator[Sentence]:
         return iter(self.sentences)
 
+    def __repr__(self) -> str:
+        return f"<Corpus {self.name!r}: {len(self)} sentence{'s' * (len(self) != 1)}>"
+
     def _repr_html_(self) -> str:
         """Show the size of the corpus and its first sentences in a notebook."""
         from headroles.tables.html import shown

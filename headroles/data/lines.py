@@ -45,6 +45,10 @@ def _decoded(path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             hint = "it is gzip: end its name in .gz" if start == b"\x1f\x8b" else "convert it: iconv -f latin1 -t utf-8"
             byte = error.object[error.start]
+            if b"\0" in error.object and start != b"\x1f\x8b":
+                raise ValueError(
+                    f"{path} is not text: got byte {byte:#04x} in line {number} of a binary file; expected UTF-8"
+                ) from error
             raise ValueError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; {hint}") from error
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(

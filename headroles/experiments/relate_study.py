@@ -43,7 +43,7 @@ def relate_study(
     Returns:
         The table `relate`.
     """
-    assigned = load_table(roles) if Path(roles).is_file() else _roles(Study(roles))
+    assigned = load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
     measured = joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
     table = relate(assigned, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
     study.remove(study.claim("relate", frame.provenance(table, "role")))
@@ -61,13 +61,6 @@ def relate_study(
     for strategy, tables in _remaining(outcomes).items():
         save_table(role_changes(assigned, tables), study.path(f"drift-{strategy}"))
     return table
-
-
-def _roles(study: Study) -> pd.DataFrame:
-    try:
-        return study.load("roles")
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}; make it with headroles roles") from error
 
 
 def _named(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | None:

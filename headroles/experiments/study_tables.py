@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,10 +92,12 @@ def _save(table: pd.DataFrame, draw: Callable[[], Axes], picture: Path, of: str,
 
 
 def _column(folder: str | Path, column: str) -> pd.DataFrame:
-    table = Study(folder).scores().filter(regex=f"^{re.escape(column)}")
-    if column not in table:
-        raise ValueError(f"no column {column!r} in {folder}; make it with headroles ablate")
-    return table
+    scores = Study(folder).scores()
+    if column not in scores:
+        near = get_close_matches(column, map(str, scores), n=1, cutoff=0.85)
+        hint = f"try {near[0]}" if near else "make it with headroles ablate"
+        raise ValueError(f"no column {column!r} in {folder}; {hint}")
+    return scores.filter(regex=f"^{re.escape(column)}")
 
 
 def efficiency_study(

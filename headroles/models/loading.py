@@ -170,7 +170,7 @@ def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:
         model.to(torch.device(device))  # type: ignore[arg-type]
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {device!r} cannot be used: {reason}") from error
+        raise ValueError(f"device {device!r} cannot be used: {reason}; try cpu") from error
     return model
 
 

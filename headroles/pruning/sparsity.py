@@ -15,6 +15,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
+from headroles.models import loading
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
@@ -24,6 +25,7 @@ from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.files import check_writable
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study, study_at
@@ -48,6 +50,8 @@ def sparsity_sweep(
     n_resamples: int = 1000,
     max_tokens: int = 4096,
     study: Study | str | Path | None = None,
+    output: str | Path | None = None,
+    command: str = "",
 ) -> pd.DataFrame:
     """Prune copies of a model to several numbers of heads (Voita et al. 2019, Figs. 7 to 10).
 
@@ -71,6 +75,9 @@ def sparsity_sweep(
         study: Study or folder that keeps the tables: `sizes-STRATEGY[-KINDS]`, the returned one; `survival-...`, a
             column per size; with learned gates `gates-...`, their history; and with `scored` `roles-...-HEADS` and
             `functions-...`.
+        output: Folder for the pruned and trained models, each saved in a folder named by its number of heads; `load`
+            reads them. By default they are not saved.
+        command: Command that made them, for their model cards.
 
     Returns:
         A table with a row per size; the first row is the control, the whole model after the same training.
@@ -79,7 +86,12 @@ def sparsity_sweep(
         - value, low, high: the metric and its 95 % interval.
         - change, change.low, change.high: difference from the control.
         - undecided: number of gates with P(gate != 0) between 0.1 and 0.9.
+
+    Raises FileExistsError if `output` is a study, or holds another model at one of the sizes.
     """
+    if output is not None:
+        loading.check_no_study(Path(output))
+        check_writable(Path(output), "folder")
     chosen = strategy_of(strategy)
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
@@ -96,6 +108,9 @@ def sparsity_sweep(
         tables.append(pruned.survival(kept))
         if scored is not None:
             families.append(functions(pruned.roles(kept, scored, reference)).assign(heads=count))
+        if output is not None and count < size:
+            place = Path(output) / str(count)
+            loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite, command=command)
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
     save_table(table, kept.path(f"survival-{name}"))
     if families:

@@ -141,22 +141,26 @@ def load_classifier(
     )
 
 
-def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[Row]:
-    """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
-    classifies = outputs.has_classes(model)
-    if classifies:
+def check_examples(model: PreTrainedModel, corpus: Corpus) -> None:
+    """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
+    if outputs.has_classes(model):
         check_labels(corpus)
     elif not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
         raise ValueError(
             f"{type(model).__name__} is neither a classifier nor an encoder-decoder that generates text; "
             f"try headroles.load_classifier(name, corpus), which adds a classification head for the labels of a corpus"
         )
+    elif any(sentence.target is None for sentence in corpus):
+        raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
+
+
+def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[Row]:
+    """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
+    check_examples(model, corpus)
     encoded = tokenised(corpus, tokenizer, model)
     labels: Sequence[int | list[int]]
-    if classifies:
+    if encoded.target is None or outputs.has_classes(model):
         labels = outputs.numbered(model, [words.sentence.label for words in encoded.source])
-    elif encoded.target is None:
-        raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
     else:
         labels = [words.ids for words in encoded.target]
     rows: list[Row] = []

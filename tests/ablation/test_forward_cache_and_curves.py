@@ -274,9 +274,12 @@ def test_random_orders_have_each_head_once_and_are_the_same_again(kind):
     assert fewer == {name: found[name] for name in ("random 0", "random 1", "random 2")}
 
 
-@pytest.mark.parametrize("column", ["nothing", "-nothing", "--one"])
-def test_a_column_that_is_not_there_is_named_with_those_that_are(column):
-    message = f"no column {column!r} to order heads by; known: one, tied"
+@pytest.mark.parametrize(
+    ("column", "listed"),
+    [("nothing", "known: one, tied"), ("-nothing", "known: one, tied"), ("--one", "try one"), ("tie", "try tied")],
+)
+def test_a_column_that_is_not_there_is_named_with_those_that_are(column, listed):
+    message = f"no column {column!r} to order heads by; {listed}"
     with pytest.raises(ValueError, match=whole(message)):
         orders(scores(), ["one", column])
 
@@ -836,7 +839,8 @@ def test_agreement_writes_a_picture_and_its_table(studies, tmp_path):
 @pytest.mark.parametrize("column", ["nothing", "ablation[bleu]", "ablation[lo", "loss"])
 def test_agreement_of_a_column_that_is_not_there_is_one_line(studies, tmp_path, column):
     done = run("agreement", *studies, "--column", column, "--output", tmp_path / "x.png")
-    assert done == line(f"no column {column!r} in {studies[0]}; make it with headroles ablate")
+    hint = "try ablation[loss]" if column == "ablation[lo" else "make it with headroles ablate"
+    assert done == line(f"no column {column!r} in {studies[0]}; {hint}")
     assert not list(tmp_path.iterdir())
 
 

@@ -382,6 +382,12 @@ def test_odds_say_which_roles_they_cannot_separate_from_layers():
     }
 
 
+def test_kinds_that_the_table_lacks_are_named():
+    where = index()
+    with pytest.raises(ValueError, match=r"^no heads of kind 'encself' to relate: got a table of enc-self$"):
+        hr.relate(told(where, rarity=[1] * len(where)), effects(where, loss=[0] * len(where)), kinds=["encself"])
+
+
 def test_drift_counts_who_kept_lost_left_and_took_over():
     before = told(index(layers=1, many=6), rarity=[1, 1, 1, 0, 0, 0])
     left = frame.index({("enc-self", 0): [0, 1, 3, 5]})

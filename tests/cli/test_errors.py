@@ -633,7 +633,8 @@ def test_a_study_without_tables(tmp_path):
     with pytest.raises(FileNotFoundError, match=whole(tables)):
         score_study.draw(study)
     assert run("plot", study.folder) == line(tables)
-    with pytest.raises(FileNotFoundError, match=whole(f"no table 'heads' in {study.folder}; there are: none")):
+    none = f"no table 'heads' in {study.folder}; there are: none; make it with headroles score"
+    with pytest.raises(FileNotFoundError, match=whole(none)):
         study.load("heads")
     assert not study.folder.exists()
 
@@ -691,12 +692,22 @@ def test_one_line_on_standard_error_in_a_process_of_its_own(folder, tmp_path):
     assert end == line("corpus 'given' has no sentence of at most 32 tokens, as many as the model reads; split them")
 
 
-@pytest.mark.parametrize("arguments", [["magic"], ["score"], ["score", "a", "b", "--limit", "0"], ["roles", "--magic"]])
-def test_a_command_that_is_none(arguments):
-    end = run(*arguments)
-    assert (end.code, end.out) == (2, "")
-    assert re.search(r"^Usage: headroles", end.err)
-    assert "Traceback" not in end.err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "missing command; try headroles --help"),
+        ("evaluate", "no such command 'evaluate'; did you mean 'relate', 'ablate'; try headroles --help"),
+        ("score", "missing argument 'model'; try headroles score --help"),
+        ("score a b --magic", "no such option: --magic; try headroles score --help"),
+        ("score a b --limit 0",
+         "invalid value for '--limit': input should be greater than or equal to 1; try headroles score --help"),
+        ("score a b --weights x",
+         "invalid value for '--weights': 'x' is not one of 'attention', 'norm'; try headroles score --help"),
+        ("plot a b", "got unexpected extra argument(s) (b); try headroles plot --help"),
+    ],
+)  # fmt: skip
+def test_words_that_are_no_command_are_one_sentence(arguments, message):
+    assert run(*arguments.split()) == line(message)
 
 
 @pytest.mark.slow

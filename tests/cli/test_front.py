@@ -55,6 +55,13 @@ def test_every_command_is_under_one_heading_of_the_help():
         assert listed == names, heading
 
 
+def test_help_has_a_short_option_too():
+    for words in ([], ["score"]):
+        short, long = run(*words, "-h"), run(*words, "--help")
+        assert (short, short.code, short.err) == (long, 0, "")
+        assert re.search(r"--help +-h ", short.out)
+
+
 @pytest.mark.slow
 def test_version_and_help_of_a_command_load_no_torch():
     code = (

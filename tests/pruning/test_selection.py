@@ -269,6 +269,23 @@ def test_sizes_are_measured_against_the_same_training_without_pruning(tmp_path, 
 
 
 @pytest.mark.slow
+def test_pruned_models_are_saved_as_they_were_trained(tmp_path, monkeypatch):
+    asked = {"keep": [6, 2], "metric": "accuracy", "tune": TUNE, "study": Study(tmp_path / "study")}
+    asked = [learnt(), tokenizer(), films(48), films(40, 1), hr.L0(rate=0.5)], asked
+    table = sparsity_sweep(*asked[0], **asked[1])
+    monkeypatch.setattr("headroles.training.trainer.fit", lambda *_, **__: pytest.fail("trained again"))
+    saved = {"output": tmp_path / "smaller", "command": "headroles prune ..."}
+    assert sparsity_sweep(*asked[0], **asked[1], **saved).equals(table)
+    assert sorted(path.name for path in (tmp_path / "smaller").iterdir()) == ["2", "6"]  # not the control
+    for size, value in zip(table["heads"][1:], table["value"][1:], strict=True):
+        place = tmp_path / "smaller" / str(size)
+        smaller, tokens = hr.load(place)
+        measured = hr.evaluate(smaller, tokens, films(40, 1), ["accuracy"], n_resamples=0)
+        assert (len(hr.models.head_index(smaller)), measured.loc["accuracy", "value"]) == (size, pytest.approx(value))
+        assert "command: `headroles prune ...`" in (place / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
     table = sparsity_sweep(
         learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE, study=Study(tmp_path)
@@ -277,6 +294,13 @@ def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
     prune(model, tokenizer(), films(48), "random", keep=2, schedule="prune-tune", folder=tmp_path / "own", tune=TUNE)
     value = hr.evaluate(model, tokenizer(), films(40, 1), ["loss"], n_resamples=0).loc["loss", "value"]
     assert table["value"][1] == pytest.approx(value)
+
+
+def test_pruned_models_are_not_saved_into_a_study_which_is_said_before_training(tmp_path, monkeypatch):
+    no_training(monkeypatch)
+    save_table(frame.table({"x": [1.0]}, frame.index({("enc-self", 0): 1}), "made up"), tmp_path / "heads.parquet")
+    with pytest.raises(FileExistsError, match="is a study: it holds heads.parquet; name another folder for the model"):
+        sparsity_sweep(learnt(), tokenizer(), films(8), films(8, 1), keep=[2], output=tmp_path)
 
 
 def test_functions_count_each_head_once():

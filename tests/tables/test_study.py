@@ -157,12 +157,15 @@ def test_a_file_is_no_study(tmp_path):
 
 
 def test_a_table_that_is_not_there(study):
-    with pytest.raises(FileNotFoundError, match=whole(f"no table 'roles' in {study.folder}; there are: none")):
+    with pytest.raises(
+        FileNotFoundError,
+        match=whole(f"no table 'roles' in {study.folder}; there are: none; make it with headroles roles"),
+    ):
         study.load("roles")
     for name in ("heads", "a"):
         study.keep(name, "recipe", Counted(1))
-    with pytest.raises(FileNotFoundError, match=whole(f"no table 'roles' in {study.folder}; there are: a, heads")):
-        study.load("roles")
+    with pytest.raises(FileNotFoundError, match=whole(f"no table 'b' in {study.folder}; there are: a, heads")):
+        study.load("b")
 
 
 # --- survey ---------------------------------------------------------------------------------------------------------
