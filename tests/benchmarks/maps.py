@@ -25,7 +25,6 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import headroles as hr
-from headroles.ablation.metrics import Loss
 from headroles.data import synthetic_lexicon as lexicon
 from headroles.data.corpus import Corpus, Tokens
 from headroles.data.probes import CLASSES, Choice
@@ -156,40 +155,80 @@ def batches(tokenizer: transformers.PreTrainedTokenizerBase) -> Iterator[tuple[s
 
 def decoder(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase) -> pd.DataFrame:
     """All scores of the decoder, and what ablating each of its heads costs."""
-    given = (model, tokenizer)
-    text, twice = known(hr.synthetic_corpus(5000, seed=7), tokenizer, 150), hr.repeated_tokens(tokenizer, 60, length=20)
-    hay, objects = hr.needles(tokenizer, 50, length=40, size=8), hr.indirect_objects(tokenizer, 100)
-    ordered = hr.ordered_words(tokenizer, 100)
-    gradients = [hr.Importance(), hr.Direct(), hr.Relevance(), hr.AttributionPatching()]
-    gradients += [hr.AttributionPatching(drop=False), hr.AttributionPatching(node="query")]
-    difference = hr.Difference()
-    written = {"objects": objects, "ordered": ordered}
-    direct = [
-        renamed(hr.score(*given, corpus, hr.Direct(objective=difference), n_resamples=200), name, "difference")
-        for name, corpus in written.items()
-    ]
-    costs = {"repeated": twice, "needles": hay}
-    effects = [renamed(hr.ablate(*given, corpus, metric=Loss()), name, "loss") for name, corpus in costs.items()]
-    effects += [
-        renamed(hr.ablate(*given, corpus, metric=difference), name, "difference") for name, corpus in written.items()
-    ]
-    for kind in PAIRS:
-        chosen = known(pairs(kind, 600), tokenizer, 100, 2)
-        effects.append(renamed(hr.ablate(*given, chosen, metric="pair_difference"), kind, "pair_difference"))
-    return frame.join(
+    return frame.join(*(table for part in MEASURED for table in part(model, tokenizer)))
+
+
+def patterns(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
+    """Where heads attend, by weights and by norms, and what their weights alone do."""
+    text, given = grammar(tokenizer), (model, tokenizer)
+    twice, hay = repeated(tokenizer), haystacks(tokenizer)
+    return [
         hr.score(*given, text, LOOKS, n_resamples=200),
         hr.score(*given, text, LOOKS, weights="norm", n_resamples=200),
         hr.score(*given, twice, ["induction", "duplicate", "previous"], n_resamples=200),
         hr.score(*given, hay, "retrieval", n_resamples=200),
-        hr.score(*given, text, gradients, n_resamples=200),
         hr.copying(model),
         hr.succession(*given),
-        *direct,
-        hr.ablate(*given, text),
-        *effects,
+    ]
+
+
+def gradients(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
+    """Scores by gradients on the grammar, and what heads write for the right word of the two probes."""
+    scores = [hr.Importance(), hr.Direct(), hr.Relevance(), hr.AttributionPatching()]
+    scores += [hr.AttributionPatching(drop=False), hr.AttributionPatching(node="query")]
+    direct = hr.Direct(objective=hr.Difference())
+    return [
+        hr.score(model, tokenizer, grammar(tokenizer), scores, n_resamples=200),
+        *(
+            renamed(hr.score(model, tokenizer, corpus, direct, n_resamples=200), name, "difference")
+            for name, corpus in choices(tokenizer).items()
+        ),
+    ]
+
+
+def effects(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
+    """What ablating a head costs: on the grammar, and in each behaviour."""
+    given, costs = (model, tokenizer), {"repeated": repeated(tokenizer), "needles": haystacks(tokenizer)}
+    tables = [hr.ablate(*given, grammar(tokenizer))]
+    tables += [renamed(hr.ablate(*given, corpus, metric="loss"), name, "loss") for name, corpus in costs.items()]
+    for name, corpus in choices(tokenizer).items():
+        tables.append(renamed(hr.ablate(*given, corpus, metric=hr.Difference()), name, "difference"))
+    for kind in PAIRS:
+        chosen = known(pairs(kind, 600), tokenizer, 100, 2)
+        tables.append(renamed(hr.ablate(*given, chosen, metric="pair_difference"), kind, "pair_difference"))
+    return tables
+
+
+def games(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
+    """Causal gating and Shapley values on the grammar."""
+    text, given = grammar(tokenizer), (model, tokenizer)
+    return [
         hr.causal_gating(*given, text, n_updates=50, seeds=3, max_tokens=1024),
         hr.shapley_values(*given, text.sample(50), n_permutations=10, n_resamples=100),
-    )
+    ]
+
+
+MEASURED = (patterns, gradients, effects, games)
+
+
+def grammar(tokenizer: Any) -> hr.Corpus:
+    """Sentences of the grammar that were not trained on."""
+    return known(hr.synthetic_corpus(5000, seed=7), tokenizer, 150)
+
+
+def repeated(tokenizer: Any) -> hr.Corpus:
+    """Random tokens twice in a row."""
+    return hr.repeated_tokens(tokenizer, 60, length=20)
+
+
+def haystacks(tokenizer: Any) -> hr.Corpus:
+    """Needles in haystacks of random tokens."""
+    return hr.needles(tokenizer, 50, length=40, size=8)
+
+
+def choices(tokenizer: Any) -> dict[str, hr.Corpus]:
+    """Texts that one word continues and others do not."""
+    return {"objects": hr.indirect_objects(tokenizer, 100), "ordered": hr.ordered_words(tokenizer, 100)}
 
 
 def renamed(table: pd.DataFrame, name: str, detail: str) -> pd.DataFrame:
