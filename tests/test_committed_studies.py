@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -63,3 +64,20 @@ def test_every_figure_is_drawn(study):
         assert figure.name
         assert figure.draw().has_data()
         plt.close("all")
+
+
+def test_quoted_correlations_are_in_the_tables():
+    """Each "number [low, high]" on the page is a row of a map, over all heads or within layers."""
+    tables = [hr.load_table(path) for path in FIGURES.rglob("scores.parquet")]
+    known = {
+        tuple(f"{number:.{digits}f}" for number in row)
+        for digits in (2, 3)
+        for table in tables
+        for name in ("all", "within")
+        for row in table[[name, f"{name}.low", f"{name}.high"]].to_numpy()
+    }
+    page = (FIGURES.parent / ".docs/results/correlations.md").read_text(encoding="utf8")
+    number = r"(-?\d\.\d+)"
+    quoted = re.findall(rf"{number} \[{number}, {number}\]", page)
+    assert len(quoted) > 10
+    assert [triple for triple in quoted if triple not in known] == []

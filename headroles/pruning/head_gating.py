@@ -52,8 +52,9 @@ def causal_gating(
     From there they are fitted twice more: with a reward for gates near 1, and with the same reward for gates near 0. A
     head that stays open against the pressure helps, one that stays closed against the pressure harms, and one that
     follows it either way does nothing. What a head is depends on the other heads that a fit leaves: fits from other
-    random gates may differ, which the intervals show. (The fits were checked in the released code; of the paper's
-    text, the loss and what the three kinds of heads do to the gates.)
+    random gates may differ, which the intervals show. (arXiv 2505.13737: the loss, with the inverse sigmoid of the
+    gates clipped, the start of both fits from one without a reward, and the kinds of heads were checked in accounts of
+    the paper, the three products in the released code; not in the full text, so no sections are cited.)
 
     Args:
         model: A Hugging Face model that has a loss; its weights do not change.

@@ -115,8 +115,8 @@ def output_of(model, batch, layer, head, change):
     return kept[0][..., head * SIZE : (head + 1) * SIZE]
 
 
-def zeroed(start, output, head):
-    output[..., start + head * SIZE : start + (head + 1) * SIZE] = 0
+def zeroed(start, output, head, size=SIZE):
+    output[..., start + head * size : start + (head + 1) * size] = 0
     return output
 
 
@@ -167,6 +167,36 @@ def test_patched_queries_and_keys_pass_through_the_softmax(node, replacement):
     found = attributed(model, tokenizer, text, "AtP", node=node, replacement=replacement)
     close(found["signed"], expected.mean(1), size=expected.abs().max(), operations=MANY)
     close(found["size"], expected.abs().mean(1), size=expected.abs().max(), operations=MANY)
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "gemma2", "mistral"])  # sinks as parameters; a softcap; a window; groups
+def test_patched_queries_pass_through_attention_of_a_models_own(kind):
+    model, text = hr.tiny_model(kind, vocab_size=64), corpus(4)
+    batch, expected = one_batch(model, tokens_of(kind), text), []
+    for site in hr.attention_sites(model):
+        outputs = []
+
+        def keep(_, args, outputs=outputs):
+            outputs.append(args[0].detach().requires_grad_())
+            return (outputs[-1],)
+
+        with ExitStack() as stack:
+            stack.callback(site.out.register_forward_pre_hook(keep).remove)
+            target = example_means(model, batch, model(**batch.inputs)).sum()
+            (gradient,) = torch.autograd.grad(target, outputs[0])
+            for head in range(site.heads):
+                part = slice(head * site.size, (head + 1) * site.size)
+                with ExitStack() as inner, torch.no_grad():
+                    inner.callback(
+                        site.module.q_proj.register_forward_hook(
+                            lambda *call, head=head, size=site.size: zeroed(0, call[-1].clone(), head, size)
+                        ).remove
+                    )
+                    model(**batch.inputs)
+                moved = (outputs[0].detach() - outputs[-1])[..., part]
+                expected.append(float((moved * gradient[..., part]).detach().sum((1, 2)).mean()))
+    found = attributed(model, tokens_of(kind), text, "AtP", node="query")
+    close(found["signed"], np.array(expected), size=np.abs(expected).max(), operations=MANY)
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import torch
 from helpers import zoo
@@ -228,3 +230,35 @@ def test_norms_after_attention_experts_and_attention_outside_the_interface_are_m
     table = hr.score(zoo.tiny(name), tokens_of(name), corpus(3), "direct", n_resamples=0)
     assert table.notna().all(axis=None)
     assert (table["direct[reference].size"] > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "gemma2", "mistral"])  # sinks as parameters; a softcap; a window; groups
+def test_models_of_today_by_hand(kind):
+    """Outputs of heads times their projection, the scales of norms, the unembedding and the share a cap leaves."""
+    model, text, ratios = hr.tiny_model(kind, vocab_size=64), corpus(4), {}
+    sites = hr.attention_sites(model)
+    (batch,) = batches(encode(text, tokens_of(kind), model, words=False), model, max_tokens=10**6)
+    norms = {model.model.norm: "final"}
+    if kind == "gemma2":
+        norms |= {layer.post_attention_layernorm: number for number, layer in enumerate(model.model.layers)}
+    with ExitStack() as stack, torch.no_grad():
+        for norm, name in norms.items():
+            hook = norm.register_forward_hook(lambda _, args, out, name=name: ratios.update({name: out / args[0]}))
+            stack.callback(hook.remove)
+        for site in sites:
+            hook = site.out.register_forward_pre_hook(lambda _, args, key=site.key: ratios.update({key: args[0]}))
+            stack.callback(hook.remove)
+        logits = model(**batch.inputs).logits
+        stack.callback(model.lm_head.register_forward_hook(lambda *call: ratios.update(raw=call[-1])).remove)
+        model(**batch.inputs)
+    following, real = batch.inputs["input_ids"][:, 1:, None], batch.inputs["attention_mask"][:, 1:].bool()
+    capped = (logits / ratios["raw"])[:, :-1].gather(-1, following)[..., 0]
+    words, expected = model.lm_head.weight.detach()[following[..., 0]], []
+    for site in sites:
+        weight = site.out.weight.detach().unflatten(1, (site.heads, site.size))
+        written = torch.einsum("bthd,whd->bthw", ratios[site.key].unflatten(-1, (site.heads, site.size)), weight)
+        written = written * ratios.get(site.layer, torch.ones(1))[..., None, :] * ratios["final"][..., None, :]
+        direct = torch.einsum("bthw,btw->bth", written[:, :-1], words) * capped[..., None]
+        expected += direct[real].mean(0).tolist()
+    found = hr.score(model, tokens_of(kind), text, "direct", n_resamples=0)["direct[reference]"]
+    close(found, np.array(expected), size=np.abs(expected).max(), operations=MANY)

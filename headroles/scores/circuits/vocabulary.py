@@ -67,7 +67,8 @@ def succession(
 
     The circuit is W_U W_O W_V MLP_0(W_E), without attention: of all words of a class, the next one has the largest
     logit (Gould et al. 2023, "Successor heads", arXiv 2312.09230). A head with a score above 0.5 is a successor head.
-    (Both were checked in an account by others, not in the full text.) MLP_0(W_E) is what the first layer adds to a word
+    (The successor score, "proportion of tokens where succession occurs", is in the source's figure 2; the threshold was
+    checked in an account by others, not in the full text.) MLP_0(W_E) is what the first layer adds to a word
     alone, with its attention set to 0; a position is in it where the model adds one to its embeddings. Norms are in the
     maps with a frozen scale. The source has more forms of each word, with capitals and without space.
 

@@ -33,14 +33,15 @@ Patch = Literal["zero", "resample"]
 class AttributionPatching(GradientScore):
     """Effect of patching each head on the target (averaged over steps), from gradients: AtP* (Kramár et al. 2024).
 
-    The effect is (z - patched z) times the gradient of the target at the head's output z (AtP, section 2; the source
-    has the other sign). A node is a head at all tokens of an example, in the source a head at one token. Patched
-    queries or keys pass through the softmax again, so that saturated attention hides nothing (QK fix, section 3.1.1).
-    With GradDrop (section 3.1.2) the effect is computed once for each layer, with a gradient that passes by what this
-    layer adds to the residual stream, so that a direct and an indirect effect do not cancel. The layer of a head itself
-    gives 0: sums over L layers are divided by L - 1. In models with a norm after the sum (BERT, Marian), what a layer
-    adds is the difference between its output and its input. Of an only decoder layer nothing is left to an encoder.
-    (The authors published no code. Formulas were checked in two implementations by others, not in the full text.)
+    The effect is (z - patched z) times the gradient of the target at the head's output z (AtP; the source has the other
+    sign). A node is a head at all tokens of an example, in the source a head at one token. Patched queries or keys pass
+    through the softmax again, so that saturated attention hides nothing (QK fix). With GradDrop the effect is computed
+    once for each layer with attention, with a gradient that passes by what this layer adds to the residual stream, so
+    that a direct and an indirect effect do not cancel. The layer of a head itself gives 0: sums over L layers are
+    divided by L - 1. In models with a norm after the sum (BERT, Marian), what a layer adds is the difference between
+    its output and its input. Of an only decoder layer nothing is left to an encoder. (arXiv 2403.00745; the authors
+    published no code. Formulas were checked in the abstract and in two implementations by others, not in the full
+    text, so no sections are cited.)
 
     Columns are `attribution[AtP*]`, the mean effect with its sign, as in `Attribution`, and `attribution[AtP*].size`,
     the mean absolute effect, the source's contribution: the mean over examples of the mean of |effect| over dropped
