@@ -26,11 +26,7 @@ ONE_MODEL = re.compile(  # tables of one model; the other tables are of models d
 )
 DERIVED = re.compile(r"(roles|offsets|conservation|best|areas|agreement|relate|odds|predictors|drift)(-.*)?")
 ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
-MADE_BY = {  # table -> the command that makes it, for errors
-    "heads": "headroles score",
-    "roles": "headroles roles",
-    "attention": "headroles attention-examples",
-}
+MADE_BY = {"heads": "score", "roles": "roles", "attention": "attention-examples"}  # tables and their commands
 log = logging.getLogger(__name__)
 
 
@@ -200,7 +196,7 @@ class Study:
             FileNotFoundError: If it is not in the folder; with the names of the tables that are.
         """
         if not self.has(name):
-            hint = f"; make it with {MADE_BY[name]}" if name in MADE_BY else ""
+            hint = f"; make it with headroles {MADE_BY[name]}" if name in MADE_BY else ""
             raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {listed(self.names())}{hint}")
         return load_table(self.path(name))
 
