@@ -120,11 +120,12 @@ def _with_values(
         parts = stats.masked | {frozenset(): stats.intact}
         values = np.stack([stats.metric.value(weights @ parts[heads]) for heads in masked])  # [point, 1 + resamples]
         changes = values - stats.metric.value(weights @ stats.intact)
+    points = pd.MultiIndex.from_frame(table[["order", "closed"]])
     low, high = bounds(values[:, 1:])
     less, more = bounds(changes[:, 1:])
     table = table.assign(value=values[:, 0], low=low, high=high)
     table = table.assign(**{"change": changes[:, 0], "change.low": less, "change.high": more})
-    table.attrs["draws"] = _Draws(values)
+    table.attrs["draws"] = frame.Resamples(points, {"value": values})
     return frame.signed(table, stats.signature, frame.sign(resamples=n_resamples, seed=seed))
 
 
@@ -208,7 +209,7 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
     """
     if "draws" not in table.attrs:
         raise ValueError("the table has no resampled values: areas need the table that ablation_curve returned")
-    draws: Array = table.attrs["draws"].values
+    draws: Array = table.attrs["draws"].draws["value"]
     rows = {}
     for name, part in table.reset_index(drop=True).groupby("order", sort=False):
         heights = np.trapezoid(draws[part.index], part["share"].to_numpy(), axis=0)  # [1 + resamples]
@@ -216,16 +217,6 @@ def areas(table: pd.DataFrame) -> pd.DataFrame:
         rows[name] = {"area": heights[0], "area.low": low[0], "area.high": high[0]}
     areas = pd.DataFrame.from_dict(rows, orient="index").rename_axis("order").sort_values("area", ascending=False)
     return frame.signed(areas, frame.provenance(table, "value"))
-
-
-class _Draws:
-    """Holder of resampled values in `attrs`, which pandas compares and copies: it neither compares nor copies."""
-
-    def __init__(self, values: Array) -> None:
-        self.values = values
-
-    def __deepcopy__(self, memo: dict[int, object]) -> _Draws:
-        return self
 
 
 def _counts(name: str, order: Sequence[Head], steps: int) -> list[int]:

@@ -113,7 +113,7 @@ class Replay:
         forwards = [vars(module).get("forward") for module in same]  # accelerate puts one there
         try:
             for module in same:
-                module.forward = partial(_returning, self.kept[module], count, size)
+                module.forward = partial(_repeated, self.kept[module], count, size)
             yield
         finally:
             for module, forward in zip(same, forwards, strict=True):
@@ -196,12 +196,8 @@ def _gates(replay: Replay, gates: Tensor, size: int) -> Iterator[None]:
         yield
 
 
-def _returning(output: object, count: int, size: int, *_: object, **__: object) -> object:
-    return _repeated(output, count, size)
-
-
-def _repeated(output: object, count: int, size: int) -> object:
-    """Repeat the output of a layer or map for `count` copies of its batch."""
+def _repeated(output: object, count: int, size: int, *_: object, **__: object) -> object:
+    """Repeat the output of a layer or map for `count` copies of its batch, whatever its arguments are."""
     if isinstance(output, Tensor):
         return output.repeat(count, *[1] * (output.ndim - 1)) if output.ndim and output.shape[0] == size else output
     if isinstance(output, tuple):

@@ -61,7 +61,9 @@ class Runner:
         statistics[0] = intact
         self._check(intact[None], [None], batch)
         if self.gates is not None:
-            firsts = [self._first(replay, row[None]) for row in self.gates]
+            firsts = [replay.first(row[None]) for row in self.gates]
+            if isinstance(self.metric, Written):  # reuses nothing but the states of an intact encoder
+                firsts = [(int(first[0] >= replay.encoded), 0) for first in firsts]
             for first in sorted(set(firsts))[part[0] :: part[1]]:
                 rows = [i for i, start in enumerate(firsts) if start == first]
                 for chunk, values in self._chunks(replay, rows):
@@ -84,11 +86,6 @@ class Runner:
         statistics = self.read(type(output)(**detached), batch)
         self._check(statistics[None], [None], batch)
         return np.concatenate([statistics, predicted], axis=1)
-
-    def _first(self, replay: Replay, gates: Tensor) -> tuple[int, int] | bool:
-        """Return the key by which variants are grouped into one run."""
-        first = replay.first(gates)  # generation reuses nothing but the states of an intact encoder
-        return first[0] >= replay.encoded if isinstance(self.metric, Written) else first
 
     def _chunks(self, replay: Replay, rows: list[int]) -> Iterator[tuple[list[int], Array]]:
         """Run variants in chunks and yield their rows with statistics [variant, example, statistic]."""

@@ -35,7 +35,10 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
         raise ValueError(
             f"{len(extra)} heads of the pruned model are not in the whole one, such as {':'.join(map(str, extra[0]))}"
         )
-    had, has = (_holders(table) for table in (before, after))
+    had, has = (
+        {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
+        for roles in (before, after)
+    )
     rows = []
     for name, old in had.items():
         now = has.get(name, set())
@@ -43,10 +46,6 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
         counts = {"before": len(old), "stayed": len(left & now), "lost": len(left - now), "went": len(old - left)}
         rows.append({"role": name, **counts, "new": len(now - old), "after": len(now)})
     return _signed(pd.DataFrame(rows), before)
-
-
-def _holders(roles: pd.DataFrame) -> dict[str, set[object]]:
-    return {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
 
 
 def _signed(table: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:

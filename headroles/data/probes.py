@@ -75,7 +75,8 @@ def needles(
     Raises:
         ValueError: If a size is out of range or the vocabulary has too few tokens.
     """
-    plain = _plain(tokenizer)
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    plain = sorted({*tokenizer.get_vocab().values()} - special)
     if count < 1 or length < 1 or size < 2 or len(plain) <= size:
         raise ValueError(
             f"needles out of range: got count={count}, length={length}, size={size} and {len(plain)} tokens that are "
@@ -203,11 +204,6 @@ def ordered_runs(tokenizer: PreTrainedTokenizerBase, classes: Sequence[str]) -> 
             f"are one token each; try other classes"
         )
     return runs
-
-
-def _plain(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that are not special."""
-    return sorted({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -142,6 +142,12 @@ def layer_of(model: PreTrainedModel, site: Site) -> nn.Module | None:
     return None
 
 
+def layers(model: PreTrainedModel) -> dict[nn.Module, Kind]:
+    """Return the layers that hold the attention sites, each with the kind of its last one."""
+    kinds = ((layer_of(model, site), site.kind) for site in attention_sites(model))
+    return {layer: kind for layer, kind in kinds if layer is not None}
+
+
 @contextmanager
 def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> Iterator[None]:
     """Call `callback(site, weights)` at every attention of a model within the block.

@@ -29,11 +29,11 @@ class Resamples(dict[str, object]):
     empty dict: it is never copied, and does not prevent `DataFrame.to_parquet`, which drops it (`save_table` keeps it).
     """
 
-    def __init__(self, index: pd.MultiIndex, draws: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    def __init__(self, index: pd.MultiIndex, draws: Mapping[str, npt.NDArray[np.floating]]) -> None:
         super().__init__()
         self.index, self.draws = index, dict(draws)
 
-    def of(self, column: str, index: pd.MultiIndex) -> npt.NDArray[np.float32]:
+    def of(self, column: str, index: pd.MultiIndex) -> npt.NDArray[np.floating]:
         """Return the resampled values of `column` for the heads of `index`: [heads, resamples]."""
         return self.draws[column][self.index.get_indexer(index)]
 

@@ -190,7 +190,9 @@ def forward(case: Case) -> float:
 def conserved(case: Case) -> float:
     """Check that the LRP rules `cp` conserve the relevance of an output in inputs and biases."""
     model = case.precise
-    report = balance(model, cast(case.inputs, model.dtype), lambda output: _largest(first(output)), "cp")
+    report = balance(
+        model, cast(case.inputs, model.dtype), lambda output: first(output).flatten(1).amax(-1).sum(), "cp"
+    )
     return abs(totals(report)["residue"])
 
 
@@ -204,7 +206,8 @@ def head_gradients(case: Case) -> float:
     def value(gates: Tensor) -> Tensor:
         with mask_heads(model, gates), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return _projected(first(model(**inputs, **without_cache(model))))
+            values = first(model(**inputs, **without_cache(model)))
+        return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(4)).to(values)).sum()
 
     ones = torch.ones(case.heads, dtype=model.dtype, requires_grad=True)
     with torch.enable_grad():
@@ -212,13 +215,3 @@ def head_gradients(case: Case) -> float:
     with torch.no_grad():
         differences = [float(value(1 + h * direction) - value(1 - h * direction)) / (2 * h) for h in STEPS]
     return min(abs(gradient - other) for other in differences) / max(abs(gradient), 1e-30)
-
-
-def _largest(values: Tensor) -> Tensor:
-    return values.flatten(1).amax(-1).sum()
-
-
-def _projected(values: Tensor) -> Tensor:
-    """A random linear combination of the values, with seed 4."""
-    generator = torch.Generator().manual_seed(4)
-    return (values * torch.randn(values.shape, generator=generator).to(values)).sum()

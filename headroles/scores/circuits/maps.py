@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from headroles.models.attention_hooks import Call, attending, evaluating
 from headroles.models.dummy_inputs import dummy_inputs, without_cache
-from headroles.models.heads import attention_sites, layer_of
+from headroles.models.heads import attention_sites, layer_of, layers
 from headroles.models.sites import Site
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.outputs import has_vocabulary
@@ -77,7 +77,7 @@ def _read(model: PreTrainedModel, *, every_layer: bool) -> Circuits:
         model(**dummy_inputs(model), **without_cache(model))
         maps = {site.key: _maps(site, reader) for site in sites if site.heads and site.kind != "cross"}
         unembedding = model.get_output_embeddings() if has_vocabulary(model) else None
-        follows = unembedding in reader.maps and _inside_layer(model, sites, reader.maps[-2])
+        follows = unembedding in reader.maps and any(reader.maps[-2] in layer.modules() for layer in layers(model))
         final = reader.jacobian(reader.last[-1][:, :1], "the unembedding") if follows else None
     return Circuits(maps, final)
 
@@ -103,10 +103,6 @@ def _hook(stack: ExitStack, model: PreTrainedModel, starts: list[Site], reader: 
         elif getattr(getattr(module, "weight", None), "ndim", 0) == 2:
             stack.callback(module.register_forward_pre_hook(ran).remove)
     stack.enter_context(attending(model, lambda call: reader.calls.setdefault(call.module, []).append(call)))
-
-
-def _inside_layer(model: PreTrainedModel, sites: list[Site], module: nn.Module) -> bool:
-    return any(module in layer.modules() for site in sites if (layer := layer_of(model, site)) is not None)
 
 
 def is_norm(module: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from headroles.data.probes import Choice
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.heads import attention_sites, layer_of
+from headroles.models.heads import attention_sites, layers
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site
 from headroles.scores.gradients.base import GradientScore, HeadGradients
@@ -141,9 +141,8 @@ def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tens
 
 def _maps(model: PreTrainedModel, sites: list[Site]) -> list[nn.Module]:
     """The linear maps, experts and convolutions inside the layers, without the output projections of heads."""
-    layers = {layer: None for site in sites if (layer := layer_of(model, site)) is not None}
     kept = {site.out for site in sites}
-    modules = dict.fromkeys(module for layer in layers for module in layer.modules() if module not in kept)
+    modules = dict.fromkeys(module for layer in layers(model) for module in layer.modules() if module not in kept)
     return [module for module in modules if any(weight.ndim > 1 for weight in module.parameters(recurse=False))]
 
 

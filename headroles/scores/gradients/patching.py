@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from headroles.models.attention_hooks import Call, attending, eager, exclusive
 from headroles.models.batching import Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.heads import attention_sites, head_index, layer_of
+from headroles.models.heads import attention_sites, head_index, layer_of, layers
 from headroles.models.masking import Fill, mask_heads, read_heads
 from headroles.models.sites import Site
 from headroles.scores.gradients.base import GradientScore, HeadGradients
@@ -212,9 +212,8 @@ class _Drops:
     @contextmanager
     def on(self, model: PreTrainedModel) -> Iterator[None]:
         """Make the layers of a model droppable within the block, for one forward pass."""
-        layers = dict.fromkeys(layer_of(model, site) for site in attention_sites(model))
         with exclusive(model), ExitStack() as stack:
-            for layer in filter(None, layers):
+            for layer in layers(model):
                 stack.callback(layer.register_forward_hook(self._hook, with_kwargs=True).remove)
             yield
 

@@ -152,7 +152,8 @@ class _Recorder:
     """Records, during one forward pass, the tensors of the report and the layer that is running."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model, self.layers = model, _layers(model)
+        kinds = heads.layers(model)
+        self.layers = {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in kinds.items()}
         self.entries: list[_Entry] = []
         self.calls: Counter[str] = Counter()
         self.here: Place = INPUT  # between layers: the input until one has run, the output after it
@@ -271,12 +272,6 @@ class _Recorder:
             return base(func, *positional, **kwargs)
 
         return rule
-
-
-def _layers(model: PreTrainedModel) -> dict[nn.Module, str]:
-    """The layers that hold the attention sites, and the stack of each."""
-    sites = ((heads.layer_of(model, site), site.kind) for site in heads.attention_sites(model))
-    return {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in sites if layer is not None}
 
 
 def _plain(func: Rule, *args: object, **kwargs: object) -> Tensor:

@@ -1,6 +1,7 @@
 """Induction: how much of a head's attention falls on the tokens that followed the same token before."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -12,17 +13,29 @@ NO_REPEATS = (
 )
 
 
+class _OfRepeats:
+    """A score of content queries with an earlier occurrence of their token."""
+
+    kinds: ClassVar[tuple[Kind, ...]] = ("dec-self",)
+    in_parts: ClassVar[bool] = True
+
+    def denominators(self, observation: Observation) -> dict[str, Tensor]:
+        """Count these queries: [batch, 1]."""
+        return {"queries": (repeats(observation) & observation.queries.content).sum(-1, keepdim=True)}
+
+    def nothing(self, _column: str, _kind: Kind, /) -> str:
+        """Return the reason: no token occurs twice."""
+        return NO_REPEATS
+
+
 @dataclass(frozen=True)
-class Induction(Score):
+class Induction(_OfRepeats, Score):
     """Mean weight on the tokens that followed earlier occurrences of the query's token: "prefix matching".
 
     The mean is over content queries with such an occurrence. In sequences of random tokens repeated once
     (`headroles.repeated_tokens`) nothing else can be copied (Olsson et al. 2022, "In-context learning and induction
     heads").
     """
-
-    kinds = ("dec-self",)
-    in_parts = True
 
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights: [batch, heads]."""
@@ -31,41 +44,22 @@ class Induction(Score):
         copied = (observation.on_real * followed[:, None]).sum(-1)  # [batch, heads, query]
         return {"weight": observation.over_queries(copied, repeats(observation))}
 
-    def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries with an earlier occurrence: [batch, 1]."""
-        return _repeated(observation)
-
-    def nothing(self, _column: str, _kind: Kind, /) -> str:
-        """Return the reason: no token occurs twice."""
-        return NO_REPEATS
-
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `induction`; NaN where no token occurs twice."""
         return {"induction": sums["weight"] / sums["queries"]}
 
 
 @dataclass(frozen=True)
-class Duplicate(Score):
+class Duplicate(_OfRepeats, Score):
     """Mean weight on earlier occurrences of the query's own token, over content queries with such an occurrence.
 
     A "duplicate-token head" (Wang et al. 2022, "Interpretability in the wild").
     """
 
-    kinds = ("dec-self",)
-    in_parts = True
-
     def update(self, observation: Observation) -> dict[str, Tensor]:
         """Sum the weights: [batch, heads]."""
         same = (observation.on_real * earlier(observation)[:, None]).sum(-1)  # [batch, heads, query]
         return {"weight": observation.over_queries(same, repeats(observation))}
-
-    def denominators(self, observation: Observation) -> dict[str, Tensor]:
-        """Count the content queries with an earlier occurrence: [batch, 1]."""
-        return _repeated(observation)
-
-    def nothing(self, _column: str, _kind: Kind, /) -> str:
-        """Return the reason: no token occurs twice."""
-        return NO_REPEATS
 
     def compute(self, sums: Sums) -> dict[str, Tensor]:
         """Compute `duplicate`; NaN where no token occurs twice."""
@@ -85,7 +79,3 @@ def earlier(observation: Observation) -> Tensor:
 def repeats(observation: Observation) -> Tensor:
     """Return which queries have an earlier occurrence of their token: bool [batch, query]."""
     return earlier(observation).any(-1)
-
-
-def _repeated(observation: Observation) -> dict[str, Tensor]:
-    return {"queries": (repeats(observation) & observation.queries.content).sum(-1, keepdim=True)}
