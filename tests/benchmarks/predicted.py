@@ -13,8 +13,8 @@ corpora drawn from them. A row of `predicted.csv` per corpus and way of stopping
   sampling it alone) and for the population's; least: the smallest coverage of a head for the population.
 - bias, bias p: mean over heads of (estimate - whole corpus) in standard errors of the whole corpus, and its t test
   over repetitions.
-- false: share of heads with p < 0.01 where there is no effect (changes less their mean); false error: its standard
-  error over repetitions, of which the heads of one share the examples.
+- false: share of heads with p < 0.01 where there is no effect (changes less their mean; of accuracy, changes with
+  random signs); false error: its standard error over repetitions, of which the heads of one share the examples.
 - same: share of heads with the decision of the whole corpus at p < 0.01, of those whose |z| is more than 1 from the
   border.
 
@@ -35,8 +35,8 @@ would change the variance of what is left (at random: 1).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -297,13 +297,14 @@ def simulated(whole: ExampleStats, how: str, repeats: int) -> dict[str, object]:
         found["bias"].append(np.mean(away))
         found["same"].append((np.array([now.p for now in part]) < LEVEL) == significant)
     covered, false = [], []
-    centred = without_effect(whole, truth)
+    without_effect = signed if whole.metric.name == "accuracy" else partial(centred, truth=truth)
     for _ in range(repeats):
         rows = rng.integers(size, size=size)
         again = int(rng.integers(2**31))  # the same order for both
         part, _ = stopped(ordered(whole.take(rows), np.random.default_rng(again)), how)
         covered.append(np.abs([now.effect for now in part] - truth) <= halves(part, "error"))
-        part, _ = stopped(ordered(centred.take(rows), np.random.default_rng(again)), how)
+        null = without_effect(whole.take(rows), rng=rng)
+        part, _ = stopped(ordered(null, np.random.default_rng(again)), how)
         false.append(np.array([now.p for now in part]) < LEVEL)
     width, bias = np.median(found["width"], axis=0), np.array(found["bias"])
     precision, early = stopping(how)
@@ -367,15 +368,20 @@ def until(whole: ExampleStats, ends: dict[frozenset[object], int]) -> ExampleSta
     return replace(whole, masked=masked)
 
 
-def without_effect(whole: ExampleStats, truth: np.ndarray) -> ExampleStats:
+def centred(whole: ExampleStats, truth: np.ndarray, **_: object) -> ExampleStats:
     """The same examples, their changes less the mean change."""
+    steps = whole.intact[:, 1]
+    shifts = [np.stack([effect * steps, np.zeros(len(steps))], axis=1) for effect in truth]
+    masked = {key: values - shift for (key, values), shift in zip(whole.masked.items(), shifts, strict=True)}
+    return replace(whole, masked=masked)
 
-    def less() -> Iterator[tuple[object, np.ndarray]]:
-        for effect, (key, values) in zip(truth, whole.masked.items(), strict=True):
-            mean = np.stack([effect * whole.intact[:, 1], np.zeros(len(values))], axis=1)
-            yield key, values - mean
 
-    return replace(whole, masked=dict(less()))
+def signed(whole: ExampleStats, rng: np.random.Generator) -> ExampleStats:
+    """The same examples, each with its changes and predictions times 1 or -1 at random: most answers do not change."""
+    signs = rng.choice([-1.0, 1.0], len(whole.numbers))
+    masked = {key: whole.intact + signs[:, None] * (values - whole.intact) for key, values in whole.masked.items()}
+    predicted = {key: signs * values for key, values in (whole.predicted or {}).items()}
+    return replace(whole, masked=masked, predicted=predicted)
 
 
 if __name__ == "__main__":
