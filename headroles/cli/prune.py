@@ -33,10 +33,7 @@ def prune(
     scored: Annotated[Path | None, typer.Option(help="Corpus on which the remaining heads are assigned roles.")] = None,
     scored_target: Annotated[Path | None, typer.Option(help="Translations of that corpus.")] = None,
     study: options.Study = Path("study"),
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the pruned and trained models, each in a folder named by its number of heads."),
-    ] = None,
+    output: options.PrunedModels = None,
     role_scores: options.RoleScores = None,
     gate_rate: options.GateRate = None,
     freeze: options.Freeze = "nothing",
@@ -59,7 +56,6 @@ def prune(
     loaded, tokenizer = arguments.load_model(model, device, whole=True)
     check_examples(loaded, learnt)
     intact = hr.evaluate(loaded, tokenizer, measured, [metric])  # fails now rather than after training
-    command = shlex.join(["headroles", *sys.argv[1:]])
     table = hr.sparsity_sweep(
         loaded,
         tokenizer,
@@ -74,14 +70,19 @@ def prune(
         tune=arguments.tuning(epochs, batch, rate, warmup),
         study=folder,
         output=output,
-        command=command,
+        command=shlex.join(["headroles", *sys.argv[1:]]),
     )
     console.show_sizes(intact, table, f"{strategy}: {metric} on {held_out.name}")
     console.draw_figures(folder)
-    if output is None:
-        record().following.append(f"{command} --output smaller")  # sizes that are finished are not run again
+    _follow(output, [str(count) for count in table["heads"][1:]])
+
+
+def _follow(output: Path | None, sizes: list[str]) -> None:
+    """Print where the pruned models are, and keep the next command to try."""
+    if output is None:  # sizes that are finished are not run again
+        record().following.append(shlex.join(["headroles", *sys.argv[1:], "--output", "smaller"]))
         return
-    saved = [str(output / str(count)) for count in table["heads"][1:]]
+    saved = [str(output / size) for size in sizes]
     console.say(f"written: {', '.join(saved)}; headroles.load loads them")
     record().following.append(f"headroles score {shlex.quote(saved[-1])} CORPUS --study smaller-study")
 

@@ -127,6 +127,11 @@ def test_a_field_of_the_recipe_that_is_not_there_names_the_known_ones():
 
 
 @pytest.mark.usefixtures("place")
+def test_an_empty_sentence_has_no_attention():
+    assert run("attention", "model", " ", "L0H0") == line("the sentence is empty: got ' '; expected text")
+
+
+@pytest.mark.usefixtures("place")
 def test_a_head_of_a_model_with_one_kind_needs_no_kind():
     assert run("remove-heads", "model", "L0H2,enc-self:1:3", "--output", "new").code == 0
     kept = hr.models.head_index(hr.load("new")[0])
