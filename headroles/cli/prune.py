@@ -47,14 +47,11 @@ def prune(
     device: options.Device = None,
 ) -> None:
     """Prune a model to several numbers of heads, by learnt gates or by a ranking with training afterwards."""
-    from headroles.training.trainer import check_examples
-
     folder = arguments.study_of(study, overwrite=overwrite)
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
     roles_on = None if scored is None else hr.read(scored, scored_target)
     chosen, counts = arguments.strategy_of(strategy, gate_rate, freeze, role_scores), arguments.numbers(keep)
-    loaded, tokenizer = arguments.load_model(model, device, whole=True)
-    check_examples(loaded, learnt)
+    loaded, tokenizer = arguments.load_trainable(model, device, learnt)
     intact = hr.evaluate(loaded, tokenizer, measured, [metric])  # fails now rather than after training
     table = hr.sparsity_sweep(
         loaded,
