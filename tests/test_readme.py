@@ -209,7 +209,7 @@ def test_what_is_said_of_specialists_is_what_the_tables_say():
     sizes = hr.load_table(folder / "pooled-sizes.parquet").groupby(["heads", "model"])["change"].mean().loc[6]
     half = stats.t.ppf(0.975, len(sizes) - 1) * sizes.sem()
     low, high = -sizes.mean() - half, -sizes.mean() + half
-    assert f"The 18 other heads cost {-sizes.mean():.1f} [{low:.1f}, {high:.1f}] BLEU" in text
+    assert f"Removing the 18 other heads costs {-sizes.mean():.1f} [{low:.1f}, {high:.1f}] BLEU" in text
 
 
 def _interval(row, column, digits):

@@ -33,6 +33,15 @@ def load_model(
     return loading.place(loaded, device), tokenizer
 
 
+def load_trainable(model: str, device: str | None, corpus: Corpus) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a whole model and its tokenizer; raise ValueError for one that learns nothing from the corpus."""
+    from headroles.training.trainer import check_examples
+
+    loaded, tokenizer = load_model(model, device, whole=True)
+    check_examples(loaded, corpus)
+    return loaded, tokenizer
+
+
 def study_of(folder: Path, *, overwrite: bool = False) -> Study:
     """Open the study of a command and check that it can be written before a model is loaded."""
     from headroles.tables.study import Study

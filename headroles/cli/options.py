@@ -49,6 +49,10 @@ Tables = Annotated[Path, typer.Argument(help="Study folder with tables, to which
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Remove tables of another model or corpus from the folder.")
 ]
+PrunedModels = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the pruned and trained models, each in a folder named by its number of heads."),
+]
 Replace = Annotated[bool, typer.Option("--overwrite", help="Replace a file of another model or program.")]
 Picture = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
 

@@ -227,7 +227,7 @@ def specialise(
 
 
 def pool_models(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of prune_arm: one per model, of different seeds.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of specialists.pruning.prune_arm, one per model.")],
     study: options.Study = Path("study"),
 ) -> None:
     """Test over several pruned models whether roles predict which heads survive, and compare their controls."""

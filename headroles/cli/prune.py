@@ -33,10 +33,7 @@ def prune(
     scored: Annotated[Path | None, typer.Option(help="Corpus on which the remaining heads are assigned roles.")] = None,
     scored_target: Annotated[Path | None, typer.Option(help="Translations of that corpus.")] = None,
     study: options.Study = Path("study"),
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the pruned and trained models, each in a folder named by its number of heads."),
-    ] = None,
+    output: options.PrunedModels = None,
     role_scores: options.RoleScores = None,
     gate_rate: options.GateRate = None,
     freeze: options.Freeze = "nothing",
@@ -50,16 +47,12 @@ def prune(
     device: options.Device = None,
 ) -> None:
     """Prune a model to several numbers of heads, by learnt gates or by a ranking with training afterwards."""
-    from headroles.training.trainer import check_examples
-
     folder = arguments.study_of(study, overwrite=overwrite)
     learnt, measured = hr.read(corpus, target).sample(limit), hr.read(held_out, held_out_target)
     roles_on = None if scored is None else hr.read(scored, scored_target)
     chosen, counts = arguments.strategy_of(strategy, gate_rate, freeze, role_scores), arguments.numbers(keep)
-    loaded, tokenizer = arguments.load_model(model, device, whole=True)
-    check_examples(loaded, learnt)
+    loaded, tokenizer = arguments.load_trainable(model, device, learnt)
     intact = hr.evaluate(loaded, tokenizer, measured, [metric])  # fails now rather than after training
-    command = shlex.join(["headroles", *sys.argv[1:]])
     table = hr.sparsity_sweep(
         loaded,
         tokenizer,
@@ -74,14 +67,19 @@ def prune(
         tune=arguments.tuning(epochs, batch, rate, warmup),
         study=folder,
         output=output,
-        command=command,
+        command=shlex.join(["headroles", *sys.argv[1:]]),
     )
     console.show_sizes(intact, table, f"{strategy}: {metric} on {held_out.name}")
     console.draw_figures(folder)
-    if output is None:
-        record().following.append(f"{command} --output smaller")  # sizes that are finished are not run again
+    _follow(output, [str(count) for count in table["heads"][1:]])
+
+
+def _follow(output: Path | None, sizes: list[str]) -> None:
+    """Print where the pruned models are, and keep the next command to try."""
+    if output is None:  # sizes that are finished are not run again
+        record().following.append(shlex.join(["headroles", *sys.argv[1:], "--output", "smaller"]))
         return
-    saved = [str(output / str(count)) for count in table["heads"][1:]]
+    saved = [str(output / size) for size in sizes]
     console.say(f"written: {', '.join(saved)}; headroles.load loads them")
     record().following.append(f"headroles score {shlex.quote(saved[-1])} CORPUS --study smaller-study")
 

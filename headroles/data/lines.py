@@ -27,6 +27,12 @@ def check_file(path: Path) -> None:
         raise FileNotFoundError(f"no file at {path}" + (": it is a folder; name a file in it" if path.is_dir() else ""))
 
 
+def _head(path: Path) -> bytes:
+    """Return the first bytes of a file."""
+    with path.open("rb") as file:
+        return file.read(1024)
+
+
 def _decoded(path: Path) -> Iterator[str]:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         number, start = 0, b""
@@ -45,7 +51,7 @@ def _decoded(path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             hint = "it is gzip: end its name in .gz" if start == b"\x1f\x8b" else "convert it: iconv -f latin1 -t utf-8"
             byte = error.object[error.start]
-            if b"\0" in error.object and start != b"\x1f\x8b":
+            if path.suffix != ".gz" and start != b"\x1f\x8b" and b"\0" in _head(path):
                 raise ValueError(
                     f"{path} is not text: got byte {byte:#04x} in line {number} of a binary file; expected UTF-8"
                 ) from error

@@ -202,7 +202,9 @@ def specialists(
         drawn[2].errorbar(means[name].mean(), y, xerr=half, fmt="o", color=hue(0), capsize=2)
     drawn[2].set_yticks(range(len(names)), names)
     drawn[2].axvline(0, color="0.4", linestyle=":", linewidth=1)
-    drawn[2].set(xlabel=f"{label} less that of all heads, trained as long", ylim=(len(names) - 0.4, -0.6))
+    drawn[2].set(
+        xlabel=f"{label} less that of all heads, trained as long\nsmall marks: models", ylim=(len(names) - 0.4, -0.6)
+    )
     finish(*drawn)
     return drawn
 
@@ -227,7 +229,9 @@ def _analyses(survival: pd.DataFrame, ax: Axes, left: int) -> None:
         ax.plot(row["r"], y, "o", color=color, markerfacecolor=color if row["holm"] < SURE else "white")
     ax.axvline(0, color="0.4", linestyle=":", linewidth=1)
     ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel="rank correlation with survival within layers", xlim=(-1.02, 1.02), ylim=(len(names) - 0.4, -0.6))
+    note = f"blue: primary analysis; filled: Holm's p < {SURE:g}"
+    ax.set(xlabel=f"rank correlation with survival within layers\n{note}", xlim=(-1.02, 1.02))
+    ax.set(ylim=(len(names) - 0.4, -0.6))
 
 
 def _left(outcome: str) -> str:

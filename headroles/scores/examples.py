@@ -81,11 +81,13 @@ def attention_matrix(
         Attention weights; rows are query tokens and columns key tokens, special tokens included.
 
     Raises:
-        ValueError: if the attention is not finite.
+        ValueError: If the sentence is empty, or the attention is not finite.
     """
     (head,) = named_heads(model, [head])
     check_head(model, head)
     text = Sentence(sentence) if isinstance(sentence, str) else sentence
+    if not text.text.strip():
+        raise ValueError(f"the sentence is empty: got {text.text!r}; expected text")
     encoded = batching.encode(Corpus("one sentence", (text,)), tokenizer, model, words=False)
     kept: list[Tensor] = []
 

@@ -79,6 +79,11 @@ def _files(place: Path) -> dict[Path, bytes | None]:
          "the learning rate of gates must be above zero; got -1.0"),
         ("prune none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet --study new",
          "study/heads.parquet has no scores of roles: got ablation[loss]; try heads.parquet of headroles score"),
+        ("prune none labels.tsv --held-out labels.tsv --keep x --study new",
+         "expected numbers of heads or shares with commas between, as 0.5,0.25; got 'x'"),
+        ("prune model text.txt --held-out text.txt --study new",
+         "BertModel is neither a classifier nor an encoder-decoder that generates text; try headroles.load_classifier("
+         "name, corpus), which adds a classification head for the labels of a corpus"),
         ("specialise none --output new --size magic=3", None),
         ("specialise none --output new --size width", None),
     ],
@@ -124,6 +129,11 @@ def test_a_field_of_the_recipe_that_is_not_there_names_the_known_ones():
     for text in ("magic=3", "width", "width=x", "width=nan"):
         start = f"headroles: field {text!r} is not of the form name=number, such as width=256; known names: width, "
         assert run("specialise", "none", "--output", "new", "--size", text).err.startswith(start)
+
+
+@pytest.mark.usefixtures("place")
+def test_an_empty_sentence_has_no_attention():
+    assert run("attention", "model", " ", "L0H0") == line("the sentence is empty: got ' '; expected text")
 
 
 @pytest.mark.usefixtures("place")

@@ -435,7 +435,7 @@ def test_weights_that_a_checkpoint_lacks_are_the_same_at_every_load(own):
 def test_a_device_that_cannot_be_used(device, folder, tmp_path):
     model = planted.model()
     reason = _first((RuntimeError, AssertionError), lambda: torch.zeros(1).to(device).cpu())  # type: ignore[arg-type]
-    message = f"device {device!r} cannot be used: {reason}"
+    message = f"device {device!r} cannot be used: {reason}; try cpu"
     with pytest.raises(ValueError, match=whole(message)):
         loading.place(model, device)
     assert model.device.type == "cpu"

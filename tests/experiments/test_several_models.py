@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.commands import run
+from helpers.messages import line
 
 from headroles.experiments.specialists.several_models import pool_models
 from headroles.plots import specialists
@@ -156,5 +157,14 @@ def test_only_controls_that_all_models_have_are_compared(folders, tmp_path):
 
 
 def test_one_model_is_not_pooled(folders):
-    with pytest.raises(ValueError, match="too few models to pool"):
+    with pytest.raises(ValueError, match="^too few models to pool: got [^,]+; expected two or more folders with"):
         pool_models(folders[:1])
+
+
+def test_folders_without_a_pruned_model_are_one_sentence(tmp_path):
+    made = "headroles.experiments.specialists.pruning.prune_arm"
+    message = f"no pruned model in {tmp_path / 'a'}: expected survival.parquet; make it with {made}"
+    assert run("pool-models", tmp_path / "a", tmp_path / "b", "--study", tmp_path / "new") == line(message)
+    one = "too few models to pool: got a; expected two or more folders with different names"
+    assert run("pool-models", tmp_path / "a", "--study", tmp_path / "new") == line(one)
+    assert not list(tmp_path.iterdir())

@@ -19,6 +19,7 @@ SIZES = (12, 6, 3)  # numbers of heads left
 TESTED = (12, 6)  # those of the primary outcome
 CONTROL = "contest-seeds.parquet"  # the table of `compare_pruning` with every seed
 CORRECTED = [("roles", "random"), ("roles", "importance")]  # pairs of controls, corrected together
+PRUNE_ARM = "headroles.experiments.specialists.pruning.prune_arm"
 OTHERS = ("-roles", "l0", "importance", "-importance")
 FURTHER = {  # columns that a folder may have besides `survival`, and where
     "ablation[loss]": "ablation-loss-single-zero.parquet",
@@ -68,6 +69,9 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
         FileNotFoundError: If a folder lacks a table of `prune_arm`.
     """  # noqa: DOC502
     places = {Path(folder).name: Path(folder) for folder in folders}
+    if len(places) < 2:
+        got = ", ".join(places) or "none"
+        raise ValueError(f"too few models to pool: got {got}; expected two or more folders with different names")
     models = _models(places)
     text = frame.sign(pooled=",".join(places))
     heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
@@ -85,7 +89,11 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
 
 def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
     """The table of each model: roles, survival, and those of the further columns that all have."""
-    models = {name: load_table(place / "survival.parquet") for name, place in places.items()}
+    models = {}
+    for name, place in places.items():
+        if not (place / "survival.parquet").is_file():
+            raise FileNotFoundError(f"no pruned model in {place}: expected survival.parquet; make it with {PRUNE_ARM}")
+        models[name] = load_table(place / "survival.parquet")
     for column, file in FURTHER.items():
         if all((place / file).is_file() for place in places.values()):
             for name, place in places.items():
