@@ -70,7 +70,7 @@ def test_quoted_correlations_are_in_the_tables():
     """Each "number [low, high]" on the page is a row of a map, over all heads or within layers."""
     tables = [hr.load_table(path) for path in FIGURES.rglob("scores.parquet")]
     known = {
-        tuple(f"{number:.{digits}f}" for number in row)
+        tuple(f"{number:z.{digits}f}" for number in row)
         for digits in (2, 3)
         for table in tables
         for name in ("all", "within")

@@ -66,7 +66,7 @@ def words(column: str) -> Words:
     name, _, rest = column.partition("[")
     detail, _, end = rest.partition("]")
     makers = {"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution}
-    makers |= {"direct": _direct}
+    makers |= {"direct": _direct, "shapley": _shapley, "gating": _gating}
     if name == "ablation":
         return _ablation(detail)
     return makers[name](detail, end) if name in makers and detail else Words(FINDS, column, "")
@@ -141,6 +141,16 @@ def _direct(detail: str, end: str) -> Words:
     size = "Mean absolute" if end == ".size" else "Mean"
     label = f"writes to the {detail}{', size' if end == '.size' else ''}"
     return Words(MATTERS, label, f"{size} direct contribution to the logit of the target ({detail}), in logits.")
+
+
+def _shapley(detail: str, _: str) -> Words:
+    metric, *rest = detail.split(" ")
+    label = f"Shapley value of {NAMES.get(metric, metric)}{''.join(f' ({word})' for word in rest)}"
+    return Words(MATTERS, label, f"Mean change of {metric_name(metric)} when the head joins random others.")
+
+
+def _gating(detail: str, _: str) -> Words:
+    return Words(MATTERS, f"{detail} (gates)", f"Gates fitted with pressure up and down: {detail}, 0 to 1.")
 
 
 def _ablation(detail: str) -> Words:

@@ -18,7 +18,7 @@ WORSE = {  # metric -> the sign of a change for the worse
 }
 SMALLER_IS_BETTER = tuple(metric for metric, sign in WORSE.items() if sign > 0)
 NAMES = {"agreement": "agreement with the intact model", "bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
-NAMES |= {"pair_accuracy": "accuracy on minimal pairs", "pair_difference": "log-likelihood difference of minimal pairs"}
+NAMES |= {"pair_accuracy": "accuracy on minimal pairs", "pair_difference": "difference of minimal pairs"}
 UNITS = {"loss": "nats", "pair_difference": "nats"}
 GREY = 7  # the place of grey in seaborn's "colorblind"
 HUES = {  # what is drawn -> the place of its colour in seaborn's "colorblind", the same in all figures

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, help="marian: folder with models/multi30k-en-de and data")
     parser.add_argument("--trees", type=Path, help="marian: Multi30k's test 2016, parsed")
     parser.add_argument("--folder", type=Path, help="decoder: where the trained model is kept")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=STEPS, help="decoder: stop after so many of 2,500")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -113,7 +113,7 @@ def known(corpus: hr.Corpus, tokenizer: transformers.PreTrainedTokenizerBase, si
 def train(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase, steps: int) -> None:
     """Train on the mixture."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=STEPS, pct_start=0.1)
     model.train()
     losses: dict[str, list[float]] = {}
     for step, (part, texts) in zip(range(1, steps + 1), batches(tokenizer), strict=False):
