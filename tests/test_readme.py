@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import typer
 from helpers.processes import Fork
@@ -210,6 +211,27 @@ def test_what_is_said_of_specialists_is_what_the_tables_say():
     half = stats.t.ppf(0.975, len(sizes) - 1) * sizes.sem()
     low, high = -sizes.mean() - half, -sizes.mean() + half
     assert f"Removing the 18 other heads costs {-sizes.mean():.1f} [{low:.1f}, {high:.1f}] BLEU" in text
+
+
+def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
+    text, folder = " ".join(README.split()), ROOT / "figures/specialists/minilm"
+    table = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left"])
+    row = table.loc[("any of these", 12)]
+    assert row["with a role"] == 7
+    assert (
+        f"Of seven heads with a role {row['survive']:.1f} are among the last 12, where chance within layers gives "
+        f"{row['expected']:.1f} [{row['low']:.1f}, {row['high']:.1f}]" in text
+    )
+    positional, syntactic = table.loc["positional"], table.loc["syntactic"]
+    assert (positional["survive"] == positional["with a role"]).all()
+    assert positional["with a role"].eq(4).all()
+    assert (syntactic["survive"] <= syntactic["high"]).all()  # not shown
+    given = pd.read_csv(folder / "partial.csv").set_index(["predictor", "given", "outcome"])
+    page = (ROOT / "figures/specialists/README.md").read_text(encoding="utf-8")
+    for predictor, other in (("positional", "importance"), ("importance", "positional")):
+        for size in (12, 6):
+            row = given.loc[(predictor, other, f"survival[{size}]")]
+            assert _interval(row, "r", 2).replace("0.", ".") in page
 
 
 def _interval(row, column, digits):

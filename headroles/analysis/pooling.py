@@ -76,7 +76,7 @@ def pooled_survival(
     rows = []
     for outcome in outcomes:
         for predictor in predictors:
-            residuals = [_residuals(table, predictor, outcome, covariates) for table in models.values()]
+            residuals = [residual_ranks(table, predictor, outcome, covariates) for table in models.values()]
             rows.append({"outcome": outcome, "predictor": predictor} | _pooled(residuals, n_permutations, seed))
     table = pd.DataFrame(rows)
     table["holm"] = holm(table["p"].to_numpy(float))
@@ -90,10 +90,10 @@ def pooled_survival(
     return frame.signed(table, text)
 
 
-def _residuals(
+def residual_ranks(
     table: pd.DataFrame, predictor: str, outcome: str, covariates: Sequence[str]
 ) -> tuple[Array, Array, Whole, int]:
-    """Centred ranks of predictor and outcome, residuals of the covariates; layers; degrees of freedom."""
+    """Return ranks of predictor and outcome within layers, less covariates; layers; degrees of freedom."""
     kept = table[[predictor, outcome, *covariates]].dropna().sort_index()
     layers = strata(kept.index)
     varies = kept[outcome].groupby(layers).transform("nunique").to_numpy() > 1
@@ -110,13 +110,13 @@ def _pooled(residuals: Sequence[tuple[Array, Array, Whole, int]], n_permutations
     if len(usable) < 2:
         missing = ("r", "r.low", "r.high", "p", "agree", "i2", "p.within")
         return {"models": len(usable), **dict.fromkeys(missing, np.nan)}
-    z = np.array([_z(x, y) for x, y, _, _ in usable])
+    z = np.array([fisher_z(x, y) for x, y, _, _ in usable])
     variance = 1 / np.array([freedom for *_, freedom in usable])
     mean, low, high, p, share = random_effects(z, variance)
     random = np.random.default_rng(seed)
     permuted = np.zeros(n_permutations)
     for x, y, layers, _ in usable:
-        permuted += _z(x, permuted_values(y, layers, n_permutations, random)) / len(usable)
+        permuted += fisher_z(x, permuted_values(y, layers, n_permutations, random)) / len(usable)
     return {
         "models": len(usable),
         **dict(zip(("r", "r.low", "r.high"), np.tanh([mean, low, high]).tolist(), strict=True)),
@@ -141,7 +141,7 @@ def random_effects(effects: Array, variance: Array) -> tuple[float, float, float
     return mean, mean - half, mean + half, p, max(0.0, 1 - (count - 1) / q) if q else 0.0
 
 
-def _z(x: Array, y: Array) -> Array:
-    """Fisher's z of the correlation of x [heads] with each row of y [..., heads]."""
+def fisher_z(x: Array, y: Array) -> Array:
+    """Return Fisher's z of the correlation of x [heads] with each row of y [..., heads]."""
     r = y @ x / np.sqrt((x @ x) * (y**2).sum(-1))
     return np.asarray(np.arctanh(np.clip(r, -0.999, 0.999)))

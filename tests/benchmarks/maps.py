@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ NORMED = ["confidence", "entropy", "distance", "rarity", "position", "syntax", "
 LOOKS = [name for name in NORMED if name not in ("alignment", "rarity")]  # too few words for rarity
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
-STEPS, BATCH, RATE, WORDS = 2500, 32, 2e-3, 200
+STEPS, BATCH, RATE, WORDS = 6000, 32, 2e-3, 200
+ALONE = 3000  # steps at first, of repeated tokens alone
 PARTS = {"grammar": 0.25, "repeated": 0.35, "needles": 0.1, "objects": 0.1, "ordered": 0.1, "pairs": 0.1}
 PAIRS = ("agreement", "reflexive")
 
@@ -135,12 +137,13 @@ def batches(tokenizer: transformers.PreTrainedTokenizerBase) -> Iterator[tuple[s
     """A part of the mixture and texts of it, as ids."""
     draw = np.random.default_rng(1)
     sentences = known(hr.synthetic_corpus(20_000, seed=1), tokenizer, 20_000)
-    while True:
-        part, seed = str(draw.choice([*PARTS], p=[*PARTS.values()])), int(draw.integers(1000, 2**31))
+    for step in count():
+        part = "repeated" if step < ALONE else str(draw.choice([*PARTS], p=[*PARTS.values()]))
+        seed = int(draw.integers(1000, 2**31))
         if part == "grammar":
             texts = [tokenizer(sentences[int(n)].text).input_ids for n in draw.integers(len(sentences), size=BATCH)]
         elif part == "repeated":
-            corpus = hr.repeated_tokens(tokenizer, BATCH, length=int(draw.integers(5, 20)), seed=seed)
+            corpus = hr.repeated_tokens(tokenizer, BATCH, length=int(draw.integers(10, 30)), seed=seed)
             texts = [list(one.ids) for one in corpus if isinstance(one, Tokens)]
         elif part == "needles":
             corpus = hr.needles(tokenizer, BATCH, length=int(draw.integers(10, 40)), size=6, seed=seed)
