@@ -13,6 +13,7 @@ ablating each head costs in each of the behaviours. `headroles correlate` draws 
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
@@ -38,6 +39,9 @@ SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
 STEPS, BATCH, RATE, WORDS = 6000, 32, 2e-3, 200
 ALONE = 3000  # steps at first, of repeated tokens alone
 PARTS = {"grammar": 0.25, "repeated": 0.35, "needles": 0.1, "objects": 0.1, "ordered": 0.1, "pairs": 0.1}
+UNSEEN = re.compile(
+    r"syntax|position(-norm)?\[(-2|0|\+1|\+2|offset)\]|gating\[(gate|irrelevant|interfering)|.*\.(words|p|bh)$"
+)
 PAIRS = ("agreement", "reflexive")
 
 
@@ -194,6 +198,8 @@ def effects(model: Any, tokenizer: Any) -> list[pd.DataFrame]:
     given, costs = (model, tokenizer), {"repeated": repeated(tokenizer), "needles": haystacks(tokenizer)}
     tables = [hr.ablate(*given, grammar(tokenizer))]
     tables += [renamed(hr.ablate(*given, corpus, metric="loss"), name, "loss") for name, corpus in costs.items()]
+    layers = hr.ablate(*given, costs["repeated"], metric="loss", unit="layer")
+    tables.append(renamed(layers, "repeated", "loss layer"))
     for name, corpus in choices(tokenizer).items():
         tables.append(renamed(hr.ablate(*given, corpus, metric=hr.Difference()), name, "difference"))
     for kind in PAIRS:
@@ -245,9 +251,9 @@ def renamed(table: pd.DataFrame, name: str, detail: str) -> pd.DataFrame:
 
 
 def lean(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without resamples."""
+    """The table without resamples and without columns that no map shows."""
     table.attrs.pop("resamples", None)
-    return table
+    return frame.only(table, [name for name in map(str, table) if not UNSEEN.match(name)])
 
 
 if __name__ == "__main__":
