@@ -2,6 +2,7 @@
 
 FOLDER is that of `prune_arm` and of `headroles ablate`. Written into the study:
 
+- `heads`: other scores of the encoder heads, without intervals.
 - `roles`: roles of the encoder heads by the thresholds, before pruning.
 - `survivors.csv`, a row per group of roles and number of heads left: how many heads have such a role, how many of them
   survive (mean over gate seeds), and mean and central 95 % of that number over 9,999 permutations of survival within
@@ -49,9 +50,13 @@ def main() -> None:
     ablated = io.load_table(effects)
     effect = str(ablated.columns[0])
     survival = lean(frame.join(survival, frame.only(ablated.loc[["enc-self"]], [effect])))
-    roles = lean(hr.roles(io.load_table(given.folder / "heads.parquet")).loc[["enc-self"]])
+    scores = io.load_table(given.folder / "heads.parquet")
+    roles = lean(hr.roles(scores).loc[["enc-self"]])
+    unseen = (".words", ".baseline", ".low", ".high")
+    others = [name for name in map(str, scores) if name not in survival and not name.endswith(unseen)]
+    heads = lean(frame.only(scores.loc[["enc-self"]], others))
     predictors = hr.predict_outcome(survival, survival, names=["positional", "syntactic", "importance", effect])
-    for name, table in {"survival": survival, "roles": roles, "predictors": predictors}.items():
+    for name, table in {"heads": heads, "survival": survival, "roles": roles, "predictors": predictors}.items():
         io.save_table(table, given.output / f"{name}.parquet")
     survivors(roles, survival).to_csv(given.output / "survivors.csv", index=False)
     partial(survival).to_csv(given.output / "partial.csv", index=False)

@@ -188,6 +188,7 @@ LABELS = {
     "cross by importance": "cross-attention, by importance",
     "survival[l0 36]": "survival at 36 heads (L0)",
     "survival[l0 24 enc-self]": "survival at 24 heads (L0, encoder)",
+    "survival[6]": "survival at 6 heads",
     "syntax[obj dep>head]": "object → its head",
     "l0": "L0",
     "random per layer": "random per layer",
