@@ -2,7 +2,7 @@
 
 FOLDER is that of `prune_arm` and of `headroles ablate`. Written into the study:
 
-- `heads`: other scores of the encoder heads, without intervals.
+- `encoder`: other scores of the encoder heads, without intervals.
 - `roles`: roles of the encoder heads by the thresholds, before pruning.
 - `survivors.csv`, a row per group of roles and number of heads left: how many heads have such a role, how many of them
   survive (mean over gate seeds), and mean and central 95 % of that number over 9,999 permutations of survival within
@@ -56,7 +56,7 @@ def main() -> None:
     others = [name for name in map(str, scores) if name not in survival and not name.endswith(unseen)]
     heads = lean(frame.only(scores.loc[["enc-self"]], others))
     predictors = hr.predict_outcome(survival, survival, names=["positional", "syntactic", "importance", effect])
-    for name, table in {"heads": heads, "survival": survival, "roles": roles, "predictors": predictors}.items():
+    for name, table in {"encoder": heads, "survival": survival, "roles": roles, "predictors": predictors}.items():
         io.save_table(table, given.output / f"{name}.parquet")
     survivors(roles, survival).to_csv(given.output / "survivors.csv", index=False)
     partial(survival).to_csv(given.output / "partial.csv", index=False)

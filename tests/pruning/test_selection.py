@@ -526,14 +526,18 @@ def test_prune_and_remove_are_commands(folder):
     assert "whole model" not in done.out
     again = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study", "--json")
     following = json.loads(again.out)["next"][0]
-    assert following == f"headroles remove-heads {folder}/model {folder}/study/survival-l0.parquet --output smaller"
-    done = run(*following.split()[1:-1], folder / "smaller")
+    assert following.split()[-2:] == ["--output", "smaller"]  # saves the models that were trained
+    survivors = load_table(folder / "study/survival-l0.parquet").iloc[:, 0]
+    saved = run(*following.split()[1:-1], folder / "trained")
+    assert saved.code == 0, saved.err
+    trained, _ = hr.load(folder / "trained/4")
+    assert list(families.head_index(trained)) == survivors.index[survivors == 1].tolist()
+    done = run("remove-heads", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
     assert done.code == 0, done.err
     assert "4 of 8 heads are removed" in done.out
     assert re.search(r"smaller, 1\d,\d{3} of 1\d,\d{3} parameters$", done.out.strip())
     smaller, _ = hr.load(folder / "smaller")
-    table = load_table(folder / "study/survival-l0.parquet")
-    assert list(families.head_index(smaller)) == table.index[table.iloc[:, 0] == 1].tolist()
+    assert list(families.head_index(smaller)) == survivors.index[survivors == 1].tolist()
     done = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
     assert done.code == 2
     assert "no head ('enc-self', 9, 0) in BertForSequenceClassification" in done.err
