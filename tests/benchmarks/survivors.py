@@ -11,6 +11,8 @@ FOLDER is that of `prune_arm` and of `headroles ablate`. Written into the study:
 - `partial.csv`: the same for positional and syntactic heads and importance, given others (Fisher's z; p by permutation
   within layers, Freedman and Lane).
 - `survival`: graded roles and survival of each head; `sizes.csv`: what pruning costs, for each gate seed.
+- `untrained.csv`, with `--model MODEL --data PREPARED`: of three untrained models of the same shape, how many encoder
+  heads have a role, and their largest share at a neighbouring token and syntactic margin.
 - `survivors.png`: the roles beside the survivors.
 """
 
@@ -26,8 +28,10 @@ from scipy import stats
 
 import headroles as hr
 from headroles.analysis.intervals import p_value
-from headroles.analysis.pooling import fisher_z, residual_ranks
+from headroles.analysis.pooling import fisher_z, graded_roles, residual_ranks
 from headroles.analysis.resampling import permuted_values, strata
+from headroles.experiments import prepared
+from headroles.models import loading
 from headroles.tables import frame, io
 
 GROUPS = ("positional", "syntactic", "rare")
@@ -43,6 +47,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="trained model, whose shape untrained ones have")
+    parser.add_argument("--data", type=Path, help="folder of headroles prepare")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
     survival = io.load_table(given.folder / "survival.parquet")
@@ -62,6 +68,8 @@ def main() -> None:
     partial(survival).to_csv(given.output / "partial.csv", index=False)
     sizes(given.folder).to_csv(given.output / "sizes.csv", index=False)
     draw(roles, survival, given.output / "survivors.png")
+    if given.model is not None:
+        untrained(given.model, given.data).to_csv(given.output / "untrained.csv", index=False)
 
 
 def lean(table: pd.DataFrame) -> pd.DataFrame:
@@ -73,11 +81,7 @@ def lean(table: pd.DataFrame) -> pd.DataFrame:
 def survivors(roles: pd.DataFrame, survival: pd.DataFrame) -> pd.DataFrame:
     """Observed and expected numbers of heads with roles among the survivors."""
     layers, rows = strata(survival.index), []
-    held = {
-        group: roles[[name for name in roles if str(name).split("[")[0] == group and roles[name].dtype == bool]]
-        for group in GROUPS
-    }
-    masks = {group: table.any(axis=1).to_numpy(bool) for group, table in held.items()}
+    masks = {group: has_role(roles, group) for group in GROUPS}
     masks["any of these"] = np.any([*masks.values()], axis=0)
     for group, mask in masks.items():
         for column in [name for name in survival if str(name).startswith("survival[")]:
@@ -102,6 +106,26 @@ def partial(survival: pd.DataFrame) -> pd.DataFrame:
             rows.append(
                 {"outcome": outcome, "predictor": predictor, "given": ", ".join(covariates), **r, "p": round(p, 4)}
             )
+    return pd.DataFrame(rows)
+
+
+def has_role(roles: pd.DataFrame, *groups: str) -> np.ndarray:
+    """Whether each head has a role of one of the groups."""
+    names = [name for name in map(str, roles) if name.split("[")[0] in groups and roles[name].dtype == bool]
+    return roles[names].any(axis=1).to_numpy(bool)
+
+
+def untrained(trained: Path, data: Path) -> pd.DataFrame:
+    """Roles of untrained models: a row each."""
+    model, tokenizer = hr.load(trained)
+    prepared_data, rows = prepared(data), []
+    for seed in range(3):
+        fresh, names = loading.untrained(model, seed=seed), ["confidence", "position", "syntax", "rarity", "sink"]
+        text = prepared_data.parsed
+        scores = hr.score(fresh, tokenizer, text, names, reference=prepared_data.train, n_resamples=0).loc[["enc-self"]]
+        graded, held = graded_roles(scores), has_role(hr.roles(scores), *GROUPS)
+        largest = {name: round(float(graded[name].max()), 3) for name in ("positional", "syntactic")}
+        rows.append({"seed": seed, "with a role": int(held.sum()), **largest})
     return pd.DataFrame(rows)
 
 
