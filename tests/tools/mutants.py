@@ -60,6 +60,8 @@ TESTS = {  # where a mutant's killers are looked for, likely ones first
 OF_SCORES = (
     *("scores/test_scores", "scores/test_gradients", "models/test_capture", "data/test_repeated_tokens"),
     *("data/test_streaming", "scores/test_objectives", "scores/test_planted", "scores/test_missing_numbers"),
+    *("scores/test_lrp", "scores/test_circuits", "scores/test_direct", "scores/test_attribution_patching"),
+    *("scores/test_norms", "scores/test_projection", "models/test_offloading", "models/test_finite"),
 )
 
 
