@@ -1,10 +1,10 @@
-"""Several processes, started by `accelerate launch`: their number and rank, and work spread over them."""
+"""Several processes, started by `accelerate launch`: their number and rank, work spread over them, its progress."""
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +33,22 @@ def local_rank() -> int:
 def first() -> bool:
     """Return whether this process is the one that prints and writes tables."""
     return rank() == 0
+
+
+def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    """Yield `items` and show a bar, on a terminal and in notebooks, in the first process.
+
+    Args:
+        items: What is worked on.
+        what: Description of the work.
+        total: Number of items; None if it is not known.
+    """
+    from rich.console import Console
+    from rich.progress import track as rich_track
+
+    console = Console(stderr=True)
+    shown = (console.is_terminal or console.is_jupyter) and first()
+    yield from rich_track(items, what, total=total, console=console, disable=not shown, transient=True)
 
 
 def spread(

@@ -1,9 +1,9 @@
 from . import metrics as metrics
-from .coalitions.shapley import shapley_interactions as shapley_interactions
-from .coalitions.shapley import shapley_values as shapley_values
 from .curves import ablation_curve as ablation_curve
 from .curves import areas as areas
 from .curves import orders as orders
 from .effects import ablate as ablate
 from .effects import ablate_sets as ablate_sets
 from .evaluation import evaluate as evaluate
+from .shapley import shapley_interactions as shapley_interactions
+from .shapley import shapley_values as shapley_values

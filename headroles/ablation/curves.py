@@ -1,9 +1,11 @@
-"""Ablation curves: a metric as more and more heads are masked together, in a given order."""
+"""Ablation curves: a metric as more and more heads are masked together, in a given or a random order."""
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -17,16 +19,15 @@ from headroles.ablation.effects import ablate_sets
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.runner import Replacement, on_disk
 from headroles.ablation.sweep import sweep
-from headroles.ablation.units import Replacement, on_disk
-from headroles.analysis.head_orders import orders as orders
+from headroles.analysis.intervals import bootstrap_counts, bounds
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.models.provenance import cache_key, configuration, fixed_weights
 from headroles.scores import Measure
 from headroles.scores import score as measure
-from headroles.scores.accumulator import bounds, counting
 from headroles.scores.objectives import Objective
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -115,7 +116,7 @@ def _with_values(
     table: pd.DataFrame, masked: Sequence[HeadSet], stats: ExampleStats, n_resamples: int, seed: int
 ) -> pd.DataFrame:
     """Add the metric with each set of masked heads, and its change, with intervals."""
-    weights = counting(stats.numbers, n_resamples, seed).numpy()
+    weights = bootstrap_counts(stats.numbers, n_resamples, seed)
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         parts = stats.masked | {frozenset(): stats.intact}
         values = np.stack([stats.metric.value(weights @ parts[heads]) for heads in masked])  # [point, 1 + resamples]
@@ -226,3 +227,44 @@ def _counts(name: str, order: Sequence[Head], steps: int) -> list[int]:
             f"give each head once, and at least one step"
         )
     return sorted({round(len(order) * step / steps) for step in range(steps + 1)})
+
+
+def orders(
+    table: pd.DataFrame, columns: Sequence[str], *, kind: Kind | Literal["each"] | None = None, seeds: int = 0
+) -> dict[str, list[Head]]:
+    """Order the heads of a table by columns and at random.
+
+    Args:
+        table: A table of heads.
+        columns: Names of columns; the smallest value comes first. A minus before the name reverses the order.
+        kind: Kind of the heads, by default all. "each" makes orders of every kind, "cross by importance" and so on
+            (Michel et al. 2019, Fig. 4).
+        seeds: Number of random orders, "random 0" and so on.
+
+    Returns:
+        Name of the order -> heads, (kind, layer, head) each; heads without a value come last.
+
+    Raises:
+        ValueError: If the table lacks a column or the kind.
+    """
+    if kind == "each":
+        parts = {one: orders(table, columns, kind=one, seeds=seeds) for one in table.index.unique("kind")}
+        return {f"{one} by {name}": order for one, part in parts.items() for name, order in part.items()}
+    rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
+    if not len(rows):
+        kinds = ", ".join(table.index.unique("kind"))
+        raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
+    lacking = [name for name in columns if name.removeprefix("-") not in rows]
+    if lacking:
+        known = [name for name in map(str, rows) if not name.endswith((".low", ".high"))]
+        near = get_close_matches(lacking[0].removeprefix("-"), known, cutoff=0.8)
+        listed = f"try {' or '.join(near)}" if near else f"known: {', '.join(known)}"
+        raise ValueError(f"no column {lacking[0]!r} to order heads by; {listed}")
+    ordered = {}
+    for name in columns:
+        values = rows[name.removeprefix("-")]
+        rising = values.dropna().sort_values(kind="stable").index.tolist()
+        unknown = values.index[values.isna()].tolist()
+        ordered[name] = (rising[::-1] if name.startswith("-") else rising) + unknown
+    chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
+    return ordered | chance

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.prediction_powered import estimates, sizes
+from headroles.ablation.runner import Replacement
 from headroles.ablation.significance import effects, is_mean
 from headroles.ablation.sweep import Options, Sweep
-from headroles.ablation.units import Replacement
 from headroles.analysis.intervals import least_p
 from headroles.data.corpus import Corpus
 

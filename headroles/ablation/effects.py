@@ -15,14 +15,14 @@ from headroles.ablation.early_stopping import staged
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.runner import Replacement, Unit, check_choices, masked_heads, on_disk, sampling, table_name
 from headroles.ablation.significance import best, effects, is_mean
 from headroles.ablation.sweep import Options, sweep
-from headroles.ablation.units import Replacement, Unit, check_choices, masked_heads, on_disk, sampling, table_name
+from headroles.analysis.intervals import rounded
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head
 from headroles.models.provenance import cache_key, configuration, fixed_weights
-from headroles.scores.accumulator import rounded
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 

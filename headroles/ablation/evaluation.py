@@ -13,9 +13,9 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import sweep
+from headroles.analysis.intervals import bootstrap_counts, bounds
 from headroles.data.corpus import Corpus
 from headroles.models.provenance import fixed_weights, provenance_of
-from headroles.scores.accumulator import bounds, counting
 from headroles.tables import frame
 
 
@@ -61,7 +61,7 @@ def evaluate(
 
 def worth(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
     """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
-    weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
+    weights = bootstrap_counts(found.numbers, n_resamples, seed)  # [1 + resamples, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         values = found.metric.value(weights @ found.intact)
     return dict(zip(("value", "low", "high"), interval(values), strict=True))

@@ -1,10 +1,11 @@
-"""Variant runner: run the intact model and every variant with masked heads on one batch."""
+"""Variant runner: run the intact model and its variants, in which units of heads are masked, on one batch."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,6 @@ from headroles.ablation.example_stats import HeadSet
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import Metric, Read, Written
 from headroles.ablation.resample import Others
-from headroles.ablation.units import Replacement
 from headroles.models import dummy_inputs, heads, masking
 from headroles.models.batching import ONE, Batch
 from headroles.models.dummy_inputs import without_cache
@@ -24,6 +24,13 @@ from headroles.models.masking import Fill, mask_heads
 from headroles.scores.objectives import Explain
 from headroles.tables.frame import Kind
 
+if TYPE_CHECKING:
+    from headroles.models.masking import Head
+
+Unit = Literal["head", "all_but_one", "layer", "kind"]
+Replacement = Literal["zero", "mean", "resample", "uniform", "rescale"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+REPLACEMENTS: tuple[Replacement, ...] = get_args(Replacement)
 Array = npt.NDArray[np.float64]
 Filling = Fill | Mapping[tuple[Kind, int], Tensor] | Others
 
@@ -147,3 +154,45 @@ def _gates(model: PreTrainedModel, masked: HeadSet, replacement: Replacement) ->
         if layer.any():
             layer *= site.heads / layer.sum()
     return gates
+
+
+_ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # older words, for tables that exist
+
+
+def on_disk(choice: Unit | Replacement) -> str:
+    """Return the word for a unit or replacement in table names, column names, provenance and cache keys."""
+    return _ON_DISK.get(choice, choice)
+
+
+def sampling(*, early: bool = False, precision: float = 1.0) -> list[str]:
+    """Return the words for ablating heads on a part of the examples in table and column names."""
+    return ["early"] * early + [f"precision={precision:g}"] * (precision > 1)
+
+
+def table_name(
+    metric: str,
+    unit: Unit = "head",
+    replacement: Replacement = "zero",
+    *,
+    early: bool = False,
+    precision: float = 1.0,
+) -> str:
+    """Return the name of an ablation's tables in a study, after `ablation-` or `examples-`."""
+    words = [metric, on_disk(unit), on_disk(replacement), *sampling(early=early, precision=precision)]
+    return "-".join(words)
+
+
+def check_choices(unit: Unit = "head", replacement: Replacement = "zero") -> None:
+    """Raise ValueError for an unknown unit or replacement."""
+    if unit not in UNITS:
+        raise ValueError(f"unknown unit {unit!r}; known: {', '.join(UNITS)}")
+    if replacement not in REPLACEMENTS:
+        raise ValueError(f"unknown replacement {replacement!r}; known: {', '.join(REPLACEMENTS)}")
+
+
+def masked_heads(head: Head, heads: Sequence[Head], unit: Unit) -> HeadSet:
+    """Return the heads that are masked to measure `head`: itself, the others of its layer, its layer, or its kind."""
+    if unit == "head":
+        return frozenset([head])
+    same = (other for other in heads if other[0] == head[0] and (unit == "kind" or other[1] == head[1]))
+    return frozenset(other for other in same if unit != "all_but_one" or other != head)

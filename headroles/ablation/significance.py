@@ -13,10 +13,9 @@ from scipy import stats
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
-from headroles.ablation.units import on_disk
-from headroles.analysis.intervals import least_p
+from headroles.ablation.runner import on_disk
+from headroles.analysis.intervals import bootstrap_counts, bounds, least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
-from headroles.scores.accumulator import bounds, counting
 from headroles.tables import frame
 
 Array = npt.NDArray[np.floating]
@@ -39,7 +38,7 @@ def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> E
     """
     if found.predicted is not None:
         return _prediction_powered(found, n_resamples, seed)
-    weights = counting(found.numbers, n_resamples, seed).numpy()  # [1 + resamples, example]
+    weights = bootstrap_counts(found.numbers, n_resamples, seed)  # [1 + resamples, example]
     run = np.stack([np.isfinite(stats).all(-1) for stats in found.masked.values()])  # [variant, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
@@ -64,7 +63,7 @@ def _prediction_powered(found: ExampleStats, n_resamples: int, seed: int) -> Eff
     columns |= {
         f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
     }
-    weights = counting(found.numbers, n_resamples, seed).numpy()[1:] - 1.0  # [resample, example]
+    weights = bootstrap_counts(found.numbers, n_resamples, seed)[1:] - 1.0  # [resample, example]
     draws = effect[:, None] + np.stack([variant.influence for variant in variants]) @ weights.T
     return Effects(float(found.metric.value(found.intact.sum(0))), columns, draws)
 

@@ -18,17 +18,16 @@ import numpy.typing as npt
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
-from headroles._progress import track
+from headroles._distributed import track
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric, Read
 from headroles.ablation.resample import Others
-from headroles.ablation.runner import Array, Filling, Runner
-from headroles.ablation.units import Replacement, check_choices, on_disk
+from headroles.ablation.runner import Array, Filling, Replacement, Runner, check_choices, on_disk
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, loading, masking
+from headroles.models import attention_hooks, batching, masking, matching
 from headroles.models.batching import LONGEST, Batch
 from headroles.models.provenance import provenance_of, revision
-from headroles.tables.files import BLANK, MARK, is_sealed, replacing, seal
+from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
 
 
 def sweep(
@@ -185,7 +184,7 @@ class Sweep:
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
 
     def _runner(self, variants: Sequence[HeadSet]) -> Runner:
-        longest = min(loading.positions(self.tokenizer, self.model), LONGEST)
+        longest = min(matching.positions(self.tokenizer, self.model), LONGEST)
         return Runner(
             self.model, longest, self.read, self.metric, variants, self.filling, self.replacement, self.heads_per_batch
         )

@@ -1,18 +1,20 @@
-"""Intervals valid in small samples: of shares, areas under curves, shifts, correlations, means (no torch)."""
+"""Intervals: of shares, areas under curves, shifts, correlations, means, and by bootstrap resamples (no torch)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy import optimize, special, stats
 
 Array = npt.NDArray[np.floating]
 Ends = tuple[float, float]
 NONE: Ends = (math.nan, math.nan)
 LEVEL = 0.05
+LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
 Z = float(stats.norm.isf(LEVEL / 2))
 PRIOR = 0.2  # weight, in hits, of the prior that all tokens of a sentence behave alike
 FEW = 8  # the least number of pairs for an interval of their correlation
@@ -203,3 +205,32 @@ def _solved(observed: float, error: Callable[[float], float], limit: float, leas
 def needed(permutations: int) -> int:
     """Return how many permutations must be as far from 0 as the observed number for p of at least 0.05."""
     return max(0, math.ceil(LEVEL * (1 + permutations) - 1 - 1e-9))
+
+
+def bootstrap_counts(numbers: Sequence[int], n_resamples: int, seed: int) -> Array:
+    """Return how often sentences count in the corpus (once) and in each resample: [1 + resamples, sentence].
+
+    Counts are Poisson(1) and depend on the seed and the sentence's number alone (Hanley & MacGibbon 2006), not on
+    batches, order or processes.
+    """
+    rows = [np.random.Generator(np.random.Philox(key=[seed, n])).poisson(1.0, n_resamples) for n in numbers]
+    return np.concatenate([np.ones((1, len(numbers))), np.stack(rows, axis=1)])
+
+
+def bounds(draws: Array) -> tuple[Array, Array]:
+    """Return the 95 % percentile interval of values [heads, resamples], ignoring NaN; NaN without: two of [heads]."""
+    quantiles = np.full((2, len(draws)), np.nan)
+    if not draws.shape[1]:
+        return quantiles[0], quantiles[1]
+    whole = ~np.isnan(draws).any(1)
+    quantiles[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
+    some = ~whole & ~np.isnan(draws).all(1)
+    quantiles[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # ignores NaN
+    return quantiles[0], quantiles[1]
+
+
+def rounded(draws: Array) -> npt.NDArray[np.float32]:
+    """Round resampled values to 13 significant bits, far finer than their error: files take half the space."""
+    half = np.uint32(1 << 10)  # of the last of the 12 bits kept after the leading one
+    bits = draws.astype(np.float32).view(np.uint32)
+    return ((bits + half) & ~np.uint32(2 * half - 1)).view(np.float32)

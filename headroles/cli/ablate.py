@@ -76,7 +76,7 @@ def ablate(
     """Ablate every head of a model and measure the effects, with intervals and corrected tests."""
     from headroles.ablation.evaluation import worth
     from headroles.ablation.example_stats import ExampleStats
-    from headroles.ablation.units import on_disk, table_name
+    from headroles.ablation.runner import on_disk, table_name
 
     folder = study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)
@@ -267,7 +267,7 @@ def train(
 ) -> None:
     """Train a classifier on labels, or a translation model on translations, with a checkpoint each epoch."""
     from headroles.models.loading import check_no_study, load, untrained
-    from headroles.tables.files import check_writable
+    from headroles.tables.io import check_writable
     from headroles.training.trainer import HISTORY
 
     if without is not None:

@@ -44,7 +44,7 @@ def architectures(
     readme: Annotated[Path | None, typer.Option(help="README to write the table into, between its marks.")] = None,
 ) -> None:
     """Run all checks on a tiny model of every known architecture and write the table."""
-    from headroles.tables.files import check_writable
+    from headroles.tables.io import check_writable
     from headroles.testing import architectures
 
     check_writable(output, "folder")

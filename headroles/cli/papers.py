@@ -228,12 +228,15 @@ def specialise(
 
 def pool_models(
     folders: Annotated[list[Path], typer.Argument(help="Folders of specialists.pruning.prune_arm, one per model.")],
+    tested: Annotated[
+        str, typer.Option(help="Numbers of heads left of the primary outcome, separated by commas.")
+    ] = "12,6",
     study: options.Study = Path("study"),
 ) -> None:
     """Test over several pruned models whether roles predict which heads survive, and compare their controls."""
     from headroles.experiments.specialists.several_models import pool_models as run
 
-    found = run(folders, study=study)
+    found = run(folders, tested=[int(size) for size in numbers(tested)], study=study)
     rows = found.survival
     show_table(
         rows[["r", "r.low", "r.high", "holm"]],

@@ -152,7 +152,7 @@ def remove_heads(
 ) -> None:
     """Remove heads from a model and save the smaller model; headroles.load loads it."""
     from headroles.models import loading
-    from headroles.tables.files import check_writable
+    from headroles.tables.io import check_writable
 
     arguments.check_heads(heads)
     loading.check_no_study(output)

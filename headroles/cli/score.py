@@ -146,15 +146,15 @@ def attention(
     submodel: options.Submodel = None,
 ) -> None:
     """Draw the attention of one head on one sentence."""
-    from headroles.models import loading
+    from headroles.models import loading, provenance
     from headroles.plots import gallery
-    from headroles.tables import files
+    from headroles.tables import io
 
     check_heads(head)
-    files.check_writable(output.parent, "folder")
+    io.check_writable(output.parent, "folder")
     loaded, tokenizer = loading.load(model, submodel=submodel)
-    of = loading.revision(loaded)
-    files.check_ours(output, of, overwrite=overwrite)
+    of = provenance.revision(loaded)
+    io.check_ours(output, of, overwrite=overwrite)
     axes = hr.plots.attention(hr.scores.attention_matrix(loaded, tokenizer, sentence, head_of(head, loaded)))
     axes.set_title(head)
     gallery.save(axes, output, of=of)

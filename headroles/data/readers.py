@@ -15,7 +15,7 @@ from headroles.data.conllu import block
 from headroles.data.corpus import RELATIONS, Corpus, Sentence
 from headroles.data.entries import Column, Form, Texts, check_limit, complete, entries, stem
 from headroles.data.hf_datasets import gather, named
-from headroles.tables.files import replacing
+from headroles.tables.io import replacing
 
 
 def read(

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headroles._progress import track
+from headroles._distributed import track
 from headroles.data.conllu import spans
 from headroles.data.corpus import Corpus, Sentence, Span
 from headroles.data.readers import read, write

@@ -19,8 +19,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import read, write
 from headroles.data.stanza_parser import Download, parse
 from headroles.tables import frame
-from headroles.tables.files import beside
-from headroles.tables.io import save_table
+from headroles.tables.io import beside, save_table
 from headroles.training.marian import pieced
 
 Fault = Literal["not text", "too long", "twice", "also held out"]

@@ -19,7 +19,7 @@ from headroles.experiments import score_study
 from headroles.experiments.preparation import Material, Prepared
 from headroles.experiments.relate_study import relate_study
 from headroles.experiments.workflow import Workflow, batch_tokens, pace
-from headroles.models import loading
+from headroles.models import loading, provenance
 from headroles.scores import Measure, Relevance
 from headroles.scores.in_study import DEFAULT
 from headroles.tables import frame
@@ -156,7 +156,7 @@ class _Replication:
         self.place = study.work / "model"  # of the trained model
         parts = (data.train, data.dev, data.test, data.parsed, data.other)
         hashes = ",".join(part.hash for part in parts if part is not None)
-        self.key = frame.sign(data=hashes, tokenizer=loading.tokens(self.tokenizer), recipe=recipe)
+        self.key = frame.sign(data=hashes, tokenizer=provenance.tokens(self.tokenizer), recipe=recipe)
 
     @cached_property
     def model(self) -> PreTrainedModel:

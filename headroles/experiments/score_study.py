@@ -12,8 +12,7 @@ from PIL import Image
 from headroles.analysis import role_rules
 from headroles.plots.gallery import DRAWN, figures, save
 from headroles.tables import frame
-from headroles.tables.files import check_ours, mark_of
-from headroles.tables.io import save_table
+from headroles.tables.io import check_ours, mark_of, save_table
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:

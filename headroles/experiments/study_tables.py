@@ -13,7 +13,7 @@ import pandas as pd
 from headroles.experiments.compare_scores import score_correlations
 from headroles.experiments.relate_study import joined
 from headroles.plots import effects, gallery
-from headroles.tables import files
+from headroles.tables import io
 from headroles.tables.frame import fields, provenance, sign
 from headroles.tables.io import save_table
 from headroles.tables.study import Study
@@ -83,7 +83,7 @@ def correlation_study(
 
 def _save(table: pd.DataFrame, draw: Callable[[], Axes], picture: Path, of: str, *, overwrite: bool) -> None:
     """Save a picture, and its table beside it; raise FileExistsError for files of another origin."""
-    files.check_ours(picture, of, overwrite=overwrite)
+    io.check_ours(picture, of, overwrite=overwrite)
     place = picture.with_suffix(".parquet")
     if place.is_file() and not picture.is_file() and not overwrite:
         raise FileExistsError(f"{place} exists without a picture; name another file, or give --overwrite")
@@ -129,7 +129,8 @@ def efficiency_study(
         ValueError: If an example is longer than the model reads.
     """
     from headroles.data.corpus import Corpus
-    from headroles.models.loading import positions, revision
+    from headroles.models.matching import positions
+    from headroles.models.provenance import revision
     from headroles.pruning.costs import efficiency
     from headroles.pruning.rankings import Random, RankingContext, among
 
@@ -155,7 +156,8 @@ def weight_change_study(before: str | Path, after: Sequence[str | Path], study: 
     Returns:
         The table `uniformity`, or None for fewer than three fine-tunings.
     """
-    from headroles.models.loading import load, revision
+    from headroles.models.loading import load
+    from headroles.models.provenance import revision
     from headroles.pruning.weight_changes import alike, weight_change
 
     start = load(before)[0]

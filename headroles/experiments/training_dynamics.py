@@ -12,7 +12,7 @@ from headroles.ablation.curves import ablation_curve, orders
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.experiments.compare_scores import agreement
-from headroles.models import loading
+from headroles.models import loading, provenance
 from headroles.models.masking import Head
 from headroles.models.provenance import cache_key
 from headroles.scores import score
@@ -55,7 +55,7 @@ def dynamics(
         FileNotFoundError: If there is no checkpoint.
     """  # noqa: DOC502
     places = checkpoints(training)
-    last = loading.revision(loading.alone(places[-1][2]))
+    last = provenance.revision(loading.alone(places[-1][2]))
     kept = study_at(study)
     outdated = kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import _distributed
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import loading
+from headroles.models import matching, provenance
 from headroles.models.tokenization import NO_WORD, TokenizedSentence, pieces
 from headroles.models.tokenization import TokenView as TokenView
 from headroles.tables.frame import Kind
@@ -98,7 +98,7 @@ def encode(
     """Tokenise `corpus` for `model`; sentences longer than its positions are left out, and counted."""
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
-    loading.check_belongs(tokenizer, model)
+    matching.check_belongs(tokenizer, model)
     source = pieces(tokenizer, corpus.sentences, words=words)
     targets = [sentence.target for sentence in corpus]
     target = None
@@ -110,8 +110,8 @@ def encode(
             "%d of %d sentences have no translation: the model's own output is read for all", missing, len(corpus)
         )
     ids = (i for sentence in [*source, *(target or ())] for i in sentence.ids)
-    loading.check_fit(tokenizer, model, max(ids, default=0))
-    limit = loading.positions(tokenizer, model)
+    matching.check_fit(tokenizer, model, max(ids, default=0))
+    limit = matching.positions(tokenizer, model)
     kept = [i for i, sentence in enumerate(source) if max(len(sentence), len(target[i]) if target else 0) <= limit]
     if not kept:
         raise ValueError(
@@ -124,8 +124,8 @@ def encode(
         source=[source[i] for i in kept],
         target=[target[i] for i in kept] if target else None,
         too_long=len(corpus) - len(kept),
-        special=loading.special(tokenizer, model),
-        padding=loading.padding(tokenizer, model),
+        special=matching.special(tokenizer, model),
+        padding=matching.padding(tokenizer, model),
         greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
     )
 
@@ -182,7 +182,7 @@ def _target(
         view = _view(ids, attention_mask, torch.full_like(ids, NO_WORD), sentences, encoded, model, started=True)
         return view, labels.to(model.device)
     written = _padded([row.ids for row in rows], encoded.padding)
-    ids = loading.shifted(model, written)
+    ids = shifted(model, written)
     attention_mask = _padded([[True] * len(row) for row in rows], False)
     words = _padded([[NO_WORD, *row.words[:-1]] for row in rows], NO_WORD)
     view = _view(ids, attention_mask, words, [row.sentence for row in rows], encoded, model, started=True)
@@ -233,9 +233,9 @@ _cache: WeakKeyDictionary[Corpus, tuple[object, Encoded]] = WeakKeyDictionary() 
 
 def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Encoded:
     """Tokenise a corpus without words; cached for the same corpus with an equal tokenizer and model."""
-    limits = (loading.positions(tokenizer, model), loading.vocabulary(model), model.config.is_encoder_decoder)
-    ends = (loading.special(tokenizer, model), loading.padding(tokenizer, model))
-    key = (loading.tokens(tokenizer), loading.sample_ids(tokenizer), limits, ends)
+    limits = (matching.positions(tokenizer, model), matching.vocabulary(model), model.config.is_encoder_decoder)
+    ends = (matching.special(tokenizer, model), matching.padding(tokenizer, model))
+    key = (provenance.tokens(tokenizer), provenance.sample_ids(tokenizer), limits, ends)
     if corpus not in _cache or _cache[corpus][0] != key:
         _cache[corpus] = key, encode(corpus, tokenizer, model, words=False)
     return _cache[corpus][1]
@@ -271,3 +271,12 @@ class Pages:
             self.read.update({"sentences": len(page.source)} | counts)
             yield replace(page, numbers=[start + number for number in page.numbers])
             start += len(part)
+
+
+def shifted(model: PreTrainedModel, labels: Tensor) -> Tensor:
+    """Return the decoder inputs for `labels`, [batch, token]: the start token, then all labels but the last."""
+    shift: Callable[..., Tensor] | None = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is not None:
+        return shift(labels=labels)
+    config = model.config
+    return torch.cat([torch.full_like(labels[:, :1], config.decoder_start_token_id), labels[:, :-1]], dim=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from filecmp import cmp
 from pathlib import Path
@@ -15,22 +15,11 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from headroles import _distributed
 from headroles.models import pruned, sites, tokenization
-from headroles.models.matching import check_belongs as check_belongs
-from headroles.models.matching import check_fit as check_fit
-from headroles.models.matching import padding as padding
-from headroles.models.matching import positions as positions
-from headroles.models.matching import remember
-from headroles.models.matching import special as special
-from headroles.models.matching import vocabulary as vocabulary
-from headroles.models.provenance import configuration as configuration
-from headroles.models.provenance import is_offloaded as is_offloaded
-from headroles.models.provenance import name as name
-from headroles.models.provenance import revision as revision
-from headroles.models.provenance import sample_ids as sample_ids
-from headroles.models.provenance import tokens as tokens
+from headroles.models.matching import check_belongs, remember
+from headroles.models.provenance import revision
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
-from headroles.tables.files import beside, forget_drafts
+from headroles.tables.io import beside, forget_drafts
 
 CARD = "README.md"
 
@@ -143,23 +132,6 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
     fresh.to(model.device)  # type: ignore[arg-type]
     fresh.eval()
     return fresh
-
-
-def shifted(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
-    """Return the decoder inputs for `labels`, [batch, token]: the start token, then all labels but the last."""
-    shift: Callable[..., torch.Tensor] | None = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-    if shift is not None:
-        return shift(labels=labels)
-    config = model.config
-    return torch.cat([torch.full_like(labels[:, :1], config.decoder_start_token_id), labels[:, :-1]], dim=1)
-
-
-def causal(model: PreTrainedModel) -> bool:
-    """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
-    config = model.config
-    if type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
-        return True
-    return bool(model.can_generate()) and not config.is_encoder_decoder
 
 
 def place(model: PreTrainedModel, device: str | None = None) -> PreTrainedModel:

@@ -219,6 +219,7 @@ def _analyses(survival: pd.DataFrame, ax: Axes, left: int) -> None:
     measures = [str(name) for name in survival["predictor"] if name in set(survival["analysis"])]
     given = {"primary": " given confidence and sink"} | dict.fromkeys(measures, "")
     given |= {f"positional given {name}": f" given {label_of(name)}" for name in measures}
+    given["importance given positional"] = " given positional"
     shown = (survival["analysis"] == "primary") | (survival["outcome"] == f"survival[{left}]")
     chosen = survival[survival["analysis"].isin([*given]) & shown].to_dict("records")
     names = []

@@ -16,8 +16,8 @@ from headroles import plots
 from headroles.analysis import role_rules
 from headroles.plots.scales import metric_name
 from headroles.tables import frame
-from headroles.tables.files import mark_of, replacing
 from headroles.tables.frame import KINDS, Kind, metric_of
+from headroles.tables.io import mark_of, replacing
 from headroles.tables.study import Study
 
 if TYPE_CHECKING:

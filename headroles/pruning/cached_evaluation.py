@@ -13,11 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.sweep import sweep
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus
-from headroles.models import loading
+from headroles.models import provenance
 from headroles.models.masking import Head
 from headroles.models.provenance import provenance_of
-from headroles.scores.accumulator import counting
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
@@ -78,7 +78,7 @@ class Trials:
         def measure() -> ExampleStats:
             return sweep(model, self.tokenizer, self.held_out, variants, self.metric, max_tokens=self.max_tokens)
 
-        stats = self._kept((*what, loading.revision(model), [sorted(heads) for heads in variants]), measure)
+        stats = self._kept((*what, provenance.revision(model), [sorted(heads) for heads in variants]), measure)
         return [stats.masked[heads] if heads else stats.intact for heads in masked]
 
     def _kept(self, what: tuple[object, ...], compute: Callable[[], ExampleStats]) -> ExampleStats:
@@ -92,6 +92,6 @@ class Trials:
 
 def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000, seed: int = 0) -> Array:
     """Compute the metric of each trial on all examples and in the same resamples of them: [trial, 1 + resample]."""
-    weights = counting(list(range(len(trials[0]))), n_resamples, seed).numpy()
+    weights = bootstrap_counts(range(len(trials[0])), n_resamples, seed)
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
         return np.stack([metric.value(weights @ statistics) for statistics in trials])

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from headroles._progress import track
+from headroles._distributed import track
 from headroles.models import attention_hooks
 from headroles.models.dummy_inputs import dummy_inputs, without_cache
 from headroles.models.heads import head_index, named_heads

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles._progress import track
+from headroles._distributed import track
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, dummy_inputs

@@ -15,10 +15,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 
 from headroles import _distributed
-from headroles.models import heads, loading
+from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.masking import Head, mask_heads
 from headroles.pruning.l0 import Freeze, Gates
+from headroles.scores.outputs import causal
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.training.hf_trainer import log_of
@@ -48,7 +49,7 @@ def train_gates(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
 
 
 def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
-    sites, causal = heads.attention_sites(model), loading.causal(model)
+    sites, is_causal = heads.attention_sites(model), causal(model)
     model.add_module(NAME, gates)
     heads.remember(model, sites)
     begun: list[None] = []  # a training forward that has not ended
@@ -67,7 +68,7 @@ def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
             raise ValueError(
                 "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
             )
-        output.loss = loss + gates.penalty() * _share(inputs, causal=causal)
+        output.loss = loss + gates.penalty() * _share(inputs, causal=is_causal)
         begun.clear()
 
     hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after, with_kwargs=True)]

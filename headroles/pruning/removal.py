@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks, dummy_inputs, loading
+from headroles.models import attention_hooks, dummy_inputs, provenance
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.masking import Head, by_projection, head_mask, mask_heads
@@ -54,7 +54,7 @@ def remove_heads(
     Example:
         >>> hr.remove_heads(model, [("enc-self", 0, 2), ("enc-self", 1, 0)])
     """
-    if loading.is_offloaded(model):
+    if provenance.is_offloaded(model):
         raise ValueError(
             f"the device_map of {type(model).__name__} keeps weights away from it; load it whole to remove heads"
         )
@@ -113,7 +113,7 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
     chosen = _pruned_heads(model, heads)
     _check_shared(sites, chosen)
     by_projection(model, sites)  # raises an error for heads that cannot be masked
-    if loading.is_offloaded(model) or not all(_out(site).weight.is_floating_point() for site in sites):  # type: ignore[operator]
+    if provenance.is_offloaded(model) or not all(_out(site).weight.is_floating_point() for site in sites):  # type: ignore[operator]
         raise ValueError(
             f"the weights of {type(model).__name__} are offloaded or quantised; load it whole to zero heads"
         )

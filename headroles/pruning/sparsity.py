@@ -25,9 +25,8 @@ from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
-from headroles.tables.files import check_writable
 from headroles.tables.frame import KINDS, Kind, signed
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import dummy_inputs, loading
+from headroles.models import dummy_inputs, provenance
 from headroles.models import heads as families
 from headroles.models.masking import Head
 from headroles.models.sites import Site
@@ -55,7 +55,10 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
         columns[f"moved[{part}]"] = [float((end - start).norm() / start.norm()) for start, end in pairs]
         columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(start, end, dim=0)) for start, end in pairs]
     signature = frame.sign(
-        model=loading.name(before), before=loading.revision(before), after=loading.revision(after), distance="frobenius"
+        model=provenance.name(before),
+        before=provenance.revision(before),
+        after=provenance.revision(after),
+        distance="frobenius",
     )
     return frame.table(columns, index, signature)
 

@@ -1,9 +1,9 @@
 from .base import Measure as Measure
 from .base import Observation as Observation
 from .base import Score as Score
-from .circuits.pairs import composition as composition
-from .circuits.vocabulary import copying as copying
-from .circuits.vocabulary import succession as succession
+from .circuits import composition as composition
+from .circuits import copying as copying
+from .circuits import succession as succession
 from .examples import attention_matrix as attention_matrix
 from .gradients.base import GradientScore as GradientScore
 from .gradients.base import HeadGradients as HeadGradients

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from headroles import _distributed
-from headroles.analysis.intervals import clusters, share
+from headroles.analysis.intervals import bounds, clusters, rounded, share
 from headroles.scores.base import Measure, Sums
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
-LOW, HIGH = 0.025, 0.975  # quantiles of the resamples that bound an interval
 Array = npt.NDArray[np.floating]
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
@@ -98,36 +97,6 @@ class Accumulator:
                     both = np.stack([totals[:, 0], clusters(totals)], axis=-1)
                     sizes.setdefault(column, np.full((len(index), 2), np.nan))[rows] = both
             yield from ((score, column, values, sizes.get(column)) for column, values in columns.items())
-
-
-def counting(numbers: Sequence[int], n_resamples: int, seed: int) -> Tensor:
-    """Return how often sentences count in the corpus (once) and in each resample: [1 + resamples, sentence].
-
-    Counts are Poisson(1) and depend on the seed and the sentence's number alone (Hanley & MacGibbon 2006), not on
-    batches, order or processes.
-    """
-    rows = [np.random.Generator(np.random.Philox(key=[seed, n])).poisson(1.0, n_resamples) for n in numbers]
-    drawn = torch.tensor(np.stack(rows, axis=1), dtype=torch.float64)
-    return torch.cat([torch.ones(1, len(numbers), dtype=torch.float64), drawn])
-
-
-def bounds(draws: Array) -> tuple[Array, Array]:
-    """Return the 95 % percentile interval of values [heads, resamples], ignoring NaN; NaN without: two of [heads]."""
-    quantiles = np.full((2, len(draws)), np.nan)
-    if not draws.shape[1]:
-        return quantiles[0], quantiles[1]
-    whole = ~np.isnan(draws).any(1)
-    quantiles[:, whole] = np.quantile(draws[whole], [LOW, HIGH], axis=1)
-    some = ~whole & ~np.isnan(draws).all(1)
-    quantiles[:, some] = pd.DataFrame(draws[some].T).quantile([LOW, HIGH]).to_numpy()  # ignores NaN
-    return quantiles[0], quantiles[1]
-
-
-def rounded(draws: Array) -> npt.NDArray[np.float32]:
-    """Round resampled values to 13 significant bits, far finer than their error: files take half the space."""
-    half = np.uint32(1 << 10)  # of the last of the 12 bits kept after the leading one
-    bits = draws.astype(np.float32).view(np.uint32)
-    return ((bits + half) & ~np.uint32(2 * half - 1)).view(np.float32)
 
 
 def check_missing(

@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headroles.data.corpus import Corpus
-from headroles.models import loading
 from headroles.models.batching import Batch
 
 LABELLED = "give a table with a column of labels (label= names it) that has a label in each row"
@@ -40,7 +39,7 @@ def labels(model: PreTrainedModel, batch: Batch) -> Tensor:
     if batch.labels is not None:
         return batch.labels
     view = batch.source
-    if not loading.causal(model):
+    if not causal(model):
         return torch.where(view.content, view.ids, -100)
     after = torch.where(view.attention_mask, view.ids, -100).roll(-1, dims=1)
     after[:, -1] = -100
@@ -134,3 +133,11 @@ def _is_number(label: str) -> bool:
         return math.isfinite(float(label))
     except ValueError:
         return False
+
+
+def causal(model: PreTrainedModel) -> bool:
+    """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
+    config = model.config
+    if type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
+        return True
+    return bool(model.can_generate()) and not config.is_encoder_decoder

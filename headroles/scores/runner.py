@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles._progress import track
+from headroles._distributed import track
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
 from headroles.models import attention_hooks, batching
@@ -19,7 +21,7 @@ from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import Fill
 from headroles.models.provenance import fixed_weights, provenance_of
 from headroles.models.sites import Site
-from headroles.scores.accumulator import Accumulator, check_missing, counting, missing
+from headroles.scores.accumulator import Accumulator, check_missing, missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted
 from headroles.scores.base import SELF, Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
@@ -139,7 +141,7 @@ def _score(
         if attention_scores:
             passes.insert(0, AttentionPass(attention_scores, model, counted))
         for batch in track(batches, "scoring heads", total=total):
-            counts = counting(batch.numbers, n_resamples, seed).to(model.device)
+            counts = torch.from_numpy(bootstrap_counts(batch.numbers, n_resamples, seed)).to(model.device)
             for scoring_pass in passes:
                 scoring_pass.read(batch, counts, accumulator)
     accumulator.reduce(model.device)

@@ -1,4 +1,3 @@
-from . import files as files
 from . import frame as frame
 from . import html as html
 from . import hub as hub

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from pyarrow import parquet
 
-from headroles.tables.files import check_writable
 from headroles.tables.frame import fields, join, listed
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.io import notes as read_notes
 
 if TYPE_CHECKING:

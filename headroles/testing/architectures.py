@@ -14,7 +14,7 @@ import pandas as pd
 import transformers
 from transformers import PreTrainedModel
 
-from headroles._progress import track
+from headroles._distributed import track
 from headroles.models.sites import submodel
 from headroles.tables import frame
 from headroles.testing.runner import CHECKS, check_model

@@ -23,8 +23,7 @@ from headroles.models.provenance import provenance_of
 from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels, class_names
-from headroles.tables.files import replacing
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import load_table, replacing, save_table
 from headroles.training.hf_trainer import Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"

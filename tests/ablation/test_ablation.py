@@ -46,13 +46,13 @@ from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay, layers
 from headroles.ablation.metrics import BLEU, ChrF, Loss, Perplexity
 from headroles.ablation.resample import partners
+from headroles.ablation.runner import REPLACEMENTS, UNITS, on_disk
 from headroles.ablation.significance import effects
 from headroles.ablation.sweep import sweep
-from headroles.ablation.units import REPLACEMENTS, UNITS, on_disk
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.models import batching, masking
 from headroles.models import heads as families
-from headroles.scores.accumulator import counting
 from headroles.tables import frame
 
 WHOLE = ["albert", "fsmt"]  # whose layers cannot be handed back: one module for all, and time first
@@ -365,7 +365,7 @@ def test_the_model_is_left_as_it_was(training):
 @pytest.mark.parametrize("name", MODELS)
 def test_intervals_and_resamples_are_of_the_weights_that_scores_have(name):
     table = ablated(name, n_resamples=200, seed=3)
-    weights = counting(range(6), 200, 3)[1:].numpy()
+    weights = bootstrap_counts(range(6), 200, 3)[1:]
     drawn = frame.resamples(table).draws["ablation[loss]"]
     ends = table[["ablation[loss].low", "ablation[loss].high"]].to_numpy()
     for row, masked in enumerate(closing(name, "head")):

@@ -14,9 +14,9 @@ from helpers.close import bound, close
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.ablation.coalitions import shapley
-from headroles.ablation.coalitions.game import Game
+from headroles.ablation import shapley
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.shapley import Game
 from headroles.ablation.sweep import Sweep
 
 HEADS = [("dec-self", 0, 1), ("dec-self", 0, 3), ("dec-self", 1, 0), ("dec-self", 1, 1), ("dec-self", 1, 2)]

@@ -27,10 +27,10 @@ from helpers.traces import _traces
 import headroles as hr
 from headroles import plots
 from headroles.ablation.curves import ablation_curve, areas
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.experiments.compare_scores import ABLATION, agreement, compare
 from headroles.models import batching, masking
 from headroles.models import heads as families
-from headroles.scores.accumulator import counting
 from headroles.scores.objectives import objective
 from headroles.tables import frame
 
@@ -98,7 +98,7 @@ def test_a_curve_starts_at_the_intact_model_and_ends_where_all_of_its_heads_are_
 @pytest.mark.parametrize("metric", METRICS)
 def test_points_are_those_of_a_plain_loop_and_intervals_of_the_resamples_that_scores_have(metric):
     table = drawn("marian", metric, n_resamples=50, seed=3)
-    weights = counting(range(6), 50, 3)[1:].numpy()
+    weights = bootstrap_counts(range(6), 50, 3)[1:]
     for row in table.itertuples():
         order = orders("marian")[row.order]
         sums, counts = by_hand("marian", metric, tuple(order[: row.closed]))
@@ -111,7 +111,7 @@ def test_points_are_those_of_a_plain_loop_and_intervals_of_the_resamples_that_sc
 def test_changes_are_paired():
     """Against the intact model in the same resamples: narrower than if the two varied apart."""
     table = drawn("marian", "loss", n_resamples=50, seed=3)
-    weights = counting(range(6), 50, 3).numpy()
+    weights = bootstrap_counts(range(6), 50, 3)
     intact = np.divide(*(weights @ each for each in by_hand("marian", "loss", ())))
     for row in table.to_dict("records"):
         sums, counts = by_hand("marian", "loss", tuple(orders("marian")[row["order"]][: row["closed"]]))
@@ -161,7 +161,7 @@ def test_without_resamples_there_are_no_intervals():
 def test_resamples_without_a_sentence_are_left_out():
     """Of two sentences every seventh resample draws none."""
     table = drawn("gpt2", given=corpus(2), n_resamples=100)
-    assert not counting(range(2), 100, 0)[1:].any(1).all()
+    assert not bootstrap_counts(range(2), 100, 0)[1:].any(1).all()
     assert table[["low", "high"]].notna().all(axis=None)
     assert areas(table).notna().all(axis=None)
 
@@ -176,7 +176,7 @@ def test_areas_are_trapezoids_best_first():
         part = parts[name]
         steps, heights = np.diff(part["share"]), (part["value"].to_numpy()[1:] + part["value"].to_numpy()[:-1]) / 2
         assert row["area"] == pytest.approx(steps @ heights)
-        weights = counting(range(6), 50, 0)[1:].numpy()
+        weights = bootstrap_counts(range(6), 50, 0)[1:]
         pairs = [by_hand("marian", "agreement", tuple(orders("marian")[name][:masked])) for masked in part["closed"]]
         draws = [weights @ sums / (weights @ counts) for sums, counts in pairs]
         bounds = np.nanquantile(np.trapezoid(draws, part["share"], axis=0), [0.025, 0.975])

@@ -26,13 +26,13 @@ from headroles.ablation.early_stopping import FIRST, GROWTH, looks, scores, stag
 from headroles.ablation.effects import ablate, ablate_sets
 from headroles.ablation.example_stats import ExampleStats, written
 from headroles.ablation.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perplexity
+from headroles.ablation.runner import on_disk
 from headroles.ablation.significance import best, effects
 from headroles.ablation.sweep import sweep
-from headroles.ablation.units import on_disk
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
-from headroles.scores.accumulator import counting
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
@@ -497,7 +497,7 @@ def by_hand(found, halves, seed, n_resamples):
     shuffled = np.random.default_rng(seed).permutation(len(found.numbers))
     half = len(shuffled) // 2
     first, second = (shuffled[:half], shuffled[half:]) if halves else (shuffled, shuffled)
-    weights = counting([found.numbers[row] for row in second], n_resamples, seed)[1:].numpy()
+    weights = bootstrap_counts([found.numbers[row] for row in second], n_resamples, seed)[1:]
     changes = {head: found.masked[rest_of(head)][:, 0] - found.intact[:, 0] for head in INDEX}
     rows = {}
     for layer in dict.fromkeys(head[:2] for head in INDEX):

@@ -20,11 +20,11 @@ from headroles.ablation.metrics import F1, METRICS, Loss
 from headroles.ablation.significance import effects as found_effects
 from headroles.analysis import intervals
 from headroles.analysis.association import HIGHER, LOWER, matters
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.prediction import predict_outcome
 from headroles.analysis.resampling import contrasts, permuted_roles, relation, roc_areas
 from headroles.plots.effects import correlations
 from headroles.pruning.comparison import _summary
-from headroles.scores.accumulator import counting
 from headroles.tables import frame
 
 ALIKE = "the outcome is the same for all heads with the role, or for all without: no interval of differences"
@@ -66,7 +66,7 @@ def test_a_single_sentence_has_no_interval():
 
 def test_the_variance_of_totals_says_how_many_sentences_there_are():
     lengths = np.random.default_rng(0).integers(1, 40, 300)
-    totals = counting(range(300), 4000, 0).numpy() @ lengths
+    totals = bootstrap_counts(range(300), 4000, 0) @ lengths
     assert intervals.clusters(totals) == pytest.approx(lengths.sum() ** 2 / (lengths**2).sum(), rel=0.1)
 
 

@@ -148,7 +148,7 @@ def test_stability_of_a_margin_is_that_over_the_baseline_of_the_same_resample():
 
 @pytest.mark.parametrize("value", [0.9, 0.3, 0.7])
 def test_resamples_at_the_threshold_have_the_role_though_they_are_rounded(value):
-    from headroles.scores.accumulator import rounded
+    from headroles.analysis.intervals import rounded
 
     made = table({"position[-1]": [value]}, {"position[-1]": rounded(np.full((1, 5), value))})
     told = roles(made, thresholds={"positional": value})
@@ -157,7 +157,7 @@ def test_resamples_at_the_threshold_have_the_role_though_they_are_rounded(value)
 
 
 def test_resamples_with_just_the_margin_have_the_role_though_both_sides_are_rounded():
-    from headroles.scores.accumulator import rounded
+    from headroles.analysis.intervals import rounded
 
     margin = 819.9 * 2**-13  # of steps that are kept: some baselines are rounded up, and their accuracies down
     baseline = np.linspace(0.5, 0.89, 1000)[None]

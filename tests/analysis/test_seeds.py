@@ -185,7 +185,7 @@ def test_attention_finds_the_shuffled_heads_of_a_model(tmp_path):
     rows = attention[(attention["kind"] == "cross") & (attention["layer"] == first["layer"])]
     a, b = (rows[rows["head"] == head]["weights"].map(np.asarray).tolist() for head in (0, 1))
     cosines = [x @ y / np.sqrt((x @ x) * (y @ y)) for x, y in zip(a, b, strict=True)]
-    similar = hr.analysis.seeds.similarity.by_attention([attention, attention], frame.rows(scores))(0, 0, 0)
+    similar = hr.analysis.seeds.by_attention([attention, attention], frame.rows(scores))(0, 0, 0)
     at = index.get_loc(("cross", first["layer"], 0))
     close(similar[at, at + 1], np.mean(cosines))
     with pytest.raises(ValueError, match="attention is on different text: got tables with other tokens"):

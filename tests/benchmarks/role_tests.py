@@ -21,8 +21,8 @@ from scipy import stats
 
 import headroles as hr
 from headroles.analysis import intervals
+from headroles.analysis.intervals import bounds
 from headroles.analysis.role_rules import Role
-from headroles.scores.accumulator import bounds
 from headroles.tables import frame
 
 RESAMPLES = 200

@@ -19,7 +19,7 @@ from helpers.commands import ENVIRONMENT, run
 from helpers.messages import line
 
 import headroles as hr
-from headroles._progress import track
+from headroles._distributed import track
 from headroles.cli import main
 from headroles.cli.record import record
 from headroles.cli.summary import summarised

@@ -27,12 +27,15 @@ from helpers.commands import run
 from helpers.letters import corpus, tokens_of
 
 import headroles as hr
-from headroles.experiments.papers.artefact import Reproduced, beside, of_wmt, printed
-from headroles.experiments.papers.intervals import (
+from headroles.experiments.papers.artefact import (
     Interval,
+    Reproduced,
+    beside,
     every,
+    of_wmt,
     on_balance,
     prediction_bound,
+    printed,
     provided,
     share,
     some,

@@ -109,8 +109,8 @@ def test_the_figure_has_every_head_every_test_and_every_model(pooled):
     assert len(drawn[0].collections[0].get_offsets()) == 5 * 24
     tests, values = ([text.get_text() for text in ax.get_yticklabels()] for ax in drawn[1:])
     assert tests[0] == "positional given confidence and sink (12 left)"
-    assert len(tests) == 4 + 1 + 1
-    assert tests[-1] == "positional given importance (6 left)"
+    assert len(tests) == 4 + 1 + 1 + 1
+    assert tests[-2:] == ["positional given importance (6 left)", "importance given positional (6 left)"]
     assert values[:2] == ["12 heads, L0 gates", "6 heads, L0 gates"]
     assert len(values) == 3 + len(REACHED) - 1
     marks = drawn[2].lines[0].get_xdata()  # the differences of each model from all its heads
@@ -154,6 +154,14 @@ def test_only_controls_that_all_models_have_are_compared(folders, tmp_path):
         *(("importance", "random"), ("l0", "importance")),
     ]
     assert found["holm"].notna().tolist() == [True, True, False, False, False, False]
+
+
+def test_sizes_of_the_primary_outcome_are_chosen(folders):
+    table = pool_models(folders, tested=[3]).survival.groupby("analysis")["outcome"].agg(set)
+    assert table["primary"] == {"survival[3]"}
+    assert table["other sizes"] == {"survival[12]", "survival[6]"}
+    with pytest.raises(ValueError, match="^no survival at 9 heads left in every model; all have survival"):
+        pool_models(folders, tested=[9, 3])
 
 
 def test_one_model_is_not_pooled(folders):

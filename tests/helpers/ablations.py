@@ -18,7 +18,7 @@ import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Loss
 from headroles.ablation.resample import partners
-from headroles.ablation.units import on_disk
+from headroles.ablation.runner import on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import batching, heads, masking
 from headroles.models.batching import Batch, TokenView

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import headroles
-from headroles.tables import files
+from headroles.tables import io
 
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 WITHOUT_GPU = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
@@ -106,7 +106,7 @@ def _server() -> Any:
 def _run(code: str, arguments: list[str], env: dict[str, str], place: Path) -> None:
     """In the fork: run the code."""
     gc.freeze()
-    files._BEGUN = time.time()  # not when the server began
+    io._BEGUN = time.time()  # not when the server began
     os.environ.clear()
     os.environ.update(env)
     sys.argv = ["-c", *arguments]

@@ -17,7 +17,7 @@ from helpers.commands import run
 from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles.models import loading, pruned
+from headroles.models import loading, provenance, pruned
 from headroles.tables import frame
 
 GONE = "enc-self:0:1,enc-self:1:2"
@@ -131,14 +131,14 @@ def test_headroles_loads_it_as_before_and_saves_it_again(smaller, tmp_path, capl
         model, tokenizer = hr.load(smaller)
     assert "headroles.load" not in caplog.text
     expected = hr.remove_heads(zoo.tiny("bert"), GONE)
-    assert loading.revision(model) == loading.revision(expected)
+    assert provenance.revision(model) == provenance.revision(expected)
     assert (model.config.model_type, model.config.name_or_path) == ("bert", str(smaller))
     assert type(tokenizer) is type(hr.load(smaller.with_name("whole"))[1])
     hr.save(model, tokenizer, tmp_path / "again")
     assert json.loads((tmp_path / "again" / "config.json").read_text()) == json.loads(
         (smaller / "config.json").read_text()
     )
-    assert loading.revision(hr.load(tmp_path / "again")[0]) == loading.revision(model)
+    assert provenance.revision(hr.load(tmp_path / "again")[0]) == provenance.revision(model)
 
 
 def test_options_reach_a_smaller_model(smaller):
@@ -162,7 +162,7 @@ def test_a_smaller_model_has_a_card(smaller, whole):
     text = card.text
     assert text.strip().startswith("# whole without 2 of its 8 attention heads")
     assert "- enc-self layer 0: head 1\n- enc-self layer 1: head 2\n" in text
-    assert f"- weights: {loading.revision(hr.load(smaller)[0])} " in text
+    assert f"- weights: {provenance.revision(hr.load(smaller)[0])} " in text
     assert f"- command: `headroles remove-heads {whole} {GONE} --output {smaller}`" in text
     assert not (whole / "README.md").exists()
 
@@ -212,10 +212,10 @@ def test_heads_are_set_to_zero_by_a_column_of_kept_heads_and_by_the_command(whol
     model = zoo.tiny("bert")
     index = hr.models.head_index(model)
     kept = pd.Series([float(head not in [("enc-self", 0, 1), ("enc-self", 1, 2)]) for head in index], index)
-    expected = loading.revision(hr.zero_heads(model, kept))
+    expected = provenance.revision(hr.zero_heads(model, kept))
     done = run("remove-heads", whole, GONE, "--zero", "--output", tmp_path / "zeroed")
     assert done.code == 0, done.err
-    assert loading.revision(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "zeroed")) == expected
+    assert provenance.revision(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "zeroed")) == expected
     assert not (tmp_path / "zeroed" / "README.md").exists()
 
 

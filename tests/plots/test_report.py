@@ -32,7 +32,7 @@ from helpers.reports import (
 import headroles as hr
 from headroles.analysis import role_rules
 from headroles.data.readers import write
-from headroles.models.loading import revision
+from headroles.models.provenance import revision
 from headroles.plots.labels import label_of
 from headroles.plots.report import page as page_module
 from headroles.plots.report.contents import fate

@@ -14,8 +14,7 @@ from helpers.flips import INDEX, SIGNATURE, flipped, flips, made, noticed, stati
 
 from headroles.ablation import sweep
 from headroles.tables import frame
-from headroles.tables.files import MARK
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import MARK, load_table, save_table
 
 
 def test_no_flip_of_a_bit_passes_unnoticed():

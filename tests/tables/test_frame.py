@@ -20,8 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headroles.tables import frame
-from headroles.tables.files import replacing
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import load_table, replacing, save_table
 
 DETERMINISTIC = settings(
     derandomize=True, database=None, deadline=None, max_examples=30, suppress_health_check=list(HealthCheck)

@@ -36,9 +36,9 @@ from helpers.trainings import (
 
 import headroles as hr
 from headroles.ablation.evaluation import evaluate
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
-from headroles.scores.accumulator import counting
 from headroles.scores.outputs import LABELLED
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -532,7 +532,7 @@ def test_values_and_intervals_are_those_of_a_plain_loop(name, max_tokens):
     table = evaluate(*measured(name), KINDS[name], max_tokens=max_tokens, n_resamples=200, seed=3)
     assert list(table.index) == KINDS[name]
     assert (table.index.name, list(table)) == ("metric", ["value", "low", "high"])
-    weights = counting(range(len(losses)), 200, 3).numpy()
+    weights = bootstrap_counts(range(len(losses)), 200, 3)
     sums = {"loss": (losses * counts, counts), "accuracy": (right, np.ones(len(right)))}
     for metric, row in table.iterrows():
         one, many = sums[metric]

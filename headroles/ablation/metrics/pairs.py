@@ -11,7 +11,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.metrics.base import Array, Mean, Read
 from headroles.data.corpus import Corpus
 from headroles.data.pairs import BAD, GOOD
-from headroles.models import loading
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
 from headroles.scores.outputs import Output
@@ -80,7 +79,7 @@ def _check(model: PreTrainedModel, corpus: Corpus, name: str) -> None:
             f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
             f"turn; try hr.minimal_pairs, or a file with sentence_good and sentence_bad and an even limit"
         )
-    if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or loading.causal(model)):
+    if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or outputs.causal(model)):
         raise ValueError(
             f"metric {name!r} needs the likelihood of sentences: got {type(model).__name__}, which does not predict "
             f"one token after the other; expected a decoder or an encoder-decoder"

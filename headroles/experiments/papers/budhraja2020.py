@@ -10,8 +10,20 @@ import numpy as np
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Reproduced, Verdict, claim, judged, printed
-from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, on_balance, provided, some
+from headroles.experiments.papers.artefact import (
+    Holds,
+    Interval,
+    Reproduced,
+    Verdict,
+    bounded,
+    claim,
+    every,
+    judged,
+    on_balance,
+    printed,
+    provided,
+    some,
+)
 from headroles.experiments.papers.needs import NEEDS, Need, functions
 from headroles.experiments.papers.tables import LITTLE, Bench, gains, metric_label, metric_of, trained
 from headroles.tables import frame

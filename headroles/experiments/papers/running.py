@@ -18,8 +18,7 @@ from headroles.experiments.papers.artefact import Reproduced, Shuffle, Verdict
 from headroles.experiments.papers.needs import Missing
 from headroles.experiments.papers.tables import Bench
 from headroles.plots import gallery
-from headroles.tables.files import replacing
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import load_table, replacing, save_table
 
 Paper = Literal["voita2019", "michel2019", "budhraja2020"]
 PAPERS: tuple[Paper, ...] = get_args(Paper)

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from scipy import stats
 
-from headroles.experiments.papers.intervals import Holds, Interval, bounded
+from headroles.experiments.papers.artefact import Holds, Interval, bounded
 from headroles.experiments.papers.needs import METRIC, METRICS, NEEDS, Missing, Need
 from headroles.plots.effects import correlations
 from headroles.plots.scales import SMALLER_IS_BETTER

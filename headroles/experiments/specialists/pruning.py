@@ -11,7 +11,7 @@ import pandas as pd
 from headroles.analysis.pooling import graded_roles
 from headroles.experiments.preparation import Prepared
 from headroles.experiments.workflow import GATES
-from headroles.models import loading
+from headroles.models import loading, provenance
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
 from headroles.pruning.rankings import ByRoles, FromColumn, Reverse
@@ -60,7 +60,7 @@ def prune_arm(
     loaded, tokenizer = loading.load(model)
     loaded = loading.place(loaded)
     learnt = data.train.sample(pairs)
-    recipe = frame.sign(weights=loading.revision(loaded), scored=data.parsed.hash, learnt=learnt.hash)
+    recipe = frame.sign(weights=provenance.revision(loaded), scored=data.parsed.hash, learnt=learnt.hash)
     table = folder.keep(
         "heads",
         recipe,

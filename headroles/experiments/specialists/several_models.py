@@ -15,14 +15,14 @@ from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import study_at
 
-SIZES = (12, 6, 3)  # numbers of heads left
-TESTED = (12, 6)  # those of the primary outcome
+TESTED = (12, 6)  # numbers of heads left of the primary outcome
 CONTROL = "contest-seeds.parquet"  # the table of `compare_pruning` with every seed
 CORRECTED = [("roles", "random"), ("roles", "importance")]  # pairs of controls, corrected together
 PRUNE_ARM = "headroles.experiments.specialists.pruning.prune_arm"
 OTHERS = ("-roles", "l0", "importance", "-importance")
 FURTHER = {  # columns that a folder may have besides `survival`, and where
     "ablation[loss]": "ablation-loss-single-zero.parquet",
+    "ablation[loss precision=1.1]": "ablation-loss-single-zero-precision=1.1.parquet",
     "relevance[cp].size": "relevance/heads.parquet",
 }
 PAIRS = [*CORRECTED, *((name, "random") for name in OTHERS), ("l0", "importance")]
@@ -38,7 +38,9 @@ class Pooled(NamedTuple):
     differences: pd.DataFrame | None
 
 
-def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = None) -> Pooled:
+def pool_models(
+    folders: Sequence[str | Path], *, tested: Sequence[int] = TESTED, study: str | Path | None = None
+) -> Pooled:
     """Test over several pruned models whether roles predict which heads survive, and compare their controls.
 
     The models are those of `prune_arm`, one folder each, trained from different seeds.
@@ -48,6 +50,7 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
 
     Args:
         folders: Folders of `prune_arm`; the name of a folder is that of its model.
+        tested: Numbers of heads left of the primary outcome, fixed before survival was seen.
         study: Folder that keeps these tables, as `pooled-heads`, `pooled-survival` and so on.
 
     Returns:
@@ -55,7 +58,7 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
 
         - heads: the tables `survival` of all models with these columns, and `model`.
         - survival: rows of `pooled_survival` for each analysis; `holm` is over the rows of one analysis. "primary" asks
-          for positional and syntactic heads, given confidence and sink weight, at `TESTED` sizes. Outcome of "roles and
+          for positional and syntactic heads, given confidence and sink weight, at `tested` sizes. Outcome of "roles and
           ablation[loss]" is the effect of ablating a head before pruning.
         - sizes: a row per model, gate seed and number of encoder heads left: value of the metric, its change from the
           control that was trained as long with all heads, number of undecided gates.
@@ -65,7 +68,7 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
           heads nearest to a role, against random heads and against the most important.
 
     Raises:
-        ValueError: For fewer than two folders.
+        ValueError: For fewer than two folders, and for a tested size that a model was not pruned to.
         FileNotFoundError: If a folder lacks a table of `prune_arm`.
     """  # noqa: DOC502
     places = {Path(folder).name: Path(folder) for folder in folders}
@@ -75,7 +78,7 @@ def pool_models(folders: Sequence[str | Path], *, study: str | Path | None = Non
     models = _models(places)
     text = frame.sign(pooled=",".join(places))
     heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
-    found = Pooled(heads.reset_index(drop=True), _survival(models), _sizes(places), None, None)
+    found = Pooled(heads.reset_index(drop=True), _survival(models, tested), _sizes(places), None, None)
     if all((place / part / CONTROL).is_file() for place in places.values() for part in ("controls", "random")):
         runs = _controls(places)
         found = found._replace(controls=frame.signed(runs, text), differences=frame.signed(_differences(runs), text))
@@ -103,18 +106,21 @@ def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
     return models
 
 
-def _survival(models: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int]) -> pd.DataFrame:
     """Rows of every analysis."""
-    known = {column for table in models.values() for column in table}
-    outcomes = [f"survival[{size}]" for size in SIZES if f"survival[{size}]" in known]
-    tested = [column for column in outcomes if column in [f"survival[{size}]" for size in TESTED]]
+    known = set.intersection(*({str(column) for column in table} for table in models.values()))
+    outcomes = sorted((name for name in known if name.startswith("survival[")), key=_heads_left, reverse=True)
+    primary = [name for name in outcomes if _heads_left(name) in tested]
+    if missing := set(tested) - {*map(_heads_left, primary)}:
+        raise ValueError(f"no survival at {min(missing)} heads left in every model; all have {', '.join(outcomes)}")
     measures = ["importance", *(column for column in FURTHER if column in known)]
     analyses: list[tuple[str, Sequence[str], Sequence[str], Sequence[str]]] = [
-        ("primary", tested, PREDICTORS, COVARIATES),
-        ("other sizes", [column for column in outcomes if column not in tested], PREDICTORS, COVARIATES),
+        ("primary", primary, PREDICTORS, COVARIATES),
+        ("other sizes", [name for name in outcomes if name not in primary], PREDICTORS, COVARIATES),
         ("without covariates", outcomes, PREDICTORS, ()),
         *((name, outcomes, [name], ()) for name in measures),
         *((f"positional given {name}", outcomes, ("positional",), [name]) for name in measures),
+        ("importance given positional", outcomes, ("importance",), ["positional"]),
         *((f"roles and {name}", [name], PREDICTORS, ()) for name in measures[1:]),
     ]
     tables = [
@@ -125,6 +131,10 @@ def _survival(models: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True)
     text = frame.sign(analyses=",".join(table["analysis"].unique()))
     return frame.signed(table[["analysis", *table.columns.drop("analysis")]], frame.provenance(tables[0], "r"), text)
+
+
+def _heads_left(column: str) -> int:
+    return int(column.removeprefix("survival[").removesuffix("]"))
 
 
 def _sizes(places: Mapping[str, Path]) -> pd.DataFrame:

@@ -16,8 +16,8 @@ from headroles.plots.labels import FINDS, LOOKS, MATTERS
 from headroles.plots.report import contents, results
 from headroles.plots.report.contents import Entry
 from headroles.plots.report.sources import Studies, Table, gathered, heads_of
-from headroles.tables.files import check_ours, mark_of, replacing
 from headroles.tables.frame import KINDS
+from headroles.tables.io import check_ours, mark_of, replacing
 
 log = logging.getLogger(__name__)
 SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # in this order

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles._progress import track
+from headroles._distributed import track
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, heads
 from headroles.models.batching import Batch

@@ -11,8 +11,19 @@ import numpy as np
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Claim, Reproduced, Verdict, beside, claim, judged, printed
-from headroles.experiments.papers.intervals import Interval, bounded, every, provided
+from headroles.experiments.papers.artefact import (
+    Claim,
+    Interval,
+    Reproduced,
+    Verdict,
+    beside,
+    bounded,
+    claim,
+    every,
+    judged,
+    printed,
+    provided,
+)
 from headroles.experiments.papers.needs import NEEDS, Missing, Need, only_translation
 from headroles.experiments.papers.tables import LITTLE, VALUES, Bench, costs, metric_label, metric_of, rises
 from headroles.tables import frame
@@ -193,11 +204,11 @@ def fig5_claim(table: pd.DataFrame) -> Verdict:
 
 
 def _efficiency(run: Workflow) -> list[Path]:
-    from headroles.models import loading
+    from headroles.models import provenance
     from headroles.pruning.costs import efficiency
 
     study = run.study("efficiency")
-    study.remove(study.claim("efficiency", frame.sign(weights=loading.revision(run.model))))
+    study.remove(study.claim("efficiency", frame.sign(weights=provenance.revision(run.model))))
     if not study.has("efficiency"):
         save_table(efficiency(run.model, run.random_ranking(), **run.timed), study.path("efficiency"))
     return [study.path("efficiency")]

@@ -9,8 +9,22 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Claim, Reproduced, Verdict, beside, claim, judged, printed, sourced
-from headroles.experiments.papers.intervals import Holds, Interval, bounded, every, provided, share
+from headroles.experiments.papers.artefact import (
+    Claim,
+    Holds,
+    Interval,
+    Reproduced,
+    Verdict,
+    beside,
+    bounded,
+    claim,
+    every,
+    judged,
+    printed,
+    provided,
+    share,
+    sourced,
+)
 from headroles.experiments.papers.needs import METRIC, NEEDS, Missing, Need
 from headroles.experiments.papers.tables import (
     LITTLE,

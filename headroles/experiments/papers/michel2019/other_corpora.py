@@ -8,8 +8,17 @@ import numpy as np
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Reproduced, Verdict, claim, judged, printed, sourced
-from headroles.experiments.papers.intervals import Interval, every, provided
+from headroles.experiments.papers.artefact import (
+    Interval,
+    Reproduced,
+    Verdict,
+    claim,
+    every,
+    judged,
+    printed,
+    provided,
+    sourced,
+)
 from headroles.experiments.papers.michel2019.effects import cost_of_all, encoder_rows, is_translation
 from headroles.experiments.papers.needs import Missing
 from headroles.experiments.papers.tables import Bench, at_stake, field, metric_of, stake

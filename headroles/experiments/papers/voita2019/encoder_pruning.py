@@ -11,8 +11,17 @@ import pandas as pd
 from scipy import stats
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Reproduced, Verdict, aligned, claim, judged, printed
-from headroles.experiments.papers.intervals import Interval, bounded, provided
+from headroles.experiments.papers.artefact import (
+    Interval,
+    Reproduced,
+    Verdict,
+    aligned,
+    bounded,
+    claim,
+    judged,
+    printed,
+    provided,
+)
 from headroles.experiments.papers.needs import NEEDS, Need, trees
 from headroles.experiments.papers.tables import (
     CLEAR,

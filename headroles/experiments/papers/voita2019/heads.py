@@ -10,8 +10,19 @@ import pandas as pd
 
 from headroles import plots
 from headroles.analysis import role_rules
-from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged, printed
-from headroles.experiments.papers.intervals import Holds, Interval, every, share, some
+from headroles.experiments.papers.artefact import (
+    Holds,
+    Interval,
+    Reproduced,
+    Verdict,
+    beside,
+    claim,
+    every,
+    judged,
+    printed,
+    share,
+    some,
+)
 from headroles.experiments.papers.needs import NEEDS, Missing, Need, functions
 from headroles.experiments.papers.tables import Bench, field, of_kind
 from headroles.tables import frame

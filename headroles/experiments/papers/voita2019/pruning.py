@@ -12,8 +12,21 @@ import pandas as pd
 from scipy import stats
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Reproduced, Verdict, aligned, claim, judged, of_wmt, printed
-from headroles.experiments.papers.intervals import Interval, bounded, every, on_balance, provided, share
+from headroles.experiments.papers.artefact import (
+    Interval,
+    Reproduced,
+    Verdict,
+    aligned,
+    bounded,
+    claim,
+    every,
+    judged,
+    of_wmt,
+    on_balance,
+    printed,
+    provided,
+    share,
+)
 from headroles.experiments.papers.needs import NEEDS, Need, only_translation
 from headroles.experiments.papers.tables import CLEAR, TWICE, VALUES, Bench, gains, metric_of, of_kind, trained
 from headroles.experiments.papers.voita2019.encoder_pruning import pruned_encoder

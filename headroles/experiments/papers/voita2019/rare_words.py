@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged
-from headroles.experiments.papers.intervals import Interval, bounded, share
+from headroles.experiments.papers.artefact import Interval, Reproduced, Verdict, beside, bounded, claim, judged, share
 from headroles.experiments.papers.needs import NEEDS, Missing, Need, functions, trees
 from headroles.experiments.papers.tables import Bench, best_of_layers, of_kind
 from headroles.plots.axes import new_axes
@@ -32,7 +31,7 @@ LONGEST = 14  # words of a sentence in figures of attention
 
 def _attention(run: Workflow) -> list[Path]:
     """Keep the attention of the encoder head that attends most often to the rarest token, on three short sentences."""
-    from headroles.models import loading
+    from headroles.models import provenance
 
     scores = load_table(functions(run)[0])
     if "enc-self" not in scores.index.unique("kind"):
@@ -42,7 +41,7 @@ def _attention(run: Workflow) -> list[Path]:
         raise Missing("no sentence with trees has a token outside the 500 most frequent of the training corpus")
     rarest, corpus = rarity.index[int(rarity.argmax())], run.material.sentences or trees(run)
     short = [sentence for sentence in corpus if len(sentence.text.split()) <= LONGEST][:3]
-    study, key = run.study("functions"), f"{loading.revision(run.model)} {rarest} {corpus.hash}"
+    study, key = run.study("functions"), f"{provenance.revision(run.model)} {rarest} {corpus.hash}"
     study.keep("attention-rare", key, lambda: _token_attention(run, short, rarest))
     return [study.path("attention-rare")]
 
@@ -57,10 +56,10 @@ NEEDS["attention"] = Need(
 
 def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -> pd.DataFrame:
     """Return the attention of a head, a row per query and key; `rarest` is the first least frequent content token."""
-    from headroles.models import loading
+    from headroles.models import matching, provenance
     from headroles.scores import attention_matrix
 
-    tokenizer, special = run.tokenizer, loading.special(run.tokenizer, run.model)
+    tokenizer, special = run.tokenizer, matching.special(run.tokenizer, run.model)
     counts = Counter(token for sentence in run.frequencies for token in tokenizer(sentence.text)["input_ids"])
     rows = []
     for number, sentence in enumerate(sentences):
@@ -75,7 +74,7 @@ def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -
             for key in range(len(ids))
         ]
     columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
-    fields = {"model": loading.name(run.model), "weights": loading.revision(run.model)}
+    fields = {"model": provenance.name(run.model), "weights": provenance.revision(run.model)}
     return frame.signed(pd.DataFrame(rows, columns=columns), frame.sign(**fields, counted_in=run.frequencies.hash))
 
 

@@ -11,8 +11,18 @@ import numpy as np
 import pandas as pd
 
 from headroles import plots
-from headroles.experiments.papers.artefact import Reproduced, Verdict, beside, claim, judged
-from headroles.experiments.papers.intervals import Interval, bounded, every, prediction_bound, provided
+from headroles.experiments.papers.artefact import (
+    Interval,
+    Reproduced,
+    Verdict,
+    beside,
+    bounded,
+    claim,
+    every,
+    judged,
+    prediction_bound,
+    provided,
+)
 from headroles.experiments.papers.needs import NEEDS, Missing, Need
 from headroles.experiments.papers.tables import Bench, best_of_layers, of_kind, reached, within_layers
 from headroles.tables import frame
@@ -28,11 +38,11 @@ COUNT = 10  # untrained models, with the seeds 1 to 10; seed 0 is the negative c
 
 def _untrained_models(run: Workflow) -> list[Path]:
     """Keep the largest share of relevance, and the correlation of confidence with it, of several untrained models."""
-    from headroles.models import loading
+    from headroles.models import loading, provenance
 
     study, corpus = run.study("relevance"), run.material.dev
-    weights = loading.revision(loading.untrained(run.model))
-    key = f"{weights} {loading.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
+    weights = provenance.revision(loading.untrained(run.model))
+    key = f"{weights} {provenance.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
     study.keep("untrained", key, lambda: _untrained_scores(run))
     return [study.path("untrained")]
 

@@ -1,9 +1,11 @@
-"""Vocabulary: what a head does to tokens by its OV circuit alone, whether it copies them or moves on to the next."""
+"""Circuits: copying, succession, composition of heads, by their weights alone, and the matrices read for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,14 +15,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.analysis.intervals import wilson
 from headroles.data.probes import CLASSES, ordered_runs
-from headroles.models.attention_hooks import evaluating
-from headroles.models.dummy_inputs import without_cache
-from headroles.models.heads import attention_sites, head_index, layer_of
+from headroles.models.attention_hooks import Call, attending, evaluating
+from headroles.models.dummy_inputs import dummy_inputs, without_cache
+from headroles.models.heads import attention_sites, head_index, layer_of, layers
 from headroles.models.matching import check_fit
 from headroles.models.provenance import provenance_of
-from headroles.scores.circuits.maps import Circuits, is_norm, read_circuits
+from headroles.models.sites import Site
+from headroles.scores.lrp import lrp_rules
 from headroles.scores.outputs import has_vocabulary
+from headroles.scores.value_norms import output_weight, unreadable
 from headroles.tables import frame
+from headroles.tables.frame import Kind
+
+COLUMNS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value"]
 
 
 def copying(model: PreTrainedModel) -> pd.DataFrame:
@@ -171,3 +178,164 @@ def _shares(circuits: Tensor) -> list[float]:
     sums, sizes = eigenvalues.sum(-1).real, eigenvalues.abs().sum(-1)
     shares: list[float] = torch.where(sizes > 0, sums / sizes, torch.nan).tolist()
     return shares
+
+
+def composition(model: PreTrainedModel) -> pd.DataFrame:
+    """Compute how much each head reads what each head of an earlier layer writes.
+
+    For W_OV of the writer, and W_QK and W_OV of the reader, the scores are Frobenius norms (Elhage et al. 2021, "A
+    mathematical framework for transformer circuits", "Analyzing a Two-Layer Model"):
+
+        query  ||W_QK^T W_OV|| / (||W_QK|| ||W_OV||)
+        key    ||W_QK W_OV|| / (||W_QK|| ||W_OV||)
+        value  ||W_OV W_OV|| / (||W_OV|| ||W_OV||)
+
+    They are 1 at most; random maps have about 1 / sqrt(width). The source subtracts what random matrices of the same
+    shapes have, here nothing is subtracted. The norm before a layer, if any, is in what it reads, with a frozen scale;
+    others on the way are not. Rotary positions are those of a query and a key in one place.
+
+    Args:
+        model: the model.
+
+    Returns:
+        One row per pair of self-attention heads of one stack: `kind`, `layer` and `head` of the writer, `to_layer` and
+        `to_head` of the reader, and the scores `query`, `key` and `value`; NaN where a map is 0. The scores are exact
+        for these weights, and the weights are no sample: there are no intervals.
+
+    Raises:
+        ValueError: if the maps of the model cannot be read.
+    """  # noqa: DOC502
+    circuits = read_circuits(model)
+    rows: list[tuple[Kind | float, ...]] = []
+    sites = [site for site in attention_sites(model) if site.kind != "cross" and site.heads]
+    for writer in sites:
+        for reader in (site for site in sites if site.kind == writer.kind and site.layer > writer.layer):
+            scores = _composed(circuits.maps[writer.key], circuits.maps[reader.key])  # [writer, reader, 3]
+            for i, head in enumerate(writer.numbers):
+                for j, to_head in enumerate(reader.numbers):
+                    rows.append((*writer.key, head, reader.layer, to_head, *scores[i, j].tolist()))
+    return frame.signed(pd.DataFrame(rows, columns=COLUMNS), provenance_of(model, score="composition"))
+
+
+def _composed(writer: Maps, reader: Maps) -> Tensor:
+    """Composition scores of all pairs of two layers, by products of the size of heads: [writer, reader, 3]."""
+    written, read = _triangle(writer.value), writer.out.mT  # [writer, size, size], [writer, width, size]
+    scores = []
+    for left, right in ((reader.key, reader.query), (reader.query, reader.key), (reader.out, reader.value)):
+        whole = _triangle(left)[None] @ (right[None] @ read[:, None]) @ written[:, None].mT
+        sizes = _norm(_triangle(left) @ _triangle(right).mT)[None] * _norm(_triangle(writer.out) @ written.mT)[:, None]
+        scores.append(torch.where(sizes > 0, _norm(whole) / sizes, torch.nan))
+    return torch.stack(scores, -1)
+
+
+def _triangle(rows: Tensor) -> Tensor:
+    """R of rows^T = Q R, of the same Frobenius norm in every product: [heads, rank, size]."""
+    factors: Tensor = torch.linalg.qr(rows.mT, mode="r").R
+    return factors
+
+
+def _norm(matrices: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.matrix_norm(matrices)
+    return norms
+
+
+class Maps(NamedTuple):
+    """The linear maps of one site: what each head reads from the residual stream, and what it writes."""
+
+    query: Tensor  # [heads, size, width]
+    key: Tensor
+    value: Tensor
+    out: Tensor
+
+
+class Circuits(NamedTuple):
+    """The maps of all sites, and that of the final norm, [width, width], if the unembedding follows it."""
+
+    maps: dict[tuple[Kind, int], Maps]  # of self-attention
+    final: Tensor | None
+
+
+def read_circuits(model: PreTrainedModel) -> Circuits:
+    """Read the maps as Jacobians, which needs neither the family's order of queries, keys and values nor its names."""
+    if fault := unreadable(model):
+        raise ValueError(fault.replace("norms need", "circuits need", 1))
+    try:
+        return _read(model, every_layer=False)
+    except ValueError:  # a layer reads the sum of earlier layers without a norm (OLMo 2)
+        return _read(model, every_layer=True)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One forward, in which the inputs of layers and of norms outside attention are leaves."""
+
+    leaves: list[Tensor] = field(default_factory=list)
+    calls: dict[nn.Module, list[Call]] = field(default_factory=dict)
+    maps: list[nn.Module] = field(default_factory=list)  # linear maps in the order in which they ran
+    last: list[Tensor] = field(default_factory=list)  # the input of each of them
+
+    def jacobian(self, output: Tensor, name: str) -> Tensor:
+        """The map from the nearest leaf to a tensor of the first token: [features, width]."""
+        flat = output.flatten()
+        eye = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+        reached = torch.autograd.grad(flat.sum(), self.leaves, retain_graph=True, allow_unused=True)
+        leaves = [leaf for leaf, slope in zip(self.leaves, reached, strict=True) if slope is not None]
+        if len(leaves) != 1:
+            raise ValueError(f"maps of {name} cannot be read: got {len(leaves)} norms before it; expected one")
+        (rows,) = torch.autograd.grad(flat, leaves, eye, retain_graph=True, is_grads_batched=True)
+        return rows[:, 0, 0].double().cpu()  # of the first token
+
+
+def _read(model: PreTrainedModel, *, every_layer: bool) -> Circuits:
+    """Read the maps; a layer reads from its input, or with `every_layer=False` from the input of the norm before."""
+    sites, reader = attention_sites(model), _Reader()
+    with ExitStack() as stack:
+        _hook(stack, model, [site for site in sites if every_layer or site.layer == 0], reader)
+        for context in (evaluating(model), lrp_rules(model, "cp"), torch.enable_grad()):
+            stack.enter_context(context)
+        model(**dummy_inputs(model), **without_cache(model))
+        maps = {site.key: _maps(site, reader) for site in sites if site.heads and site.kind != "cross"}
+        unembedding = model.get_output_embeddings() if has_vocabulary(model) else None
+        follows = unembedding in reader.maps and any(reader.maps[-2] in layer.modules() for layer in layers(model))
+        final = reader.jacobian(reader.last[-1][:, :1], "the unembedding") if follows else None
+    return Circuits(maps, final)
+
+
+def _hook(stack: ExitStack, model: PreTrainedModel, starts: list[Site], reader: _Reader) -> None:
+    """Make leaves, of layers at `starts` and norms, and keep attention calls and linear maps until `stack` is left."""
+
+    def start(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if not args:
+            return None
+        reader.leaves.append(args[0].detach().requires_grad_())
+        return reader.leaves[-1], *args[1:]
+
+    def ran(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        reader.maps.append(module)
+        reader.last.append(args[0] if args else torch.empty(0))
+
+    inside = {part for site in attention_sites(model) for part in site.module.modules()}
+    layers = {layer_of(model, site) for site in starts}
+    for module in model.modules():
+        if module in layers or (module not in inside and is_norm(module)):
+            stack.callback(module.register_forward_pre_hook(start).remove)
+        elif getattr(getattr(module, "weight", None), "ndim", 0) == 2:
+            stack.callback(module.register_forward_pre_hook(ran).remove)
+    stack.enter_context(attending(model, lambda call: reader.calls.setdefault(call.module, []).append(call)))
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a norm: all its own weights are vectors, and it has no children."""
+    weights = list(module.parameters(recurse=False))
+    return bool(weights) and all(weight.ndim == 1 for weight in weights) and not any(True for _ in module.children())
+
+
+def _maps(site: Site, reader: _Reader) -> Maps:
+    call = reader.calls[site.module][site.turn]
+
+    def read(tensor: Tensor) -> Tensor:
+        rows: Tensor = reader.jacobian(tensor[:, :, :1], site.name).unflatten(0, (tensor.shape[1], -1))
+        return rows.repeat_interleave(site.heads // len(rows), dim=0)
+
+    out = output_weight(site).detach().double().cpu().unflatten(0, (site.heads, site.size))
+    return Maps(read(call.query), read(call.key), read(call.value), out)

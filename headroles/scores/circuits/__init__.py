@@ -1,1 +1,0 @@
-"""Circuits: what the weights alone say of heads, by the vocabulary and between layers."""
