@@ -215,23 +215,43 @@ def test_what_is_said_of_specialists_is_what_the_tables_say():
 
 def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     text, folder = " ".join(README.split()), ROOT / "figures/specialists/minilm"
-    table = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left"])
-    row = table.loc[("any of these", 12)]
-    assert row["with a role"] == 7
-    assert (
-        f"Of seven heads with a role {row['survive']:.1f} are among the last 12, where chance within layers gives "
-        f"{row['expected']:.1f} [{row['low']:.1f}, {row['high']:.1f}]" in text
-    )
-    positional, syntactic = table.loc["positional"], table.loc["syntactic"]
-    assert (positional["survive"] == positional["with a role"]).all()
-    assert positional["with a role"].eq(4).all()
-    assert (syntactic["survive"] <= syntactic["high"]).all()  # not shown
-    given = pd.read_csv(folder / "partial.csv").set_index(["predictor", "given", "outcome"])
+    table = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left", "model"]).sort_index()
+    rows = table.loc[("any of these", 12)]
+    survive, of, most = rows["survive"].map("{:.1f}".format), rows["with a role"], rows["high"].map("{:.1f}".format)
+    assert f"{survive.iloc[0]}, {survive.iloc[1]} and {survive.iloc[2]} of {of.iloc[0]}, {of.iloc[1]} and" in text
+    assert f"and {of.iloc[2]} heads with a role are among the last 12 of 72" in text
+    assert f"gives at most {most.iloc[0]}, {most.iloc[1]} and {most.iloc[2]} (97.5 %)" in text
+    tested = table.loc[["positional", "syntactic", "any of these"]].query("`heads left` in (18, 12)")
+    beyond = tested["survive"] > tested["high"]
+    assert beyond.loc[["positional", "any of these"]].all()  # confirmed in both new models
+    assert not beyond["syntactic"].any()  # not confirmed
+    positional = tested.loc["positional"]
+    assert (positional["survive"] == 4).all()
+    assert (positional["with a role"] == 4).all()
+    pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
+    pooled = pooled.sort_index()
+    row = pooled.loc[("primary", "positional", "survival[12]")]
+    assert f"is open ({_interval(row, 'r', 2)}, Holm {row['holm']:.2f};" in text
+    assert pooled.loc["primary", "holm"].min() > 0.05
     page = (ROOT / "figures/specialists/README.md").read_text(encoding="utf-8")
-    for predictor, other in (("positional", "importance"), ("importance", "positional")):
-        for size in (12, 6):
-            row = given.loc[(predictor, other, f"survival[{size}]")]
-            assert _interval(row, "r", 2).replace("0.", ".") in page
+    for analysis, predictor in (
+        *(("importance", "importance"), ("without covariates", "positional"), ("without covariates", "syntactic")),
+        *(("ablation[loss precision=1.1]",) * 2, ("positional given importance", "positional")),
+        *(
+            ("positional given ablation[loss precision=1.1]", "positional"),
+            ("importance given positional", "importance"),
+        ),
+    ):
+        row = pooled.loc[(analysis, predictor, "survival[12]")]
+        assert f"| {_interval(row, 'r', 2).replace('0.', '.')} |" in page
+    for size in (18, 12):
+        for predictor in ("positional", "syntactic"):
+            row = pooled.loc[("primary", predictor, f"survival[{size}]")]
+            assert f"| {_interval(row, 'r', 2).replace('0.', '.')}, p {row['p']:.3f}, Holm".replace(" 0.", " .") in page
+    for (roles, left, model), row in table.drop(index="rare").iterrows():
+        before = "expected " * (model == "E-0" and roles == "positional" and left == 36)
+        low, high = (f"{row[end]:.1f}".removesuffix(".0") for end in ("low", "high"))
+        assert f"{row['survive']:.1f}, {before}{row['expected']:.1f} [{low}, {high}] |" in page
 
 
 def _interval(row, column, digits):

@@ -1,19 +1,18 @@
-"""Do the heads with a role survive in one pruned model? `python tests/benchmarks/survivors.py FOLDER --output STUDY`.
+"""Do the heads with a role survive in pruned models? `python tests/benchmarks/survivors.py FOLDER... --output STUDY`.
 
-FOLDER is that of `prune_arm` and of `headroles ablate`. Written into the study:
+Each FOLDER is one of `prune_arm` and of `headroles ablate`; its name is that of the model. Written into the study:
 
-- `encoder`: other scores of the encoder heads, without intervals.
-- `roles`: roles of the encoder heads by the thresholds, before pruning.
-- `survivors.csv`, a row per group of roles and number of heads left: how many heads have such a role, how many of them
-  survive (mean over gate seeds), and mean and central 95 % of that number over 9,999 permutations of survival within
-  layers, that is if the gates had kept as many heads of each layer, but others.
-- `predictors`: how well graded roles, importance and the effect of ablation rank the survivors (`hr.predict_outcome`).
-- `partial.csv`: the same for positional and syntactic heads and importance, given others (Fisher's z; p by permutation
+- `survivors.csv`, a row per model, group of roles and number of heads left: how many heads have such a role, how many
+  of them survive (mean over gate seeds), and mean and central 95 % of that number over 9,999 permutations of survival
+  within layers, that is if the gates had kept as many heads of each layer, but others.
+- `partial.csv`: how well graded roles and importance rank the survivors, given others (Fisher's z; p by permutation
   within layers, Freedman and Lane).
-- `survival`: graded roles and survival of each head; `sizes.csv`: what pruning costs, for each gate seed.
+- `sizes.csv`: what pruning costs, for each model and gate seed.
 - `untrained.csv`, with `--model MODEL --data PREPARED`: of three untrained models of the same shape, how many encoder
   heads have a role, and their largest share at a neighbouring token and syntactic margin.
-- `survivors.png`: the roles beside the survivors.
+- `survivors.png`: the survivors of each model with their roles, and how many heads with a role are left.
+- In a folder for each model: `encoder`, other scores of the encoder heads without intervals; `roles` by the thresholds,
+  before pruning; `survival` with graded roles and the effect of ablation.
 """
 
 from __future__ import annotations
@@ -30,8 +29,10 @@ import headroles as hr
 from headroles.analysis.intervals import p_value
 from headroles.analysis.pooling import fisher_z, graded_roles, residual_ranks
 from headroles.analysis.resampling import permuted_values, strata
+from headroles.analysis.role_rules import held
 from headroles.experiments import prepared
 from headroles.models import loading
+from headroles.plots.matrix import short
 from headroles.tables import frame, io
 
 GROUPS = ("positional", "syntactic", "rare")
@@ -40,36 +41,51 @@ GIVEN = [  # predictors, and covariates
     (("positional", "syntactic"), ("importance",)),
     (("importance",), ("positional",)),
 ]
-DRAWN = 12  # heads left in the figure
+DRAWN = 12  # heads left in the maps
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", type=Path, help="trained model, whose shape untrained ones have")
     parser.add_argument("--data", type=Path, help="folder of headroles prepare")
     given = parser.parse_args()
-    given.output.mkdir(parents=True, exist_ok=True)
-    survival = io.load_table(given.folder / "survival.parquet")
-    (effects,) = given.folder.glob("ablation-loss-single-zero*.parquet")
+    models = {folder.name: tables(folder, given.output / folder.name) for folder in given.folders}
+    counted = by_model({name: survivors(*model) for name, model in models.items()})
+    counted.to_csv(given.output / "survivors.csv", index=False)
+    ranks = {name: partial(survival) for name, (_, survival) in models.items()}
+    by_model(ranks).to_csv(given.output / "partial.csv", index=False)
+    by_model({folder.name: sizes(folder) for folder in given.folders}).to_csv(given.output / "sizes.csv", index=False)
+    draw(models, counted, given.output / "survivors.png")
+    if given.model is not None:
+        untrained(given.model, given.data).to_csv(given.output / "untrained.csv", index=False)
+
+
+def tables(folder: Path, output: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Save the lean tables of a model, and return its roles and survival."""
+    output.mkdir(parents=True, exist_ok=True)
+    survival = io.load_table(folder / "survival.parquet")
+    (effects,) = folder.glob("ablation-loss-single-zero*.parquet")
     ablated = io.load_table(effects)
     effect = str(ablated.columns[0])
     survival = lean(frame.join(survival, frame.only(ablated.loc[["enc-self"]], [effect])))
-    scores = io.load_table(given.folder / "heads.parquet")
+    scores = io.load_table(folder / "heads.parquet")
     roles = lean(hr.roles(scores).loc[["enc-self"]])
+    roles = roles[[name for name in roles if not str(name).endswith(".margin")]]
     unseen = (".words", ".baseline", ".low", ".high")
     others = [name for name in map(str, scores) if name not in survival and not name.endswith(unseen)]
     heads = lean(frame.only(scores.loc[["enc-self"]], others))
-    predictors = hr.predict_outcome(survival, survival, names=["positional", "syntactic", "importance", effect])
-    for name, table in {"encoder": heads, "survival": survival, "roles": roles, "predictors": predictors}.items():
-        io.save_table(table, given.output / f"{name}.parquet")
-    survivors(roles, survival).to_csv(given.output / "survivors.csv", index=False)
-    partial(survival).to_csv(given.output / "partial.csv", index=False)
-    sizes(given.folder).to_csv(given.output / "sizes.csv", index=False)
-    draw(roles, survival, given.output / "survivors.png")
-    if given.model is not None:
-        untrained(given.model, given.data).to_csv(given.output / "untrained.csv", index=False)
+    for name, table in {"encoder": heads, "survival": survival, "roles": roles}.items():
+        io.save_table(table, output / f"{name}.parquet")
+    return roles, survival
+
+
+def by_model(parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate the tables of all models, with a column for the model."""
+    return pd.concat([table.assign(model=name) for name, table in parts.items()])[
+        ["model", *next(iter(parts.values())).columns]
+    ]
 
 
 def lean(table: pd.DataFrame) -> pd.DataFrame:
@@ -139,16 +155,36 @@ def sizes(folder: Path) -> pd.DataFrame:
     return pd.concat(tables)[columns].round(4)
 
 
-def draw(roles: pd.DataFrame, survival: pd.DataFrame, path: Path) -> None:
-    """Draw roles and survivors side by side."""
+def draw(models: dict[str, tuple[pd.DataFrame, pd.DataFrame]], counted: pd.DataFrame, path: Path) -> None:
+    """Draw the survivors of each model with their roles, and how many heads with a role are left."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11.5, 3.6), layout="constrained")
-    hr.plots.roles(roles, kind="enc-self", ax=axes[0])
-    share = survival[f"survival[{DRAWN}]"].rename("share of gate seeds")
-    hr.plots.heatmap(share, kind="enc-self", vmin=0, vmax=1, ax=axes[1])
-    axes[0].set_title("roles before pruning")
-    axes[1].set_title(f"which of {len(survival)} heads survive, {DRAWN} left")
+    width = [*[1.2] * len(models), 1.5]
+    figure, axes = plt.subplots(
+        1, len(width), figsize=(3.3 * sum(width), 3.4), layout="constrained", width_ratios=width
+    )
+    for ax, (name, (roles, survival)) in zip(axes[:-1], models.items(), strict=True):
+        share = survival[f"survival[{DRAWN}]"].rename("share of gate seeds")
+        of_roles = held(roles).query("not role.str.startswith('sink')").set_index(["kind", "layer", "head"])["role"]
+        texts = of_roles.map(short).groupby(level=[0, 1, 2], observed=True).first().reindex(survival.index).fillna("")
+        last = ax is axes[-2]
+        hr.plots.heatmap(share, kind="enc-self", vmin=0, vmax=1, annotate=texts, cmap="Blues", cbar=last, ax=ax)
+        ax.set_title(f"{name}, {DRAWN} of {len(survival)} heads left")
+    any_role, ax = counted[counted["roles"] == "any of these"], axes[-1]
+    left = sorted(set(any_role["heads left"]))
+    for name, part in any_role.groupby("model"):
+        share = part.sort_values("heads left")
+        line = ax.plot(share["heads left"], share["survive"] / share["with a role"], "o-", label=str(name))[0]
+        chance = share[["expected", "low", "high"]].div(share["with a role"], axis=0)
+        ax.plot(share["heads left"], chance["expected"], ":", color=line.get_color())
+        ax.fill_between(share["heads left"], chance["low"], chance["high"], color=line.get_color(), alpha=0.12)
+    ax.set(title="heads with a role that survive", xlabel="encoder heads left", ylabel="share", ylim=(0, 1.05))
+    ax.set_xscale("log")
+    ax.set_xticks(left, map(str, left), minor=False)
+    ax.set_xticks([], minor=True)
+    ax.legend(
+        title="dotted, shaded:\nchance within\nlayers, 95 %", frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

@@ -135,11 +135,21 @@ def test_the_command_keeps_the_tables_and_draws(pooled, folders, tmp_path):
 
 def test_models_without_controls_are_pooled(folders, tmp_path):
     for folder in folders:
-        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("random"))
+        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("controls"))
     found = pool_models([tmp_path / folder.name for folder in folders])
     assert (found.controls, found.differences) == (None, None)
     assert found.sizes.groupby("heads").size().to_dict() == {24: 10, 12: 10, 6: 10, 3: 10}
     assert found.sizes.loc[found.sizes["heads"] == 24, "change"].tolist() == [0.0] * 10
+
+
+def test_random_controls_may_be_among_the_others(folders, pooled, tmp_path):
+    for folder in folders:
+        place = shutil.copytree(folder, tmp_path / folder.name)
+        parts = [load_table(place / part / "contest-seeds.parquet") for part in ("controls", "random")]
+        save_table(frame.signed(pd.concat(parts, ignore_index=True), "x"), place / "controls/contest-seeds.parquet")
+        shutil.rmtree(place / "random")
+    found = pool_models([tmp_path / folder.name for folder in folders])
+    pd.testing.assert_frame_equal(found.differences, pooled.differences)
 
 
 def test_only_controls_that_all_models_have_are_compared(folders, tmp_path):

@@ -62,6 +62,7 @@ OF_SCORES = (
     *("data/test_streaming", "scores/test_objectives", "scores/test_planted", "scores/test_missing_numbers"),
     *("scores/test_lrp", "scores/test_circuits", "scores/test_direct", "scores/test_attribution_patching"),
     *("scores/test_norms", "scores/test_projection", "models/test_offloading", "models/test_finite"),
+    *("data/test_probes", "ablation/test_ablation", "testing/test_check_model", "experiments/test_explorer"),
 )
 
 

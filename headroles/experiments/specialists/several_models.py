@@ -79,7 +79,7 @@ def pool_models(
     text = frame.sign(pooled=",".join(places))
     heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
     found = Pooled(heads.reset_index(drop=True), _survival(models, tested), _sizes(places), None, None)
-    if all((place / part / CONTROL).is_file() for place in places.values() for part in ("controls", "random")):
+    if all((place / "controls" / CONTROL).is_file() for place in places.values()):
         runs = _controls(places)
         found = found._replace(controls=frame.signed(runs, text), differences=frame.signed(_differences(runs), text))
     if study is not None:
@@ -155,7 +155,8 @@ def _controls(places: Mapping[str, Path]) -> pd.DataFrame:
     tables = [
         load_table(place / part / CONTROL).assign(model=name)
         for name, place in places.items()
-        for part in ("controls", "random")
+        for part in ("controls", "random")  # draws of `prune_arm` that are more than the seeds of other controls
+        if (place / part / CONTROL).is_file()
     ]
     tables += [  # a comparison for each gate seed
         load_table(path).query("strategy == 'l0'").assign(model=name, seed=int(path.parent.name.split("-")[-1]))
@@ -176,7 +177,8 @@ def _differences(runs: pd.DataFrame) -> pd.DataFrame:
         pairs = [pair for pair in PAIRS if known.issuperset(pair)]
         for strategy, other in pairs:
             one, two = each.loc[(heads, strategy)], each.loc[(heads, other)]
-            variance = (one["var"] / one["size"] + two["var"] / two["size"]).clip(lower=1e-12)  # a metric may not vary
+            variance = one["var"] / one["size"] + two["var"] / two["size"]
+            variance = variance.fillna(0).clip(lower=1e-12)  # one seed, or a metric that does not vary: t over models
             pooled = random_effects((one["mean"] - two["mean"]).to_numpy(), variance.to_numpy())
             numbers = dict(zip(("difference", "low", "high", "p", "i2"), pooled, strict=True))
             rows.append({"heads": heads, "strategy": strategy, "against": other, "models": len(one)} | numbers)
