@@ -15,6 +15,8 @@ from statistics import median
 from types import ModuleType
 from typing import Any
 
+from headroles.analysis.intervals import wilson
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FIGURES = ROOT / "figures"
@@ -62,8 +64,11 @@ def write_all() -> None:
 def numbers() -> dict[str, str]:
     """Return the measured numbers that sentences name, read from the committed tables."""
     mutation, coverage = _json("quality/mutation")["total"], _json("quality/coverage")["total"]
+    low, high = wilson(mutation["killed"] / mutation["run"], mutation["run"])
     return {
         "mutants": f"{mutation['mutants']:,}",
+        "run": str(mutation["run"]),
+        "noticed": f"{mutation['killed'] / mutation['run']:.2f} [{low:.2f}, {high:.2f}]",
         "killed": f"{mutation['killed']:,}",
         "survived": str(mutation["survived"]),
         "covered": f"{coverage['percent']:.1f}",
