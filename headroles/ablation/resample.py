@@ -14,7 +14,7 @@ from headroles.models.batching import Batch, Encoded
 from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site
-from headroles.scores.examples import partners
+from headroles.scores.partners import partners
 from headroles.tables.frame import KINDS, Kind
 
 

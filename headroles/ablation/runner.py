@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +20,15 @@ from headroles.ablation.resample import Others
 from headroles.models import dummy_inputs, heads, masking
 from headroles.models.batching import ONE, Batch
 from headroles.models.dummy_inputs import without_cache
-from headroles.models.masking import Fill, mask_heads
+from headroles.models.masking import Fill, Head, mask_heads
 from headroles.scores.objectives import Explain
 from headroles.tables.frame import Kind
-
-if TYPE_CHECKING:
-    from headroles.models.masking import Head
 
 Unit = Literal["head", "all_but_one", "layer", "kind"]
 Replacement = Literal["zero", "mean", "resample", "uniform", "rescale"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 REPLACEMENTS: tuple[Replacement, ...] = get_args(Replacement)
+_ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # older words, for tables that exist
 Array = npt.NDArray[np.float64]
 Filling = Fill | Mapping[tuple[Kind, int], Tensor] | Others
 
@@ -154,9 +152,6 @@ def _gates(model: PreTrainedModel, masked: HeadSet, replacement: Replacement) ->
         if layer.any():
             layer *= site.heads / layer.sum()
     return gates
-
-
-_ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # older words, for tables that exist
 
 
 def on_disk(choice: Unit | Replacement) -> str:

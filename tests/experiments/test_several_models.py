@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from helpers.commands import run
 from helpers.messages import line
+from scipy import stats
 
 from headroles.experiments.specialists.several_models import pool_models
 from headroles.plots import specialists
@@ -150,6 +151,22 @@ def test_random_controls_may_be_among_the_others(folders, pooled, tmp_path):
         shutil.rmtree(place / "random")
     found = pool_models([tmp_path / folder.name for folder in folders])
     pd.testing.assert_frame_equal(found.differences, pooled.differences)
+
+
+def test_one_seed_of_each_control_leaves_the_interval_over_models(folders, tmp_path):
+    for folder in folders:
+        place = shutil.copytree(folder, tmp_path / folder.name)
+        for path in place.glob("*/contest-seeds.parquet"):
+            save_table(frame.signed(load_table(path).query("seed == 0").reset_index(drop=True), "x"), path)
+    found = pool_models([tmp_path / folder.name for folder in folders])
+    values = found.controls.query("tuned and strategy in ('roles', 'random')").pivot(
+        index="model", columns="strategy", values="value"
+    )
+    row = found.differences.set_index(["strategy", "against"]).loc[("roles", "random")]
+    change = values["roles"] - values["random"]
+    low, high = stats.t.interval(0.95, len(change) - 1, change.mean(), change.sem())
+    np.testing.assert_allclose([row["difference"], row["low"], row["high"]], [change.mean(), low, high], rtol=1e-6)
+    assert found.differences["i2"].isna().all()
 
 
 def test_only_controls_that_all_models_have_are_compared(folders, tmp_path):

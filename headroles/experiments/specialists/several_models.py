@@ -65,7 +65,9 @@ def pool_models(
         - controls: the metric of every control: model, strategy, heads, tuned, seed, value.
         - differences: a row per pair of controls of equal size that all models have, after retraining: `difference` of
           the metric with `low` and `high`, pooled over models by random effects; `p`, `i2`, and `holm` over two rows:
-          heads nearest to a role, against random heads and against the most important.
+          heads nearest to a role, against random heads and against the most important. Of one seed the interval is t
+          over models, without `i2`. Models of one shape have the same random heads for a seed, so no interval says how
+          much random draws differ.
 
     Raises:
         ValueError: For fewer than two folders, and for a tested size that a model was not pruned to.
@@ -178,9 +180,11 @@ def _differences(runs: pd.DataFrame) -> pd.DataFrame:
         for strategy, other in pairs:
             one, two = each.loc[(heads, strategy)], each.loc[(heads, other)]
             variance = one["var"] / one["size"] + two["var"] / two["size"]
-            variance = variance.fillna(0).clip(lower=1e-12)  # one seed, or a metric that does not vary: t over models
-            pooled = random_effects((one["mean"] - two["mean"]).to_numpy(), variance.to_numpy())
+            known_variance = variance.fillna(0).clip(lower=1e-12)  # one seed, or a metric that does not vary
+            pooled = random_effects((one["mean"] - two["mean"]).to_numpy(), known_variance.to_numpy())
             numbers = dict(zip(("difference", "low", "high", "p", "i2"), pooled, strict=True))
+            if variance.isna().any():  # t over models: nothing is known of the variance within one
+                numbers["i2"] = np.nan
             rows.append({"heads": heads, "strategy": strategy, "against": other, "models": len(one)} | numbers)
         first = [row for row in rows[-len(pairs) :] if (row["strategy"], row["against"]) in CORRECTED]
         for row, value in zip(first, holm(np.array([row["p"] for row in first], float)), strict=True):
