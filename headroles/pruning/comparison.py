@@ -43,7 +43,7 @@ def compare_pruning(
     *,
     strategies: Sequence[str | Strategy] = STRATEGIES,
     keep: Sequence[float] = (0.5, 0.25),
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
     kinds: Sequence[Kind] | None = None,
     metric: str | Metric = "loss",
     scored: int = 1000,
@@ -65,7 +65,8 @@ def compare_pruning(
         held_out: The corpus on which the metric is measured.
         strategies: Strategies of `prune` with different names.
         keep: Numbers of heads to keep, or below 1 shares.
-        seeds: Number of seeds.
+        seeds: Seeds, or how many (0, 1, ...). A random draw depends on its seed and the number of heads: give models of
+            one shape other seeds, so that they do not share their draws.
         kinds: Kinds of the heads that are pruned, by default all.
         metric: Name of a metric or objective, or a metric.
         scored: Number of examples in the sample on which heads are ranked.
@@ -98,7 +99,7 @@ def compare_pruning(
     size = len(heads)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
     runs: list[_Run] = []
-    for seed in range(seeds):
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
         runs += work.seed(chosen, counts, seed)
     draws = values(trials.metric, [run.statistics for run in runs], n_resamples=n_resamples)
     by_seed = pd.DataFrame(
