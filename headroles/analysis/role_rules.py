@@ -65,8 +65,7 @@ ROLES = (
     Role("retrieval", r"retrieval", 0.10, strictly=True),  # Wu et al. 2024: a score above 0.1
     Role("successor", r"succession", 0.50, strictly=True),  # Gould et al. 2023: more than half of the words
 )
-# roles of specialised heads; a sink does nothing
-SPECIAL = ("positional", "syntactic", "rare", "alignment", "induction", "duplicate", "retrieval", "successor")
+SPECIAL = tuple(role.name for role in ROLES if role.name != "sink")  # of specialised heads; a sink does nothing
 
 
 def roles(

@@ -17,7 +17,7 @@ from helpers.letters import corpus, tokens_of
 import headroles as hr
 from headroles.ablation.metrics import Loss
 from headroles.ablation.sweep import Sweep
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.models.heads import head_index, layer_of
 from headroles.scores.objectives import objective
@@ -281,6 +281,18 @@ def test_the_table_is_the_same_for_every_max_tokens_and_order(options):
     model, tokenizer, text = setting("marian", 8)
     small, large = (attributed(model, tokenizer, text, max_tokens=max_tokens, **options) for max_tokens in (20, 4096))
     pd.testing.assert_frame_equal(small, large, rtol=0, atol=bound(1))
+
+
+def test_a_sentence_without_a_step_changes_nothing():
+    model, tokenizer, text = setting("gpt2")
+    longer = Corpus(text.name, (*text, Sentence("a")))  # a decoder predicts nothing of one token
+    close(attributed(model, tokenizer, longer), attributed(model, tokenizer, text), operations=1)
+
+
+def test_another_seed_draws_other_partners():
+    found = [attributed(*setting("gpt2"), replacement="resample", seed=seed) for seed in (0, 0, 1)]
+    pd.testing.assert_frame_equal(*found[:2], check_exact=True)
+    assert not np.isclose(found[0], found[2], rtol=1e-3).all()
 
 
 def test_columns_say_what_was_patched_and_have_intervals():

@@ -12,10 +12,12 @@ from helpers import zoo
 from helpers.close import MANY, close
 from helpers.messages import whole
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data.probes import CLASSES
+from headroles.scores.circuits import is_norm
 from headroles.tables import frame
 
 WIDTH, SIZE, HEADS = 32, 8, 4
@@ -207,6 +209,24 @@ def test_maps_that_cannot_be_read():
             getattr(hr, function)(zoo.tiny(name))
     with pytest.raises(ValueError, match=re.escape("copying needs an unembedding: got GPT2Model without")):
         hr.copying(zoo.tiny("gpt2").transformer)
+
+
+def test_norms_are_modules_of_vectors_alone():
+    class Scaled(nn.Module):
+        def __init__(self, inner=None):
+            super().__init__()
+            self.weight, self.inner = nn.Parameter(torch.ones(4)), inner
+
+    assert all(map(is_norm, (nn.LayerNorm(4), nn.RMSNorm(4), Scaled())))
+    no_norms = nn.Linear(4, 4), nn.Embedding(4, 4), nn.Dropout(), nn.Sequential(nn.LayerNorm(4)), Scaled(nn.Dropout())
+    assert not any(map(is_norm, no_norms))
+
+
+def test_columns_say_which_score_they_are_of():
+    model = zoo.tiny("gpt2")
+    tables = hr.copying(model), hr.succession(model, tokenizer_of(CLASSES["days"])), hr.composition(model)
+    names = [{dict(frame.fields(text))["score"] for text in table.attrs["signatures"].values()} for table in tables]
+    assert names == [{"copying"}, {"succession"}, {"composition"}]
 
 
 def test_models_and_tokenizers_without_succession():

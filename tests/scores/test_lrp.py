@@ -182,6 +182,46 @@ def test_shares_of_an_operation(name, rules):
     assert taken == pytest.approx(shares, abs=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(2, 6), (2, 6, 5), (2, 6, 3, 4)])
+def test_the_deviations_of_a_group_norm_are_constants(shape):
+    generator = torch.Generator().manual_seed(0)
+    x, back = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
+    norm = nn.GroupNorm(3, 6).double()
+    for parameter in norm.parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    x.requires_grad_()
+    parts = x.view(2, 3, -1)
+    centred = (parts - parts.mean(-1, keepdim=True)) / (
+        parts.var(-1, correction=0, keepdim=True) + norm.eps
+    ).detach().sqrt()
+    expected = centred.view(shape).transpose(1, -1) * norm.weight + norm.bias
+    with context._Mode(table("cp")):
+        found = norm(x)
+    assert torch.equal(found, norm(x))
+    leaves = [x, *norm.parameters()]
+    close(
+        torch.cat([each.flatten() for each in torch.autograd.grad(found, leaves, back)]),
+        torch.cat([each.flatten() for each in torch.autograd.grad(expected.transpose(1, -1), leaves, back)]),
+        1e-12,
+    )
+
+
+@pytest.mark.parametrize("rules", ["cp", "attn"])
+def test_a_norm_over_two_dimensions_has_one_deviation(rules):
+    generator = torch.Generator().manual_seed(0)
+    x, back = torch.randn(2, 2, 7, 3, 4, dtype=torch.float64, generator=generator)
+    norm = nn.LayerNorm((3, 4)).double()
+    for parameter in norm.parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    x.requires_grad_()
+    variance = x.var((-2, -1), correction=0, keepdim=True).detach()
+    expected = (x - x.mean((-2, -1), keepdim=True)) / (variance + norm.eps).sqrt() * norm.weight.detach() + norm.bias
+    with context._Mode(table(rules)):
+        found = norm(x)
+    for leaf in (x, norm.bias):
+        close(*(torch.autograd.grad(y, leaf, back, retain_graph=True)[0] for y in (found, expected)), 1e-12)
+
+
 @pytest.mark.parametrize("name", ["t5", "llama", "mistral"])
 def test_voita_factored_is_exact_without_biases(name):
     """A norm without a mean passes R either way."""

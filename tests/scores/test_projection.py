@@ -40,6 +40,15 @@ def test_many_logits_of_a_token_are_a_product_with_all_weights():
     assert torch.equal(through(weight, x, back), back @ weight)
 
 
+def test_no_hook_stays():
+    model = zoo.tiny("gpt2")
+    with projection.observed(model, sparse=True):
+        assert model.get_output_embeddings()._forward_hooks
+    assert not model.get_output_embeddings()._forward_hooks
+    with projection.observed(model.transformer, sparse=True) as observed:  # without an unembedding
+        assert observed.inputs == []
+
+
 @pytest.mark.parametrize(  # every two of them together
     ("name", "steps", "rules"),
     [

@@ -4,8 +4,9 @@
 
 Mutated are `scores/`, `models/masking.py`, `analysis/role_rules.py` and `analysis/association.py`: comparisons,
 arithmetic, and/or, constants, texts, statements and options that are left out, what is returned. Tests are collected
-once. For each mutant the process is forked, the changed function gets its new code there, and the tests that reach the
-changed line run, quick ones first, until one fails. (mutmut leaves decorated functions and constants of modules out;
+once. For each mutant the process is forked, the changed function gets its new code there, and the tests of the whole
+suite that reach the changed line run, those of its package and quick ones first, until one fails; a test that fails in
+a fork without a mutant too is left out. (mutmut leaves decorated functions and constants of modules out;
 cosmic-ray starts Python anew for each mutant, which takes ten seconds here.)
 
 `mutants.csv` has a row for each mutant; those in it are not run again, so the command goes on where it was stopped
@@ -27,7 +28,7 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -52,18 +53,6 @@ MUTATED = (
 )
 WORK = Path(mkdtemp(prefix="mutants-"))
 SAID = WORK / "by"  # the test that failed
-TESTS = {  # where a mutant's killers are looked for, likely ones first
-    "analysis/role_rules": ("analysis/test_role_rules", "analysis/test_association", "plots/test_sparsity"),
-    "analysis/association": ("analysis/test_association", "analysis/test_role_rules", "plots/test_sparsity"),
-    "models/masking": ("models/test_masking", "scores/test_gradients", "models/test_capture", "scores/test_objectives"),
-}  # fmt: skip
-OF_SCORES = (
-    *("scores/test_scores", "scores/test_gradients", "models/test_capture", "data/test_repeated_tokens"),
-    *("data/test_streaming", "scores/test_objectives", "scores/test_planted", "scores/test_missing_numbers"),
-    *("scores/test_lrp", "scores/test_circuits", "scores/test_direct", "scores/test_attribution_patching"),
-    *("scores/test_norms", "scores/test_projection", "models/test_offloading", "models/test_finite"),
-    *("data/test_probes", "ablation/test_ablation", "testing/test_check_model", "experiments/test_explorer"),
-)
 
 
 def main():
@@ -92,10 +81,21 @@ def main():
         def pytest_runtestloop(self, session):
             preloaded(reached["modules"])
             items, functions = {item.nodeid: item for item in session.items}, functions_of_ours()
+            sound: set[str] = set()  # tests that pass in a fork without a mutant
             for number, (row, tree) in enumerate(ahead, start=1):
                 if time.monotonic() > until:
                     break
-                row |= tried(row, tree, [items[test] for test in chosen(row, reached, items, asked.seconds)], functions)
+                while True:
+                    tests = [items[test] for test in chosen(row, reached, items, asked.seconds)]
+                    row |= tried(row, tree, tests, functions)
+                    test = str(row["by"])
+                    if test not in items or test in sound:
+                        break
+                    if forked(lambda test=test: run([items[test]]))[0] == 0:
+                        sound.add(test)
+                        break
+                    print(f"left out, as it fails without a mutant: {test}", flush=True)
+                    del items[test]
                 rows[key(row)] = row
                 what = f"{row['module']}:{row['line']} {row['before']} -> {row['after']}"
                 print(f"{number}/{len(ahead)} {what}: {row['ended']} {row['by']} {row['seconds']}", flush=True)
@@ -104,7 +104,7 @@ def main():
             return True
 
     if ahead:
-        pytest.main([*OPTIONS, "-s", f"--basetemp={WORK}/tests", *files_of_tests()], plugins=[Loop()])
+        pytest.main([*OPTIONS, "-s", f"--basetemp={WORK}/tests", "tests"], plugins=[Loop()])
     noted(rows, whole, asked)
 
 
@@ -145,7 +145,7 @@ def _map(path: Path):
             return result
 
     measured.start()
-    pytest.main([*OPTIONS, *files_of_tests()], plugins=[Contexts()])
+    pytest.main([*OPTIONS, "tests"], plugins=[Contexts()])
     measured.stop()
     data = measured.get_data()
     lines = {module: data.contexts_by_lineno(str(source(module))) for module in MUTATED}
@@ -159,12 +159,7 @@ def forget(module: ModuleType):
             one.cache_clear()
 
 
-OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly")
-
-
-def files_of_tests() -> list[str]:
-    names = dict.fromkeys(name for names in (*TESTS.values(), OF_SCORES) for name in names)
-    return [f"tests/{name}.py" for name in names]
+OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "")
 
 
 def ours(name: str) -> bool:
@@ -184,8 +179,8 @@ def chosen(row: dict, reached: dict, items: Collection[str], seconds: float) -> 
     """Tests that reach a line, so many seconds of them (of each first its quickest parameters), and new ones."""
     lines, took = reached["lines"][row["module"]], reached["took"]
     found = set(lines.get(str(row["line"]), ())) - {""} or set().union(*map(set, lines.values())) - {""}
-    order = {f"tests/{name}.py": place for place, name in enumerate(TESTS.get(row["module"], OF_SCORES))}
-    new = [test for test in items if test not in took and test.partition("::")[0] in order]
+    folder = f"tests/{row['module'].partition('/')[0]}/"
+    new = [test for test in items if test not in took and test.startswith(folder)]
     rounds, seen = {}, Counter()
     for test in sorted(found & set(took) & set(items), key=lambda test: took[test]):
         rounds[test] = seen[test.partition("[")[0]]
@@ -195,7 +190,7 @@ def chosen(row: dict, reached: dict, items: Collection[str], seconds: float) -> 
         seconds -= took[test]
         if seconds > 0 or not old:
             old.append(test)
-    return new + sorted(old, key=lambda test: (rounds[test] > 0, order.get(test.partition("::")[0], 99), took[test]))
+    return new + sorted(old, key=lambda test: (rounds[test] > 0, not test.startswith(folder), took[test]))
 
 
 def functions_of_ours() -> dict[tuple[str, str, int], list[FunctionType]]:
@@ -213,6 +208,15 @@ def place_of(code: CodeType) -> tuple[str, str, int]:
 
 def tried(row: dict, tree: ast.Module, tests: list[pytest.Item], functions: dict) -> dict[str, object]:
     """Run the tests on a mutant in a fork until one fails."""
+    code = compile(tree, source(row["module"]), "exec")
+    status, seconds = forked(lambda: run_changed(row, code, tests, functions))
+    ended = "timeout" if os.WIFSIGNALED(status) else "killed" if status else "survived"
+    by = SAID.read_text() if SAID.exists() else "import" if ended == "killed" else ""
+    return {"ended": ended, "by": by, "seconds": round(seconds, 1)}
+
+
+def forked(act: Callable[[], None]) -> tuple[int, float]:
+    """Call in a fork, which ends with 0 if it returns; the status of the process, and seconds."""
     began = time.perf_counter()
     SAID.unlink(missing_ok=True)
     child = os.fork()
@@ -221,28 +225,32 @@ def tried(row: dict, tree: ast.Module, tests: list[pytest.Item], functions: dict
         signal.alarm(150)
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        _run(row, compile(tree, source(row["module"]), "exec"), tests, functions)
+        with suppress(BaseException):
+            act()
+            os._exit(0)
+        os._exit(1)
     status = os.waitpid(child, 0)[1]
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # commands that a test had started
-    ended = "timeout" if os.WIFSIGNALED(status) else "killed" if status else "survived"
-    by = SAID.read_text() if SAID.exists() else "import" if ended == "killed" else ""
-    return {"ended": ended, "by": by, "seconds": round(time.perf_counter() - began, 1)}
+    return status, time.perf_counter() - began
 
 
-def _run(row: dict, code: CodeType, tests: list[pytest.Item], functions: dict):
-    """In the fork: change the function, or import all anew where more than a function is changed; run the tests."""
+def run(tests: list[pytest.Item]):
+    """Run tests; the first that fails ends the process (`First`)."""
+    for item, after in zip(tests, [*tests[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+
+
+def run_changed(row: dict, code: CodeType, tests: list[pytest.Item], functions: dict):
+    """Change the function, or import all anew where more than a function is changed, and run the tests."""
     code_of = {place_of(one): one for one in codes(code)}
     changed = [place for place, held in functions.items() if place in code_of and code_of[place] != held[0].__code__]
     fits = [len(code_of[place].co_freevars) == len(functions[place][0].__code__.co_freevars) for place in changed]
     if row["where"] and len(changed) == 1 and all(fits):
         for one in functions[changed[0]]:
             one.__code__ = code_of[changed[0]]
-        with suppress(BaseException):
-            for item, after in zip(tests, [*tests[1:], None], strict=True):
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-            os._exit(0)
-        os._exit(1)
+        run(tests)
+        return
     usual = SourceFileLoader.get_code
 
     def get_code(self, name):
@@ -251,11 +259,8 @@ def _run(row: dict, code: CodeType, tests: list[pytest.Item], functions: dict):
     SourceFileLoader.get_code = get_code
     for name in [name for name in sys.modules if ours(name)]:
         del sys.modules[name]
-    ended = 1
-    again = [*OPTIONS, "-x", f"--basetemp={WORK}/tests", *(item.nodeid for item in tests)]
-    with suppress(BaseException):
-        ended = int(pytest.main(again, plugins=[First()]))
-    os._exit(ended)
+    options = [*OPTIONS, "-x", f"--basetemp={WORK}/tests", *(item.nodeid for item in tests)]
+    os._exit(int(pytest.main(options, plugins=[First()])))
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:

@@ -82,7 +82,7 @@ class FrozenNorm(Function):
     def backward(ctx: NormContext, c: Tensor) -> tuple[Tensor, None, None, Tensor | None, None]:  # noqa: D102
         rstd, weight = ctx.saved_tensors
         cx = (c if weight is None else c * weight) * rstd
-        bias = c.flatten(0, -1 - len(ctx.dims)).sum(0) if ctx.needs_input_grad[3] else None
+        bias = c if ctx.needs_input_grad[3] else None  # autograd sums it to the shape of the bias
         return cx - cx.mean(ctx.dims, keepdim=True), None, None, bias, None
 
 
@@ -159,7 +159,8 @@ def damped(epsilon: float, func: Rule, *args: object, **kwargs: object) -> Tenso
     """Damp the cotangent of a linear map where its output is small: the epsilon rule (Bach et al. 2015, eq. 58)."""
     y = func(*args, **kwargs)
     if y.requires_grad:
-        damping = y.detach().abs() / (y.detach().abs() + epsilon)
+        size = y.detach().abs()
+        damping = size / (size + epsilon)
         y.register_hook(lambda c: c * damping)
     return y
 
