@@ -198,7 +198,7 @@ def demo(
         "headroles-demo"
     ),
     translation: Annotated[
-        bool, typer.Option("--translation", help="Score a toy translator instead of MiniLM.")
+        bool, typer.Option("--translation", help="Score a small translator instead of MiniLM.")
     ] = False,
     overwrite: options.Overwrite = False,
 ) -> None:

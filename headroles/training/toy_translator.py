@@ -1,18 +1,15 @@
-"""Toy translator: a small Marian trained by a seeded recipe on sentence pairs of the toy grammar, and cached."""
+"""Toy translator: a small Marian trained by a seeded recipe on sentence pairs of the toy grammar, and kept."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
-import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data import synthetic
@@ -21,7 +18,7 @@ from headroles.training.marian import marian, pieced
 from headroles.training.trainer import train
 
 log = logging.getLogger(__name__)
-Size = Literal["small", "tiny", "bare"]
+Size = Literal["tiny", "bare"]
 
 
 @dataclass(frozen=True)
@@ -41,25 +38,21 @@ class Recipe:
 
 
 RECIPES: dict[Size, Recipe] = {
-    "small": Recipe(layers=2, width=96, heads=4, steps=3000, pairs=80_000, longest=25),
     "tiny": Recipe(layers=1, width=48, heads=4, steps=400, pairs=10_000, longest=6, vocabulary=500, rate=1e-2),
     "bare": Recipe(layers=3, width=32, heads=4, steps=100, pairs=2_000, longest=9, vocabulary=1500),
 }
 
 
-def translator(
-    folder: str | Path | None = None, *, size: Size = "small", seed: int = 0
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def translator(folder: str | Path, *, size: Size, seed: int = 0) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the toy translator and its tokenizer; it is trained first if its folder does not exist.
 
-    By default that is a folder for each recipe in the user's cache. An interrupted training leaves nothing there.
+    An interrupted training leaves nothing there.
     """
     from headroles.models.loading import load
 
-    recipe = Recipe(**asdict(RECIPES[size]) | {"seed": seed})
-    place = _cache(recipe) if folder is None else Path(folder)
+    place = Path(folder)
     if not place.is_dir():
-        _train(recipe, place)
+        _train(replace(RECIPES[size], seed=seed), place)
     return load(place)
 
 
@@ -106,9 +99,3 @@ def _train(recipe: Recipe, place: Path) -> None:
             draft.rename(place)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _cache(recipe: Recipe) -> Path:
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(f"{recipe} {transformers.__version__} {torch.__version__}".encode()).hexdigest()[:12]
-    return root / "headroles" / f"translator-{digest}"

@@ -41,13 +41,13 @@ GIVEN = [  # predictors, and covariates
     (("positional", "syntactic"), ("importance",)),
     (("importance",), ("positional",)),
 ]
-DRAWN = 12  # heads left in the maps
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--drawn", type=int, default=12, help="heads left in the maps")
     parser.add_argument("--model", type=Path, help="trained model, whose shape untrained ones have")
     parser.add_argument("--data", type=Path, help="folder of headroles prepare")
     given = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> None:
     ranks = {name: partial(survival) for name, (_, survival) in models.items()}
     by_model(ranks).to_csv(given.output / "partial.csv", index=False)
     by_model({folder.name: sizes(folder) for folder in given.folders}).to_csv(given.output / "sizes.csv", index=False)
-    draw(models, counted, given.output / "survivors.png")
+    draw(models, counted, given.drawn, given.output / "survivors.png")
     if given.model is not None:
         untrained(given.model, given.data).to_csv(given.output / "untrained.csv", index=False)
 
@@ -155,7 +155,7 @@ def sizes(folder: Path) -> pd.DataFrame:
     return pd.concat(tables)[columns].round(4)
 
 
-def draw(models: dict[str, tuple[pd.DataFrame, pd.DataFrame]], counted: pd.DataFrame, path: Path) -> None:
+def draw(models: dict[str, tuple[pd.DataFrame, pd.DataFrame]], counted: pd.DataFrame, drawn: int, path: Path) -> None:
     """Draw the survivors of each model with their roles, and how many heads with a role are left."""
     import matplotlib.pyplot as plt
 
@@ -164,12 +164,12 @@ def draw(models: dict[str, tuple[pd.DataFrame, pd.DataFrame]], counted: pd.DataF
         1, len(width), figsize=(3.3 * sum(width), 3.4), layout="constrained", width_ratios=width
     )
     for ax, (name, (roles, survival)) in zip(axes[:-1], models.items(), strict=True):
-        share = survival[f"survival[{DRAWN}]"].rename("share of gate seeds")
+        share = survival[f"survival[{drawn}]"].rename("share of gate seeds")
         of_roles = held(roles).query("not role.str.startswith('sink')").set_index(["kind", "layer", "head"])["role"]
         texts = of_roles.map(short).groupby(level=[0, 1, 2], observed=True).first().reindex(survival.index).fillna("")
         last = ax is axes[-2]
         hr.plots.heatmap(share, kind="enc-self", vmin=0, vmax=1, annotate=texts, cmap="Blues", cbar=last, ax=ax)
-        ax.set_title(f"{name}, {DRAWN} of {len(survival)} heads left")
+        ax.set_title(f"{name}, {drawn} of {len(survival)} heads left")
     any_role, ax = counted[counted["roles"] == "any of these"], axes[-1]
     left = sorted(set(any_role["heads left"]))
     for name, part in any_role.groupby("model"):

@@ -23,11 +23,13 @@ from matplotlib.image import imread
 
 import headroles as hr
 from headroles.cli import main as cli
-from headroles.data.readers import write
+from headroles.data.readers import read, write
 from headroles.experiments import demo
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
+
+ROOT = Path(__file__).resolve().parents[2]
 
 HEAVY = {"torch", "transformers", "stanza", "captum", "matplotlib", "seaborn", "scipy", "sklearn"}
 NAMES = ["confidence", "position", "syntax"]
@@ -421,6 +423,26 @@ def test_the_demo(tmp_path, monkeypatch):
     assert frame.provenance(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
     assert load_table(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
     assert (tmp_path / "roles-enc-self.png").is_file()
+
+
+@pytest.mark.slow
+def test_the_demo_of_a_translator(tmp_path):
+    done = run("demo", "--translation", "--folder", tmp_path)
+    assert (done.code, done.err) == (0, "")
+    table, committed = (
+        load_table(folder / "heads.parquet") for folder in (tmp_path, ROOT / "figures" / demo.TRANSLATOR.name)
+    )
+    names = ["confidence", "position[-1]", "position[+1]", "alignment[monotone]"]
+    pd.testing.assert_frame_equal(table[names], committed[names], rtol=0, atol=0.01)  # a tenth of a role's margin
+    roles = load_table(tmp_path / "roles.parquet")
+    assert roles.index[roles["positional[-1]"]].tolist() == [("enc-self", 0, 3), ("enc-self", 1, 6)]
+    assert roles["alignment[monotone]"].sum() == 4
+    assert (tmp_path / "roles-cross.png").is_file()
+
+
+def test_the_translator_is_small_enough_to_come_with_the_library():
+    assert sum(path.stat().st_size for path in demo.TRANSLATOR.iterdir()) < 5e6
+    assert len(read(demo.TRANSLATOR / "sentences.tsv")) == 100
 
 
 # --- runs that are cut off -------------------------------------------------------------------------------------------

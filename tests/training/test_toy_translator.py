@@ -95,10 +95,3 @@ def test_an_interrupted_training_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         toy_translator.translator(tmp_path / "kept", size="tiny")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_each_recipe_has_its_own_place(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    places = {toy_translator._cache(recipe) for recipe in toy_translator.RECIPES.values()}
-    assert len(places) == len(toy_translator.RECIPES)
-    assert all(place.parent == tmp_path / "headroles" for place in places)
