@@ -37,6 +37,7 @@ COPIES = {  # text of the repository -> its page
     "figures/specialists/PREREGISTERED-2026-11-23-captions.md": "preregistration-captions.md",
     "figures/specialists/PREREGISTERED-2026-11-23-minilm.md": "preregistration-minilm.md",
     "figures/specialists/PREREGISTERED-2026-11-23-minilm-seeds.md": "preregistration-minilm-seeds.md",
+    "figures/specialists/PREREGISTERED-2026-11-23-tatoeba.md": "preregistration-tatoeba.md",
 }
 MISSING = "*Not made yet: `python tests/benchmarks/predicted.py SHARED --output figures/quality` makes `{}`.*\n"
 _current: set[Path] = set()  # files of this version

@@ -79,7 +79,10 @@ def total(sums, weights=None):
 
 def measured(score, seen):
     """Column -> values of the heads."""
-    return {name: values.tolist() for name, values in score.compute(total(sums(score, seen))).items()}
+    added = total(sums(score, seen))
+    columns = score.compute(added)
+    assert set(score.counted(added)) <= set(columns)  # numbers of trials of columns that there are
+    return {name: values.tolist() for name, values in columns.items()}
 
 
 def same(one, other):

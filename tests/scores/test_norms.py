@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import planted, zoo
 from helpers.close import bound, close
-from helpers.letters import corpus, scores_for, tokens_of
+from helpers.letters import corpus, scores_for, tokenizer, tokens_of
 from helpers.messages import whole
 from helpers.planted import CLASSES, HIDDEN, NAMES, PLANTED
 from reference import attention as slow
@@ -204,6 +204,15 @@ def test_a_study_keeps_both(tmp_path):
     by_norm = hr.score(model, tokenizer, corpus(4), weights="norm", n_resamples=0, study=study)
     assert list(by_norm) == [frame.by_norm(name) for name in plain]
     assert {"induction-norm", "duplicate-norm"} <= {*by_norm}
+
+
+def test_a_study_does_not_keep_the_scores_of_another_tokenizer(tmp_path):
+    model, names = zoo.tiny("gpt2"), ["confidence"]
+    tables = [
+        hr.score(model, each, corpus(4), names, n_resamples=0, study=hr.Study(tmp_path, overwrite=True))
+        for each in (tokens_of("gpt2"), tokenizer("</s> $A"))
+    ]
+    assert not np.allclose(*tables)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -970,6 +970,14 @@ def test_attention_of_one_token_that_is_not_finite_is_an_error():
         hr.score(model, letters, given, "confidence")
 
 
+def test_an_example_that_is_not_finite_is_named():
+    model, letters = zoo.tiny("gpt2"), tokens_of("gpt2")
+    model.transformer.wte.weight.data[letters("d")["input_ids"][0]] = math.nan
+    given = Corpus("some", tuple(map(Sentence, ("a b c", "c a", "c a d"))))
+    with pytest.raises(ValueError, match=r"^the attention of dec-self layer 0 is not finite on sentence 3 of the"):
+        hr.attention_examples(model, letters, given)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, "dec-self") for name in ("gpt2", "bloom", "marian")]
