@@ -231,9 +231,23 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
     pooled = pooled.sort_index()
     row = pooled.loc[("primary", "positional", "survival[12]")]
-    assert f"is open ({_interval(row, 'r', 2)}, Holm {row['holm']:.2f};" in text
+    assert f"is open ({_interval(row, 'r', 2)}, Holm {row['holm']:.2f})" in text
     assert pooled.loc["primary", "holm"].min() > 0.05
     page = (ROOT / "figures/specialists/README.md").read_text(encoding="utf-8")
+    controls = hr.load_table(folder / "pooled-differences.parquet").set_index(["strategy", "against"])
+    for pair, sign, said in (
+        (("roles", "random"), -1, "{} nats less loss than 12 random ones (Holm 0.012)"),
+        (("-roles", "random"), 1, "the 12 farthest from one {} more"),
+        (("roles", "importance"), 1, "the 12 most important do {} better"),
+    ):
+        low, middle, high = sorted(sign * controls.loc[pair, ["low", "difference", "high"]])
+        assert said.format(f"{middle:.3f} [{low:.3f}, {high:.3f}]") in text
+    assert f"{controls.loc[('roles', 'random'), 'holm']:.3f}" == "0.012"
+    assert (controls["p"] < 0.05).all()  # as the rule asks, also of role-first pruning
+    retrained = hr.load_table(folder / "pooled-controls.parquet").query("tuned")
+    assert sorted(retrained["seed"].unique()) == [*range(7)]
+    losses = retrained.groupby("strategy")["value"]
+    assert losses.max()["roles"] < losses.min()["random"]
     for analysis, predictor in (
         *(("importance", "importance"), ("without covariates", "positional"), ("without covariates", "syntactic")),
         *(("ablation[loss precision=1.1]",) * 2, ("positional given importance", "positional")),
