@@ -255,3 +255,5 @@ def test_weights_that_do_not_exist_or_that_no_score_has():
     with pytest.raises(ValueError, match=whole(message)):
         hr.score(model, tokenizer, corpus(2), "importance", weights="norm")
     assert list_scores()["position"](weights="norm").label == "position-norm"
+    labels = [score.label for score in named(["importance", "confidence"], weights="norm")]  # one of two has weights
+    assert labels == ["importance", "confidence-norm"]
