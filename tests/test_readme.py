@@ -246,6 +246,10 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     assert (controls["p"] < 0.05).all()  # as the rule asks, also of role-first pruning
     retrained = hr.load_table(folder / "pooled-controls.parquet").query("tuned")
     assert sorted(retrained["seed"].unique()) == [*range(7)]
+    new = retrained[retrained["seed"] > 0].groupby(["strategy", "model"])["value"].mean()
+    for strategy in ("roles", "-roles"):  # the seeds that had not been seen when they were chosen
+        differences = new[strategy] - new["random"]
+        assert ", ".join(f"{difference:+.3f}" for difference in differences) in page
     losses = retrained.groupby("strategy")["value"]
     assert losses.max()["roles"] < losses.min()["random"]
     for analysis, predictor in (

@@ -152,11 +152,6 @@ def tokens(tokenizer: PreTrainedTokenizerBase) -> str:
     return f"{type(tokenizer).__name__}-{hashlib.sha256(repr(pairs).encode()).hexdigest()[:12]}"
 
 
-def encoding(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return `tokens` and six digits for `sample_ids`: tokenizers of one vocabulary may add other special tokens."""
-    return f"{tokens(tokenizer)}-{hashlib.sha256(repr(sample_ids(tokenizer)).encode()).hexdigest()[:6]}"
-
-
 def sample_ids(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """Return the token ids of a short text as a source and as a target: they show which special tokens are added."""
     text = "A b."

@@ -17,7 +17,7 @@ from headroles.models.batching import Batch, TokenView
 from headroles.models.dummy_inputs import body, without_cache
 from headroles.models.heads import capture_attention, check_head, named_heads
 from headroles.models.masking import Head
-from headroles.models.provenance import cache_key, encoding, fixed_weights, provenance_of, without_gradients
+from headroles.models.provenance import cache_key, configuration, fixed_weights, provenance_of, without_gradients
 from headroles.models.sites import Site
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -60,7 +60,7 @@ def attention_examples(
     sentences = corpus[:limit]
     if study is None:
         return _table(model, tokenizer, sentences)
-    key = cache_key(model, tokenizer=encoding(tokenizer), text=sentences.hash)
+    key = cache_key(model, configuration=configuration(model, tokenizer), text=sentences.hash)
     return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
 
 

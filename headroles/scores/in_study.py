@@ -14,7 +14,7 @@ from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models import matching
 from headroles.models.heads import attention_sites
-from headroles.models.provenance import cache_key, encoding
+from headroles.models.provenance import cache_key, configuration
 from headroles.scores.base import Measure, Weights
 from headroles.scores.gradients.relevance import Relevance
 from headroles.scores.lrp import conservation
@@ -46,7 +46,7 @@ def kept_scores(
     repeated = _repeated(model, tokenizer) if chosen is None else None
     key = cache_key(
         model,
-        tokenizer=encoding(tokenizer),
+        configuration=configuration(model, tokenizer),
         text=corpus.hash,
         scores="default" if chosen is None else ",".join(map(str, chosen)),
         resamples=n_resamples,

@@ -316,11 +316,11 @@ def test_functions_count_each_head_once():
 
 
 @cache
-def fought(folder):
+def fought(folder, seeds=2):
     asked = {
         "strategies": ["importance", "random"],
         "keep": [0.5],
-        "seeds": 2,
+        "seeds": seeds,
         "metric": "loss",
         "scored": 16,
         "tune": TUNE,
@@ -353,6 +353,8 @@ def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch)
     no_training(monkeypatch)
     fought.cache_clear()
     assert fought(tmp_path).equals(found)
+    fought(tmp_path, seeds=(1,))  # a seed of those that were run
+    pd.testing.assert_frame_equal(study.load("contest-seeds"), each[each["seed"] == 1].reset_index(drop=True))
 
 
 def test_two_strategies_of_one_name_are_refused(tmp_path):

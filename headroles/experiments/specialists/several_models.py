@@ -66,8 +66,8 @@ def pool_models(
         - differences: a row per pair of controls of equal size that all models have, after retraining: `difference` of
           the metric with `low` and `high`, pooled over models by random effects; `p`, `i2`, and `holm` over two rows:
           heads nearest to a role, against random heads and against the most important. Of one seed the interval is t
-          over models, without `i2`. Models of one shape have the same random heads for a seed, so no interval says how
-          much random draws differ.
+          over models, without `i2`. Models of one shape have the same random heads for the same seed; where they share
+          seeds, the intervals leave out how much random draws differ.
 
     Raises:
         ValueError: For fewer than two folders, and for a tested size that a model was not pruned to.
