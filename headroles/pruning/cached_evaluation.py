@@ -27,11 +27,17 @@ Array = npt.NDArray[np.floating]
 
 
 def recipe(
-    model: PreTrainedModel, corpus: Corpus, kinds: Sequence[Kind] | None, tune: TrainOptions, **rest: object
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    kinds: Sequence[Kind] | None,
+    tune: TrainOptions,
+    **rest: object,
 ) -> str:
     """Return the cache key of trials of a model that is pruned and trained on a corpus."""
     return provenance_of(
         model,
+        configuration=provenance.configuration(model, tokenizer),
         trained_on=corpus.hash,
         **rest,
         kinds=",".join(kinds or ("all",)),

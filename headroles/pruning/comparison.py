@@ -91,7 +91,7 @@ def compare_pruning(
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
-    key = recipe(model, corpus, kinds, tune or {}, scored=scored)
+    key = recipe(model, tokenizer, corpus, kinds, tune or {}, scored=scored)
     kept = study_at(study)
     outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
     trials, heads = Trials(kept, tokenizer, held_out, the_metric(metric), key), among(model, kinds)

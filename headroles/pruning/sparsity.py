@@ -95,7 +95,7 @@ def sparsity_sweep(
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     measured, size = the_metric(metric), len(among(model, kinds))
-    work = recipe(model, corpus, kinds, options, strategy=chosen)
+    work = recipe(model, tokenizer, corpus, kinds, options, strategy=chosen)
     kept = study_at(study)
     kept.remove(kept.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))
     trials = Trials(kept, tokenizer, held_out, measured, work, max_tokens=max_tokens)

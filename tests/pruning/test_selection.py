@@ -19,6 +19,7 @@ from helpers.processes import full_disk, together
 from helpers.prunings import learnt, wide
 from helpers.trainings import films, tokenizer, untrained
 from scipy import stats
+from tokenizers import processors
 
 import headroles as hr
 from headroles.analysis import role_rules
@@ -355,6 +356,19 @@ def test_the_comparison_masks_and_retrains_the_same_heads(tmp_path, monkeypatch)
     assert fought(tmp_path).equals(found)
     fought(tmp_path, seeds=(1,))  # a seed of those that were run
     pd.testing.assert_frame_equal(study.load("contest-seeds"), each[each["seed"] == 1].reset_index(drop=True))
+
+
+def test_a_comparison_does_not_keep_the_trials_of_another_tokenizer(tmp_path):
+    other = deepcopy(tokenizer())
+    other._tokenizer.post_processor = processors.TemplateProcessing(
+        "$A [SEP]", special_tokens=[("[SEP]", other.sep_token_id)]
+    )
+    options = {"strategies": ["random"], "keep": [4], "seeds": 1, "tune": TUNE}
+    tables = [
+        compare_pruning(learnt(), each, films(16), films(40, 1), **options, study=Study(tmp_path, overwrite=True))
+        for each in (tokenizer(), other)
+    ]
+    assert not np.allclose(*(table["value"] for table in tables))
 
 
 def test_two_strategies_of_one_name_are_refused(tmp_path):

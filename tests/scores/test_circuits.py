@@ -211,6 +211,26 @@ def test_maps_that_cannot_be_read():
         hr.copying(zoo.tiny("gpt2").transformer)
 
 
+class TwoNorms(nn.Module):
+    """The mean of two norms of the same stream."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.one, self.other = norm, copy.deepcopy(norm)
+
+    def forward(self, x):
+        return (self.one(x) + self.other(x)) / 2
+
+
+def test_maps_after_two_norms_are_refused():
+    model = zoo.tiny("gpt2")
+    model.transformer.ln_f = TwoNorms(model.transformer.ln_f)
+    with pytest.raises(
+        ValueError, match=whole("maps of the unembedding cannot be read: got 2 norms before it; expected one")
+    ):
+        hr.copying(model)
+
+
 def test_norms_are_modules_of_vectors_alone():
     class Scaled(nn.Module):
         def __init__(self, inner=None):

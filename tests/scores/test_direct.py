@@ -204,6 +204,15 @@ def test_a_name_mover_is_the_head_in_which_the_difference_was_written():
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+def test_heads_that_nothing_reads_write_nothing():
+    model = zoo.tiny("gpt2")
+    hook = model.transformer.h[1].attn.register_forward_hook(lambda _, __, out: (out[0].detach(), *out[1:]))
+    table = hr.score(model, tokens_of("gpt2"), corpus(3), "direct", n_resamples=0).droplevel("kind")
+    hook.remove()
+    assert (table.loc[1, "direct[reference].size"] == 0).all()
+    assert (table.loc[0, "direct[reference].size"] > 0).all()
+
+
 def test_models_that_write_no_logits():
     bare = zoo.tiny("gpt2").transformer
     message = (

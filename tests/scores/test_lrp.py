@@ -182,6 +182,41 @@ def test_shares_of_an_operation(name, rules):
     assert taken == pytest.approx(shares, abs=1e-12)
 
 
+SUMS = {  # shapes of a and b of a residual stream, and of larger ones with the same rows
+    "of two dimensions": ((3, 4), (3, 4), (1, 1, 3, 4), (1, 1, 3, 4)),
+    "with a vector": ((3, 4), (4,), (1, 1, 3, 4), (1, 1, 1, 4)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_of_few_dimensions_has_the_shares_of_more(name):
+    generator = torch.Generator().manual_seed(0)
+    *small, a, b = SUMS[name]
+    values = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in small]
+    back, found = torch.randn(3, 4, dtype=torch.float64, generator=generator), []
+    for shapes in (small, (a, b)):
+        leaves = [value.view(shape).clone().requires_grad_() for value, shape in zip(values, shapes, strict=True)]
+        with context._Mode(table("voita")):
+            y = leaves[0] + leaves[1]
+        found.append([c.flatten() for c in torch.autograd.grad(y, leaves, back.view(y.shape))])
+    for one, other in zip(*found, strict=True):
+        close(one, other, 1e-12)
+    assert not torch.allclose(found[0][0], back.flatten())  # as without rules
+
+
+def test_linear_maps_are_damped_however_the_bias_is_given():
+    generator = torch.Generator().manual_seed(0)
+    x, bias = torch.randn(2, 3, dtype=torch.float64, generator=generator).requires_grad_()
+    weight = torch.randn(3, 3, dtype=torch.float64, generator=generator)
+    found = []
+    for args, kwargs in (((bias,), {}), ((), {"bias": bias})):
+        with context._Mode(table("cp", 0.5)):
+            found.append(torch.autograd.grad(F.linear(x, weight, *args, **kwargs).sum(), [x, bias]))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+        assert not torch.equal(one, weight.sum(0))  # as without rules
+
+
 @pytest.mark.parametrize("shape", [(2, 6), (2, 6, 5), (2, 6, 3, 4)])
 def test_the_deviations_of_a_group_norm_are_constants(shape):
     generator = torch.Generator().manual_seed(0)
@@ -437,6 +472,44 @@ def test_what_is_explained_reaches_inputs_and_biases(name):
         assert abs(totals(found)["residue"]) <= tolerance(name)
         assert found["residue"].abs().max() <= tolerance(name)
         assert found.loc[[("output", 0)], "leaves"].item() != 0
+
+
+class OverTokens(nn.Module):
+    """Batch norm of a stream [batch, token, width], after another norm."""
+
+    def __init__(self, norm, generator):
+        super().__init__()
+        self.norm, self.batch = norm, nn.BatchNorm1d(len(norm.weight)).double()
+        for values in (*self.batch.parameters(), self.batch.running_mean, self.batch.running_var):
+            nn.init.uniform_(values, 0.5, 1, generator=generator)
+
+    def forward(self, x):
+        return self.batch(self.norm(x).transpose(1, 2)).transpose(1, 2)
+
+
+def test_batch_norm_keeps_the_forward_and_its_bias_takes_a_share():
+    model, inputs = exact("gpt2")
+    model.transformer.ln_f = OverTokens(model.transformer.ln_f, torch.Generator().manual_seed(0)).eval()
+    norm = model.transformer.ln_f.batch
+    with torch.no_grad():
+        target, plain = explained(model(**inputs)).sum(), norm.bias.clone()
+    reports = []
+    for shift in (plain, torch.zeros_like(plain)):
+        norm.bias.data.copy_(shift)
+        reports.append(balance(model, inputs, lambda output: explained(output).sum(), "cp"))
+        assert reports[-1]["residue"].abs().max() <= 1e-12
+    assert reports[0].attrs["explained"] == pytest.approx(float(target), rel=1e-12)
+    with_bias, without = (one.loc[("output", 0), "biases"] * one.attrs["explained"] for one in reports)
+    weight = model.lm_head.weight.detach()[TOKEN]
+    assert float(with_bias - without) == pytest.approx(float(len(inputs["input_ids"]) * weight @ plain), abs=1e-12)
+
+
+def test_positions_of_two_tokens_are_inputs():
+    model, inputs = exact("m2m100")  # positions are no parameters
+    inputs = {name: values[:1, :2] for name, values in inputs.items()}
+    found = balance(model, inputs, lambda output: explained(output, step=1), "cp")
+    assert found.loc[("input", 0), "biases"] == 0
+    assert found.loc[("input", 0), "leaves"] == pytest.approx(found.loc[("input", 0), "arrives"], abs=1e-12)
 
 
 @pytest.mark.slow

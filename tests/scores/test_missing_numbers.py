@@ -87,6 +87,13 @@ def test_a_reference_without_targets_gives_no_number_for_a_decoder(greedy, caplo
     assert caplog.messages == []
 
 
+def test_a_reference_without_words_gives_no_number_for_a_decoder_alone(caplog):
+    empty = Corpus("empty", tuple(Sentence("") for _ in range(2)))
+    hr.score(zoo.tiny("gpt2"), tokens_of("gpt2"), bare(4), RARE, n_resamples=0, reference=empty)
+    reason = "reference 'empty' has no content tokens to count; try reference= with a corpus of whole sentences"
+    assert caplog.messages == [f"rarity of dec-self heads is NaN: {reason}"]
+
+
 def test_rarity_of_counts_of_nothing_is_nothing():
     one = observation(looking([0, 1, 2]), ids=[600, 700, 800])
     assert value(Rarity(), one)["rarity"] == pytest.approx(1 / 3)

@@ -235,6 +235,16 @@ def test_models_in_which_values_cannot_be_read(kind, reason):
         hr.score(model, tokens_of(kind), corpus(2), "confidence", weights="norm")
 
 
+def test_quantised_projections_are_refused():
+    model = zoo.tiny("bert")
+    name = hr.attention_sites(model)[0].out_name
+    projection = model.get_submodule(name)
+    projection.weight = torch.nn.Parameter(projection.weight.detach().to(torch.int8), requires_grad=False)
+    reason = f"{name} in BertForMaskedLM is quantised; try without quantization_config"
+    with pytest.raises(ValueError, match=whole(f"{NEEDS}: {reason}")):
+        hr.score(model, tokens_of("bert"), corpus(2), "confidence", weights="norm")
+
+
 @pytest.mark.parametrize("kind", ["gpt_oss", "gemma2"])  # sinks as parameters; a softcap, windows, a second norm
 def test_models_with_attention_of_their_own_are_measured(kind):
     model = hr.tiny_model(kind, vocab_size=64)
