@@ -12,6 +12,7 @@ from helpers.commands import run
 from helpers.messages import line
 from scipy import stats
 
+from headroles.analysis.role_rules import roles
 from headroles.experiments.specialists.several_models import pool_models
 from headroles.plots import specialists
 from headroles.tables import frame
@@ -91,6 +92,36 @@ def test_effects_of_ablation_are_related_to_roles_and_survival(folders, tmp_path
     assert table["ablation[loss]", "survival[6]", "ablation[loss]"] > 0.5
     given = found.survival[found.survival["analysis"] == "positional given ablation[loss]"]
     assert (given["r"].abs() < 0.5).all()
+
+
+def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders, tmp_path):
+    """Of four positional heads one is pruned in turn; of those left the first loses its role, another takes it over."""
+    index = frame.index({("enc-self", layer): 8 for layer in range(3)})
+    before = np.zeros(24)
+    before[:4] = 1
+    places = [shutil.copytree(folder, tmp_path / folder.name) for folder in folders]
+    for place in places:
+        random = np.random.default_rng(100 + int(place.name[-1]))
+        columns = {"position[-1]": before, "rarity": random.uniform(size=24)}
+        save_table(frame.table(columns, index, "before"), place / "heads.parquet")
+        for gates in (0, 1):
+            for size, pruned in ((24, []), (12, [3, *range(8, 19)]), (6, [2, 3, *range(8, 24)]), (3, [*range(1, 22)])):
+                after = before.copy()
+                after[[0, 7, 23]] = 0, 1, 1
+                left = index.delete(pruned)
+                table = frame.table({"position[-1]": np.delete(after, pruned)}, left, f"{size} left")
+                save_table(roles(table), place / f"gates-{gates}" / f"roles-l0-enc-self-{size}.parquet")
+    found = pool_models(places)
+    counts = found.changes.query("role == 'positional'").groupby("heads")[["stayed", "lost", "went", "new"]].agg(set)
+    expected = {24: (3, 1, 0, 2), 12: (2, 1, 1, 2), 6: (1, 1, 2, 1), 3: (0, 1, 3, 1)}
+    assert {heads: tuple(numbers.pop() for numbers in row) for heads, row in counts.T.items()} == expected
+    assert found.changes.groupby(["model", "gates", "role"]).size().eq(4).all()
+    assert len(found.changes[["model", "gates"]].drop_duplicates()) == 10
+    rare = found.survival.query("analysis == 'rare words'")
+    assert rare["outcome"].tolist() == ["survival[12]", "survival[6]", "survival[3]"]
+    assert ((rare["r.low"] < 0) & (rare["r.high"] > 0)).all()
+    (places[-1] / "gates-1" / "roles-l0-enc-self-6.parquet").unlink()
+    assert pool_models(places).changes is None
 
 
 def test_planted_differences_between_retrained_controls_are_found(pooled):

@@ -261,8 +261,13 @@ def test_an_arm_is_pruned_beside_controls_of_equal_size(data, trained, tmp_path)
     kept = load_table(tmp_path / "controls" / "contest-heads.parquet")
     role_last, role_first = kept["survival[roles 2 seed 0]"], kept["survival[-roles 2 seed 0]"]
     assert (role_last + role_first == 1).loc["enc-self"].all()
-    again = prune_arm(tmp_path, place, data, **options | {"chosen": ()}, batch=8, warmup=1)  # as is kept; no controls
+    options |= {"chosen": (), "roles": True}
+    again = prune_arm(tmp_path, place, data, **options, batch=8, warmup=1)  # as is kept; no controls
     pd.testing.assert_frame_equal(again, found)
+    for seed, table in enumerate(each):
+        left = load_table(tmp_path / f"gates-{seed}" / "roles-l0-enc-self-2.parquet")
+        survives = table["survival[l0 2 enc-self]"] == 1
+        assert left.index.tolist() == survives.index[survives].tolist()
 
 
 @pytest.mark.slow

@@ -43,14 +43,16 @@ def prune_arm(
     pairs: int = 48_000,  # of an epoch: 1,500 steps of 32
     warmup: int = 100,
     metric: str = "bleu",
+    roles: bool = False,
     n_resamples: int = 1000,
 ) -> pd.DataFrame:
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
     Scores are computed before pruning, on the sentences of `data` with trees. Gates are learnt in one epoch with the
     decoder frozen. Controls of equal size are removed from the trained model and retrained on the same pairs with the
-    same rate and steps: the choice of each gate seed, and other strategies; none without `chosen` sizes. Finished parts
-    are kept: the tables `heads` and `survival`, the folders `gates-SEED`, `l0-KEEP-SEED`, `controls` and `random`.
+    same rate and steps: the choice of each gate seed, and other strategies; none without `chosen` sizes. With `roles`
+    the heads that are left are scored, too, on the same sentences. Finished parts are kept: the tables `heads` and
+    `survival`, the folders `gates-SEED`, `l0-KEEP-SEED`, `controls` and `random`.
 
     Returns:
         One row per encoder head: `graded_roles`, importance, and for each number of heads `survival[KEEP]`, the share
@@ -69,6 +71,8 @@ def prune_arm(
     tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup)
     parts = loaded, tokenizer, learnt, data.test
     sweep = partial(sparsity_sweep, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
+    if roles:
+        sweep = partial(sweep, scored=data.parsed, reference=data.train)
     compare = partial(compare_pruning, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
@@ -88,9 +92,9 @@ def prune_arm(
     save_table(joined, folder.path("survival"))
     if not chosen:
         return joined
-    roles = ByRoles(table)
+    by_roles = ByRoles(table)
     compare(
-        strategies=["importance", "-importance", roles, Reverse(roles)],
+        strategies=["importance", "-importance", by_roles, Reverse(by_roles)],
         keep=chosen,
         seeds=gate_seeds,
         study=folder.folder / "controls",

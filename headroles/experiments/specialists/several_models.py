@@ -11,6 +11,8 @@ import pandas as pd
 
 from headroles.analysis.multiple_testing import holm
 from headroles.analysis.pooling import COVARIATES, PREDICTORS, pooled_survival, random_effects
+from headroles.analysis.role_persistence import role_changes
+from headroles.analysis.role_rules import roles as roles_of
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import study_at
@@ -20,7 +22,9 @@ CONTROL = "contest-seeds.parquet"  # the table of `compare_pruning` with every s
 CORRECTED = [("roles", "random"), ("roles", "importance")]  # pairs of controls, corrected together
 PRUNE_ARM = "headroles.experiments.specialists.pruning.prune_arm"
 OTHERS = ("-roles", "l0", "importance", "-importance")
+RARITY = "rarity"
 FURTHER = {  # columns that a folder may have besides `survival`, and where
+    RARITY: "heads.parquet",
     "ablation[loss]": "ablation-loss-single-zero.parquet",
     "ablation[loss precision=1.1]": "ablation-loss-single-zero-precision=1.1.parquet",
     "relevance[cp].size": "relevance/heads.parquet",
@@ -29,13 +33,14 @@ PAIRS = [*CORRECTED, *((name, "random") for name in OTHERS), ("l0", "importance"
 
 
 class Pooled(NamedTuple):
-    """Tables over several models: heads, tests of survival, pruned models, controls, and their differences."""
+    """Tables over several models: heads, tests of survival, pruned models, controls, differences, changes of roles."""
 
     heads: pd.DataFrame
     survival: pd.DataFrame
     sizes: pd.DataFrame
     controls: pd.DataFrame | None
     differences: pd.DataFrame | None
+    changes: pd.DataFrame | None
 
 
 def pool_models(
@@ -54,12 +59,14 @@ def pool_models(
         study: Folder that keeps these tables, as `pooled-heads`, `pooled-survival` and so on.
 
     Returns:
-        Five tables; the last two are None unless every model has controls.
+        Six tables. `controls` and `differences` are None unless every model has controls; `changes` is None unless the
+        roles of all pruned models were kept (`prune_arm(..., roles=True)`).
 
         - heads: the tables `survival` of all models with these columns, and `model`.
         - survival: rows of `pooled_survival` for each analysis; `holm` is over the rows of one analysis. "primary" asks
-          for positional and syntactic heads, given confidence and sink weight, at `tested` sizes. Outcome of "roles and
-          ablation[loss]" is the effect of ablating a head before pruning.
+          for positional and syntactic heads, given confidence and sink weight, at `tested` sizes; "rare words", for the
+          score `rarity` given the same. Outcome of "roles and ablation[loss]" is the effect of ablating a head before
+          pruning.
         - sizes: a row per model, gate seed and number of encoder heads left: value of the metric, its change from the
           control that was trained as long with all heads, number of undecided gates.
         - controls: the metric of every control: model, strategy, heads, tuned, seed, value.
@@ -68,6 +75,7 @@ def pool_models(
           heads nearest to a role, against random heads and against the most important. Of one seed the interval is t
           over models, without `i2`. Models of one shape have the same random heads for the same seed; where they share
           seeds, the intervals leave out how much random draws differ.
+        - changes: `hr.role_changes` of the encoder heads of each model and gate seed, from before pruning.
 
     Raises:
         ValueError: For fewer than two folders, and for a tested size that a model was not pruned to.
@@ -80,7 +88,9 @@ def pool_models(
     models = _models(places)
     text = frame.sign(pooled=",".join(places))
     heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
-    found = Pooled(heads.reset_index(drop=True), _survival(models, tested), _sizes(places), None, None)
+    found = Pooled(
+        heads.reset_index(drop=True), _survival(models, tested), _sizes(places), None, None, _changes(places)
+    )
     if all((place / "controls" / CONTROL).is_file() for place in places.values()):
         runs = _controls(places)
         found = found._replace(controls=frame.signed(runs, text), differences=frame.signed(_differences(runs), text))
@@ -100,9 +110,9 @@ def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
             raise FileNotFoundError(f"no pruned model in {place}: expected survival.parquet; make it with {PRUNE_ARM}")
         models[name] = load_table(place / "survival.parquet")
     for column, file in FURTHER.items():
-        if all((place / file).is_file() for place in places.values()):
-            for name, place in places.items():
-                further = load_table(place / file)
+        tables = {name: load_table(place / file) for name, place in places.items() if (place / file).is_file()}
+        if all(column in tables.get(name, ()) for name in places):
+            for name, further in tables.items():
                 rows = frame.bare(further)[[column]].loc[models[name].index]
                 models[name] = frame.join(models[name], frame.signed(rows, frame.provenance(further, column)))
     return models
@@ -115,7 +125,7 @@ def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int]) -> pd.D
     primary = [name for name in outcomes if _heads_left(name) in tested]
     if missing := set(tested) - {*map(_heads_left, primary)}:
         raise ValueError(f"no survival at {min(missing)} heads left in every model; all have {', '.join(outcomes)}")
-    measures = ["importance", *(column for column in FURTHER if column in known)]
+    measures = ["importance", *(column for column in FURTHER if column in known and column != RARITY)]
     analyses: list[tuple[str, Sequence[str], Sequence[str], Sequence[str]]] = [
         ("primary", primary, PREDICTORS, COVARIATES),
         ("other sizes", [name for name in outcomes if name not in primary], PREDICTORS, COVARIATES),
@@ -123,6 +133,7 @@ def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int]) -> pd.D
         *((name, outcomes, [name], ()) for name in measures),
         *((f"positional given {name}", outcomes, ("positional",), [name]) for name in measures),
         ("importance given positional", outcomes, ("importance",), ["positional"]),
+        ("rare words", outcomes if RARITY in known else [], [RARITY], COVARIATES),
         *((f"roles and {name}", [name], PREDICTORS, ()) for name in measures[1:]),
     ]
     tables = [
@@ -149,6 +160,21 @@ def _sizes(places: Mapping[str, Path]) -> pd.DataFrame:
     ]
     table = pd.concat(tables, ignore_index=True).drop(columns="heads").rename(columns={"enc-self": "heads"})
     return frame.signed(table[columns], frame.sign(pooled=",".join(places)), frame.provenance(tables[0], "value"))
+
+
+def _changes(places: Mapping[str, Path]) -> pd.DataFrame | None:
+    """How roles change in each gate training, if the roles of all pruned models were kept."""
+    tables = []
+    for name, folder in places.items():
+        for place in sorted(folder.glob("gates-*")):
+            sizes = load_table(place / "sizes-l0-enc-self.parquet")["enc-self"]
+            files = {int(size): place / f"roles-l0-enc-self-{size}.parquet" for size in sizes}
+            if not all(file.is_file() for file in files.values()):
+                return None
+            after = {size: load_table(file).loc[["enc-self"]] for size, file in files.items()}
+            before = roles_of(load_table(folder / "heads.parquet").loc[["enc-self"]])
+            tables.append(role_changes(before, after).assign(model=name, gates=place.name.removeprefix("gates-")))
+    return frame.signed(pd.concat(tables, ignore_index=True), frame.sign(pooled=",".join(places)))
 
 
 def _controls(places: Mapping[str, Path]) -> pd.DataFrame:
