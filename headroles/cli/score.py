@@ -203,10 +203,11 @@ def demo(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Score a pretrained encoder on the embedded corpus, assign roles and draw the figures, offline."""
+    from headroles.experiments.demo import OF_TRANSLATOR
     from headroles.experiments.demo import demo as run
 
     assigned, files = run(study, translation=translation, overwrite=overwrite)
     show_roles(assigned)
     list_figures(files, study)
     table = hr.Study(study).load("heads")
-    show_measured(table, hr.scores.left_out(table))
+    show_measured(table, hr.scores.left_out(table, OF_TRANSLATOR if translation else None))

