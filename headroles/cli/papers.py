@@ -254,4 +254,13 @@ def pool_models(
             rows=list(rows["strategy"] + " less " + rows["against"]),
             whole=rows,
         )
+    if found.changes is not None:
+        rows = found.changes.groupby(["role", "heads"], sort=False).mean(numeric_only=True).reset_index()
+        show_table(
+            rows[["heads", "before", "stayed", "lost", "went", "new"]],
+            "encoder heads with a role (mean over trainings of gates)",
+            label="role",
+            rows=list(rows["role"]),
+            whole=found.changes,
+        )
     draw_figures(hr.Study(study))

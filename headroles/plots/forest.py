@@ -105,7 +105,8 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
     Below zero are heads that had it and lost it, or were pruned.
 
     Args:
-        table: Table of `hr.role_changes` with several sizes.
+        table: Table of `hr.role_changes` with several sizes. Of several prunings, such as the table `changes` of
+            `pool_models`, the mean is drawn.
         axes: Axes to draw on, one per role; by default those of a new figure.
 
     Returns:
@@ -117,6 +118,7 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
     from matplotlib.ticker import MaxNLocator
 
     needs(table, {"role", "heads", *CHANGES}, "hr.role_changes with several sizes")
+    table = table.groupby(["role", "heads"], sort=False)[["before", *CHANGES]].mean().reset_index()
     parts = [(name, part) for name, part in table.groupby("role", sort=False) if part[[*CHANGES]].to_numpy().any()]
     if not parts:
         raise ValueError("nothing to draw: no head has a role, before or after")
@@ -133,7 +135,7 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
         ax.set_xticks(places, part["heads"].astype(str))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
-        ax.set(title=f"{name} ({part['before'].iloc[0]} before)", xlabel="heads left")
+        ax.set(title=f"{name} ({part['before'].iloc[0]:.3g} before)", xlabel="heads left")
     drawn[0].set_ylabel("heads with it (above), without (below)")
     finish(*drawn)
     return drawn

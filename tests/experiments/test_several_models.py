@@ -14,7 +14,7 @@ from scipy import stats
 
 from headroles.analysis.role_rules import roles
 from headroles.experiments.specialists.several_models import pool_models
-from headroles.plots import specialists
+from headroles.plots import drift, specialists
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
@@ -120,6 +120,12 @@ def test_roles_of_the_heads_that_are_left_are_compared_with_those_before(folders
     rare = found.survival.query("analysis == 'rare words'")
     assert rare["outcome"].tolist() == ["survival[12]", "survival[6]", "survival[3]"]
     assert ((rare["r.low"] < 0) & (rare["r.high"] > 0)).all()
+    half = found.changes.assign(stayed=found.changes["stayed"] - (found.changes["gates"] == "1"))
+    (ax,) = drift(half[half["role"] == "positional"])
+    heights = {bar.get_label(): [part.get_height() for part in bar] for bar in ax.containers}
+    assert heights["stayed"] == [2.5, 1.5, 0.5, -0.5]
+    assert heights["pruned"] == [0, -1, -2, -3]
+    plt.close("all")
     (places[-1] / "gates-1" / "roles-l0-enc-self-6.parquet").unlink()
     assert pool_models(places).changes is None
 
