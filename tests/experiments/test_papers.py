@@ -509,6 +509,8 @@ def test_the_rules_hold_on_the_papers_own_numbers():
     assert voita2019.fig10_claim(layers).holds is True
     counts = printed("voita2019-fig8").rename(columns={"paper.none": "none"})
     assert voita2019.fig8_claim(counts).holds is True
+    sinks = counts.assign(none=0, sink=counts["none"])
+    assert voita2019.fig8_claim(sinks) == voita2019.fig8_claim(counts)
     bleu = printed("voita2019-fig7").assign(cost=lambda rows: 1 - rows["paper"] / 29.6).dropna(subset="paper")
     bleu = worth(bleu.assign(**{"cost.low": bleu["cost"], "cost.high": bleu["cost"]}))
     assert voita2019.fig7_claim(bleu).holds is True

@@ -148,11 +148,12 @@ def _draw_functions(table: pd.DataFrame, random: np.random.Generator) -> pd.Data
 @claim(
     "Heads with functions are the last to be pruned.",
     """Holds if, where at most a quarter of the heads remains, heads with a function are a larger share than in the
-    whole model (Fisher's exact test, p < 0.05); fails if they are a smaller one.""",
+    whole model (Fisher's exact test, p < 0.05); fails if they are a smaller one. A sink has no function.""",
     shuffles={"functions-encoder": _draw_functions},
 )
 def fig8_claim(table: pd.DataFrame) -> Verdict:
     rows = table[table["none"].notna()].sort_values("heads")
+    rows = rows.assign(none=rows["none"] + rows.get("sink", 0))
     whole, few = rows.iloc[-1], rows[rows["heads"] <= rows["heads"].max() / 4]
     if few.empty:
         return Verdict(None, "no size has a quarter of the heads or fewer")
