@@ -272,6 +272,30 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
         assert f"{row['survive']:.1f}, {before}{row['expected']:.1f} [{low}, {high}] |" in page
 
 
+def test_what_is_said_of_roles_after_pruning_is_what_the_table_says():
+    text = " ".join(README.split())
+    folder = ROOT / "figures/specialists"
+    table = hr.load_table(folder / "minilm/pooled-changes.parquet").set_index(["role", "heads"]).sort_index()
+    assert (table.loc[("positional", 12), ["before", "stayed", "after"]] == 4).all(axis=None)
+    assert len(table.loc[("positional", 12)]) == 9
+    mean = table.groupby(level=["role", "heads"])[["before", "stayed", "new", "after"]].mean()
+    syntactic, control = mean.loc[("syntactic", 12)], mean.loc[("syntactic", 72)]
+    assert f"of {syntactic['before']:.1f} syntactic heads {syntactic['stayed']:.1f} are left" in text
+    assert f"and {syntactic['new']:.1f} others are syntactic now ({control['new']:.1f} if trained on without" in text
+    sinks = mean.loc[("sink", 12)]
+    assert f"of {sinks['before']:.0f} sinks {sinks['after']:.1f} are left" in text
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    rows = {"still there": ("syntactic", "stayed"), "now are": ("syntactic", "new"), "with the role": ("sink", "after")}
+    for said, (role, column) in rows.items():
+        cells = []
+        for heads in (72, 36, 18, 12, 6):
+            each = table.loc[(role, heads), column]
+            spread = f" [{each.min()}, {each.max()}]" if each.nunique() > 1 else ""
+            cells.append(f"{each.mean():.1f}{spread}" if each.any() else "0")
+        line = next(line for line in page.splitlines() if line.startswith(f"| {role}") and said in line)
+        assert line.endswith(f"| {' | '.join(cells)} |")
+
+
 def _interval(row, column, digits):
     value, low, high = (f"{row[name]:.{digits}f}" for name in (column, f"{column}.low", f"{column}.high"))
     return f"{value} [{low}, {high}]"
