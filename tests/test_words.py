@@ -15,6 +15,7 @@ OURS = re.compile(
     r"|clos(e[sd]?|ing) (all |every |these |one |the )?(heads?|gates?)|(heads?|gates?) (is|are|were|be|been) closed"
     r"|closed heads?)\b"
 )
+CODE = (ast.FunctionDef, ast.Lambda)
 KEPT = (  # names on disk: a column of role changes, areas of the checks' table, and the start of its older reasons
     "analysis/role_persistence.py",
     "testing/architectures.py",
@@ -50,6 +51,16 @@ def test_no_sentence_uses_a_word_that_the_field_has_another_for():
     assert [
         (place, word[0]) for place, text in sentences() if (word := OURS.search(text)) and not place.startswith(KEPT)
     ] == []
+
+
+def test_variables_are_nouns():
+    """Names of parameters and locals say what they hold."""
+    for path in sorted(ROOT.rglob("*.py")):
+        functions = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))) if isinstance(node, CODE)]
+        nodes = [node for function in functions for node in ast.walk(function)]
+        names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        assert names.isdisjoint({"one", "own", "each", "found", "told"}), path
 
 
 def test_no_test_has_such_a_word_in_its_name():

@@ -107,7 +107,7 @@ class Tests(TypedDict):
 
 
 def known(
-    found: ExampleStats,
+    statistics: ExampleStats,
     variants: list[HeadSet],
     examples: int,
     corpus: int,
@@ -121,12 +121,12 @@ def known(
     The test is one of `number` interim tests.
     """
     share = np.full(len(variants), examples / corpus)
-    if found.predicted is None:
+    if statistics.predicted is None:
         clear = np.zeros(len(variants), dtype=bool)
-        return clear if tests is None else stopped(scores(found, variants), share, **_split(tests, number))
-    estimated = estimates(found, variants)
+        return clear if tests is None else stopped(scores(statistics, variants), share, **_split(tests, number))
+    estimated = estimates(statistics, variants)
     believed = [
-        estimate.changed >= CHANGED or not found.predicted[variant].any()  # or a head that nothing depends on
+        estimate.changed >= CHANGED or not statistics.predicted[variant].any()  # or a head that nothing depends on
         for estimate, variant in zip(estimated, variants, strict=True)
     ]
     clear = np.array([estimate.widening <= precision for estimate in estimated]) & believed & (precision > 1)
@@ -141,10 +141,10 @@ def known(
     return clear | stopped(z, share, **_split(tests, number / FIXED))
 
 
-def drawn(found: ExampleStats, examples: Sequence[int], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def drawn(statistics: ExampleStats, examples: Sequence[int], rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Order examples at random, the larger the earlier, as `chances` counts them."""
-    assert found.sizes is not None
-    size = dict(zip(found.numbers, found.sizes, strict=True))
+    assert statistics.sizes is not None
+    size = dict(zip(statistics.numbers, statistics.sizes, strict=True))
     ranks = rng.random(len(examples)) / [size[number] for number in examples]
     return np.asarray(examples)[np.argsort(ranks)]
 
@@ -159,12 +159,14 @@ def looks(examples: int, first: int = FIRST, growth: float = GROWTH) -> list[int
     return [*ends[:-1], examples]
 
 
-def scores(found: ExampleStats, variants: list[HeadSet]) -> Array:
+def scores(statistics: ExampleStats, variants: list[HeadSet]) -> Array:
     """Compute the effects of variants over their standard errors, on the examples measured so far: [variant]."""
-    rows = np.isfinite(found.masked[variants[0]]).all(-1)
-    left = replace(found, masked={variant: found.masked[variant] for variant in variants}).take(np.flatnonzero(rows))
-    effect = effects(left, n_resamples=0 if is_mean(found.metric) else 200)
-    if is_mean(found.metric):
+    rows = np.isfinite(statistics.masked[variants[0]]).all(-1)
+    left = replace(statistics, masked={variant: statistics.masked[variant] for variant in variants}).take(
+        np.flatnonzero(rows)
+    )
+    effect = effects(left, n_resamples=0 if is_mean(statistics.metric) else 200)
+    if is_mean(statistics.metric):
         sizes: Array = norm.isf(effect.columns[".p"] / 2) * np.sign(effect.columns[""])
         return sizes
     with np.errstate(divide="ignore", invalid="ignore"):  # no effect on any resample

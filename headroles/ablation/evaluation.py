@@ -59,11 +59,11 @@ def evaluate(
     return frame.signed(table, provenance_of(model, None, corpus, resamples=n_resamples, seed=seed))
 
 
-def worth(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
+def worth(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
     """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
-    weights = bootstrap_counts(found.numbers, n_resamples, seed)  # [1 + resamples, example]
+    weights = bootstrap_counts(statistics.numbers, n_resamples, seed)  # [1 + resamples, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        values = found.metric.value(weights @ found.intact)
+        values = statistics.metric.value(weights @ statistics.intact)
     return dict(zip(("value", "low", "high"), interval(values), strict=True))
 
 

@@ -172,14 +172,14 @@ class Replay:
 
 def layers(model: PreTrainedModel) -> list[nn.Module]:
     """Return the layers of all stacks; none if a layer is not one module, or is not batch first."""
-    found: list[nn.Module] = []
+    ordered: list[nn.Module] = []
     for site in heads.attention_sites(model):
         layer = heads.layer_of(model, site)
         if layer is None or site.turn or (site.outside and site.outside.time_major):
             return []
-        if layer not in found:
-            found.append(layer)
-    return found
+        if layer not in ordered:
+            ordered.append(layer)
+    return ordered
 
 
 def _is_map(module: nn.Module) -> bool:

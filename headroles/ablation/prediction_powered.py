@@ -114,19 +114,19 @@ def estimate(change: Array, steps: Array, predicted: Array, chance: Array | None
     )
 
 
-def estimates(found: ExampleStats, variants: list[HeadSet] | None = None) -> list[Estimate]:
+def estimates(statistics: ExampleStats, variants: list[HeadSet] | None = None) -> list[Estimate]:
     """Estimate the effects of variants, by default all, from example statistics with predictions."""
-    assert found.predicted is not None
-    total, steps = found.intact.T
-    sizes = found.sizes
+    assert statistics.predicted is not None
+    total, steps = statistics.intact.T
+    sizes = statistics.sizes
 
     @cache
     def chance(count: int) -> Array | None:
         return None if sizes is None else chances(sizes, count)
 
-    changes = {variant: found.masked[variant][:, 0] - total for variant in variants or found.masked}
+    changes = {variant: statistics.masked[variant][:, 0] - total for variant in variants or statistics.masked}
     return [
-        estimate(change, steps, found.predicted[variant], chance(int(np.isfinite(change).sum())))
+        estimate(change, steps, statistics.predicted[variant], chance(int(np.isfinite(change).sum())))
         for variant, change in changes.items()
     ]
 

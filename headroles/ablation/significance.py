@@ -29,33 +29,33 @@ class Effects(NamedTuple):
     draws: Array  # resampled effects: [variant, resample]
 
 
-def effects(found: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> Effects:
+def effects(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> Effects:
     """Return effects, metric(ablated) - metric(intact), each on the examples on which the variant was run.
 
     Columns by suffix: none for the effect, `.low` and `.high` for its 95 % interval over paired Poisson bootstrap
     resamples, `.p` (two-sided), `.holm`, `.bh`, and `.examples`, their number. Statistics with predictions give
     prediction-powered effects with t intervals, and the columns `.slope` and `.explained` (see `Estimate`).
     """
-    if found.predicted is not None:
-        return _prediction_powered(found, n_resamples, seed)
-    weights = bootstrap_counts(found.numbers, n_resamples, seed)  # [1 + resamples, example]
-    run = np.stack([np.isfinite(stats).all(-1) for stats in found.masked.values()])  # [variant, example]
+    if statistics.predicted is not None:
+        return _prediction_powered(statistics, n_resamples, seed)
+    weights = bootstrap_counts(statistics.numbers, n_resamples, seed)  # [1 + resamples, example]
+    run = np.stack([np.isfinite(stats).all(-1) for stats in statistics.masked.values()])  # [variant, example]
     with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        intact = found.metric.value(weights @ found.intact)  # [1 + resamples]
+        intact = statistics.metric.value(weights @ statistics.intact)  # [1 + resamples]
         values = []
-        for masked, rows in zip(found.masked.values(), run, strict=True):
-            base = intact if rows.all() else found.metric.value(weights[:, rows] @ found.intact[rows])
-            values.append(found.metric.value(weights[:, rows] @ masked[rows]) - base)
+        for masked, rows in zip(statistics.masked.values(), run, strict=True):
+            base = intact if rows.all() else statistics.metric.value(weights[:, rows] @ statistics.intact[rows])
+            values.append(statistics.metric.value(weights[:, rows] @ masked[rows]) - base)
     value = np.stack(values)
     low, high = bounds(value[:, 1:])
-    p = p_values(found, value[:, 1:])
+    p = p_values(statistics, value[:, 1:])
     columns = {"": value[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
     return Effects(float(intact[0]), columns | {".examples": run.sum(1)}, value[:, 1:])
 
 
-def _prediction_powered(found: ExampleStats, n_resamples: int, seed: int) -> Effects:
-    variants = estimates(found)
-    examples = np.array([np.isfinite(values).all(-1).sum() for values in found.masked.values()])
+def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -> Effects:
+    variants = estimates(statistics)
+    examples = np.array([np.isfinite(values).all(-1).sum() for values in statistics.masked.values()])
     effect, half = np.array([[variant.effect, variant.half_width] for variant in variants]).T
     p = np.maximum([variant.p for variant in variants], [least_p(int(count)) for count in examples])
     columns = {"": effect, ".low": effect - half, ".high": effect + half, ".p": p}
@@ -63,20 +63,20 @@ def _prediction_powered(found: ExampleStats, n_resamples: int, seed: int) -> Eff
     columns |= {
         f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
     }
-    weights = bootstrap_counts(found.numbers, n_resamples, seed)[1:] - 1.0  # [resample, example]
+    weights = bootstrap_counts(statistics.numbers, n_resamples, seed)[1:] - 1.0  # [resample, example]
     draws = effect[:, None] + np.stack([variant.influence for variant in variants]) @ weights.T
-    return Effects(float(found.metric.value(found.intact.sum(0))), columns, draws)
+    return Effects(float(statistics.metric.value(statistics.intact.sum(0))), columns, draws)
 
 
-def p_values(found: ExampleStats, draws: Array) -> Array:
+def p_values(statistics: ExampleStats, draws: Array) -> Array:
     """Return the two-sided p of every variant, not below that of a sign test on so many examples: [variant].
 
     It is that of a paired t-test if the metric is a mean, otherwise of the paired bootstrap, by `draws` [variant,
     resample].
     """
-    rows = [(np.isfinite(values).all(-1), values) for values in found.masked.values()]
-    if is_mean(found.metric):
-        p = np.array([_t_test(found.intact[run], values[run]) for run, values in rows])
+    rows = [(np.isfinite(values).all(-1), values) for values in statistics.masked.values()]
+    if is_mean(statistics.metric):
+        p = np.array([_t_test(statistics.intact[run], values[run]) for run, values in rows])
     else:
         p = _bootstrap_test(draws)
     return np.asarray(np.maximum(p, [least_p(int(run.sum())) for run, _ in rows]))
@@ -88,7 +88,7 @@ def is_mean(metric: Metric) -> bool:
 
 
 def best(
-    found: ExampleStats, index: pd.MultiIndex, *, halves: bool = False, n_resamples: int = 1000, seed: int = 0
+    statistics: ExampleStats, index: pd.MultiIndex, *, halves: bool = False, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """Select the head of each layer that is best to keep alone (Michel et al. 2019, Tables 2, 3, 5).
 
@@ -103,21 +103,21 @@ def best(
     Raises:
         ValueError: If `halves` is set and there is only one example.
     """
-    rows = np.random.default_rng(seed).permutation(len(found.numbers))
+    rows = np.random.default_rng(seed).permutation(len(statistics.numbers))
     half = len(rows) // 2 if halves else 0
     if halves and not half:
         raise ValueError(f"too few examples for two halves: got {len(rows)}; expected 2 or more")
     heads = [tuple(head) for head in index]
     others = [frozenset(other for other in heads if other[:2] == head[:2] and other != head) for head in heads]
-    variants = [list(found.masked).index(masked) for masked in others]
+    variants = [list(statistics.masked).index(masked) for masked in others]
 
     def of(part: npt.NDArray[np.int64], n_resamples: int) -> dict[str, Array]:
-        columns = effects(found.take(np.sort(part)), n_resamples=n_resamples, seed=seed).columns
+        columns = effects(statistics.take(np.sort(part)), n_resamples=n_resamples, seed=seed).columns
         return {end: values[variants] for end, values in columns.items()}
 
     measured = of(rows[half:], n_resamples)
     selection = of(rows[:half], 0)[""] if halves else measured[""]
-    quality = pd.Series(selection * found.metric.better, index=index)
+    quality = pd.Series(selection * statistics.metric.better, index=index)
     kept = quality.groupby(level=["kind", "layer"], sort=False).idxmax().tolist()
     chosen = index.get_indexer(pd.MultiIndex.from_tuples(kept))
     columns: dict[str, object] = {"head": [head for _, _, head in kept]}
@@ -126,7 +126,7 @@ def best(
     p = measured[".p"][chosen]
     columns |= {"effect.holm": holm(p), "effect.bh": benjamini_hochberg(p)}
     names = pd.MultiIndex.from_tuples([head[:2] for head in kept], names=["kind", "layer"])
-    text = f"{found.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
+    text = f"{statistics.signature}|plan:{on_disk('all_but_one')}|halves:{halves}|resamples:{n_resamples}|seed:{seed}"
     return frame.signed(pd.DataFrame(columns, index=names), text)
 
 

@@ -77,29 +77,29 @@ def stability(
     """
     models, index = _ordered(tables, match, pairs)
     similarity, used = _similarity(models, columns, attention, index)
-    found = [role for role in roles if all(role_rules.assignable(table, [role]) for table in models)]
+    assigned = [role for role in roles if all(role_rules.assignable(table, [role]) for table in models)]
     draws = _draws(models, n_resamples)
-    held = np.array([[_held(table, role, draws) for role in found] for table in models], bool)
-    held = held.reshape(len(models), len(found), 1 + draws, len(index))
+    held = np.array([[_held(table, role, draws) for role in assigned] for table in models], bool)
+    held = held.reshape(len(models), len(assigned), 1 + draws, len(index))
     shuffles = _shuffles(index, len(models), n_permutations, seed)
     compared = list(combinations(range(len(models)), 2) if pairs == "all" else pairwise(range(len(models))))
     layers, groups, values, permuted = strata(index), _groups(index, match), [], []
-    for one, other in compared:
-        sampled = [similarity(one, other, draw) for draw in range(1 + draws)]
+    for left, right in compared:
+        sampled = [similarity(left, right, draw) for draw in range(1 + draws)]
         values.append(
             [
-                _statistics(now, held[one, :, draw], held[other, :, draw], layers, _matched(now, groups))
+                _statistics(now, held[left, :, draw], held[right, :, draw], layers, _matched(now, groups))
                 for draw, now in enumerate(sampled)
             ]
         )
-        whole, first, second = _matched(sampled[0], groups), held[one, :, 0], held[other, :, 0]
-        for mine, theirs in zip(shuffles[one], shuffles[other], strict=True):
+        whole, first, second = _matched(sampled[0], groups), held[left, :, 0], held[right, :, 0]
+        for mine, theirs in zip(shuffles[left], shuffles[right], strict=True):
             now = sampled[0][np.ix_(mine, theirs)]
             places = np.argsort(theirs)[whole[mine]] if match == "model" else _matched(now, groups)
             permuted.append(_statistics(now, first[:, mine], second[:, theirs], layers, places))
     estimates = np.array(values)  # [pair, 1 + draws, statistic]
     chance = np.array(permuted).reshape(len(compared), n_permutations, estimates.shape[2])
-    table = _labels([role.name for role in found], held[:, :, 0], index)
+    table = _labels([role.name for role in assigned], held[:, :, 0], index)
     table = pd.concat([table, _summary(estimates, chance, compared if pairs == "all" else [])], axis=1)
     fixed = ["similarity", "matched"] if match == "model" else []
     table.loc[table["quantity"].isin(fixed), ["chance", "chance.low", "chance.high", "p"]] = np.nan
@@ -256,7 +256,7 @@ def _summary(values: Array, chance: Array, compared: Sequence[tuple[int, int]]) 
             np.nanmean(chance, axis=0),
         )  # [1 + draws, statistic], [permutations, ...]
         half = Z * np.nanstd(mean[1:], axis=0) if len(mean) > 1 else np.full(mean.shape[1], np.nan)
-        models = 1 + max((other for _, other in compared), default=0)
+        models = 1 + max((right for _, right in compared), default=0)
         if models > 2:
             rest = [[model not in pair for pair in compared] for model in range(models)]
             left_out = np.stack([np.nanmean(values[kept, 0], axis=0) for kept in rest])
@@ -319,8 +319,8 @@ def by_scores(tables: Sequence[pd.DataFrame], chosen: Sequence[str]) -> Similari
             scores[:, place] = resampled[:, draw - 1]
         return np.where(np.isfinite(scale) & np.isfinite(scores), (scores - mean) / scale, 0.0)
 
-    def similarity(one: int, other: int, draw: int) -> Array:
-        a, b = standardised(one, draw), standardised(other, draw)
+    def similarity(left: int, right: int, draw: int) -> Array:
+        a, b = standardised(left, draw), standardised(right, draw)
         return np.asarray(1 - (a**2).sum(1)[:, None] - (b**2).sum(1) + 2 * a @ b.T)
 
     return similarity
@@ -346,14 +346,14 @@ def by_attention(tables: Sequence[pd.DataFrame], index: pd.MultiIndex) -> Simila
         )
     kinds = index.get_level_values("kind").to_numpy()
 
-    def similarity(one: int, other: int, _: int) -> Array:
+    def similarity(left: int, right: int, _: int) -> Array:
         cosines = np.zeros((len(index), len(index)))
-        for sentence, rows in parts[one].items():
+        for sentence, rows in parts[left].items():
             for kind in np.unique(kinds):
-                both = [part["weights"][kinds == kind] for part in (rows, parts[other][sentence])]
+                both = [part["weights"][kinds == kind] for part in (rows, parts[right][sentence])]
                 a, b = (np.stack([np.asarray(weights, float) for weights in part]) for part in both)
                 a, b = (weights / np.linalg.norm(weights, axis=1, keepdims=True) for weights in (a, b))
-                cosines[np.ix_(kinds == kind, kinds == kind)] += a @ b.T / len(parts[one])
+                cosines[np.ix_(kinds == kind, kinds == kind)] += a @ b.T / len(parts[left])
         return cosines
 
     return similarity

@@ -236,8 +236,8 @@ def pool_models(
     """Test over several pruned models whether roles predict which heads survive, and compare their controls."""
     from headroles.experiments.specialists.several_models import pool_models as run
 
-    found = run(folders, tested=[int(size) for size in numbers(tested)], study=study)
-    rows = found.survival
+    pooled = run(folders, tested=[int(size) for size in numbers(tested)], study=study)
+    rows = pooled.survival
     show_table(
         rows[["r", "r.low", "r.high", "holm"]],
         "partial rank correlation with survival within layers",
@@ -245,8 +245,8 @@ def pool_models(
         rows=[f"{row.analysis}: {row.predictor}, {row.outcome}" for row in rows.itertuples()],
         whole=rows,
     )
-    if found.differences is not None:
-        rows = found.differences.rename(columns={"low": "difference.low", "high": "difference.high"})
+    if pooled.differences is not None:
+        rows = pooled.differences.rename(columns={"low": "difference.low", "high": "difference.high"})
         show_table(
             rows[["heads", "difference", "difference.low", "difference.high", "p"]],
             "metric after retraining",
@@ -254,13 +254,13 @@ def pool_models(
             rows=list(rows["strategy"] + " less " + rows["against"]),
             whole=rows,
         )
-    if found.changes is not None:
-        rows = found.changes.groupby(["role", "heads"], sort=False).mean(numeric_only=True).reset_index()
+    if pooled.changes is not None:
+        rows = pooled.changes.groupby(["role", "heads"], sort=False).mean(numeric_only=True).reset_index()
         show_table(
             rows[["heads", "before", "stayed", "lost", "went", "new"]],
             "encoder heads with a role (mean over trainings of gates)",
             label="role",
             rows=list(rows["role"]),
-            whole=found.changes,
+            whole=pooled.changes,
         )
     draw_figures(hr.Study(study))

@@ -117,7 +117,7 @@ class Corpus:
             columns["label"] = lambda sentence: sentence.label or ""
         facts = [f"{count} {what}" for what, count in counts.items() if count]
         caption = ", ".join([f"Corpus {self.name}: {len(self)} sentences", *facts])
-        return shown(caption, ({name: read(one) for name, read in columns.items()} for one in self[:SHOWN]))
+        return shown(caption, ({name: read(sentence) for name, read in columns.items()} for sentence in self[:SHOWN]))
 
     @classmethod
     def of(cls, texts: Iterable[str], name: str = "texts") -> Corpus:

@@ -85,8 +85,8 @@ def to_dataset(corpus: Corpus) -> Dataset:
         >>> hr.to_dataset(hr.Corpus.of(["Some text."])).to_parquet("mine/train.parquet")
         >>> corpus = hr.read("mine")
     """
-    counts = {name: sum(getattr(one, name) is not None for one in corpus) for name in ("target", "second")}
-    if not len(corpus) or any(isinstance(one, Tokens) for one in corpus):
+    counts = {name: sum(getattr(item, name) is not None for item in corpus) for name in ("target", "second")}
+    if not len(corpus) or any(isinstance(item, Tokens) for item in corpus):
         raise ValueError(f"corpus {corpus.name!r} has no texts: got {len(corpus)} sentences; expected some, with text")
     if some := [name for name, count in counts.items() if count not in (0, len(corpus))]:
         raise ValueError(
@@ -97,7 +97,7 @@ def to_dataset(corpus: Corpus) -> Dataset:
         raise ModuleNotFoundError("a data set needs the package datasets: pip install 'headroles[data]'")
     import datasets
 
-    labelled, parsed = (any(getattr(one, name) for one in corpus) for name in ("label", "relations"))
+    labelled, parsed = (any(getattr(item, name) for item in corpus) for name in ("label", "relations"))
     return datasets.Dataset.from_list([_row(sentence, labelled=labelled, parsed=parsed) for sentence in corpus])
 
 

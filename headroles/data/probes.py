@@ -82,7 +82,7 @@ def needles(
             f"needles out of range: got count={count}, length={length}, size={size} and {len(plain)} tokens that are "
             f"not special; expected count >= 1, length >= 1, size >= 2 and more tokens than size"
         )
-    texts = None if haystack is None else [ids for one in haystack if (ids := _ids(tokenizer, one.text))]
+    texts = None if haystack is None else [ids for sentence in haystack if (ids := _ids(tokenizer, sentence.text))]
     start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     rng = Random(seed)
     depths = [number * length // max(1, count - 1) for number in range(count)]
@@ -222,10 +222,10 @@ def _begun(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def _single(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> dict[str, int]:
     """The words that are one known token after another word, with its id."""
     before = _ids(tokenizer, "to")
-    found = {word: _ids(tokenizer, f"to {word}") for word in dict.fromkeys(words)}
+    token_ids = {word: _ids(tokenizer, f"to {word}") for word in dict.fromkeys(words)}
     return {
         word: ids[-1]
-        for word, ids in found.items()
+        for word, ids in token_ids.items()
         if len(ids) == len(before) + 1 and ids[:-1] == before and ids[-1] != tokenizer.unk_token_id
     }
 

@@ -39,8 +39,9 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
     wrong = ""
     if largest >= size:
         wrong = f"{kind} has tokens up to {largest}, {type(model).__name__} has embeddings for {size}"
-    elif (own := _vocabulary_of(model)) is not None and (count := _n_different(ids, own)):
-        wrong = f"{count} of the {min(len(ids), len(own))} tokens of {kind} have other ids in the model's own tokenizer"
+    elif (reference := _vocabulary_of(model)) is not None and (count := _n_different(ids, reference)):
+        common = min(len(ids), len(reference))
+        wrong = f"{count} of the {common} tokens of {kind} have other ids in the model's own tokenizer"
     elif size - largest > max(SPARE, SPARED * size) and (roles := _different_roles(tokenizer, model)):
         wrong = (
             f"{kind} has {len(ids)} tokens, {type(model).__name__} has embeddings for {size}, and its config has "
@@ -66,9 +67,9 @@ def _vocabulary_of(model: PreTrainedModel) -> dict[str, int] | None:
     return _vocabularies[model]
 
 
-def _n_different(ids: dict[str, int], own: dict[str, int]) -> int:
+def _n_different(ids: dict[str, int], reference: dict[str, int]) -> int:
     """Count the tokens of the smaller vocabulary with another id, or none, in the larger; 0 if there are few."""
-    small, large = sorted((ids, own), key=len)
+    small, large = sorted((ids, reference), key=len)
     count = sum(large.get(token) != number for token, number in small.items())
     return count if count > FEW * len(small) else 0
 
@@ -79,10 +80,10 @@ def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel)
     pairs = {name: (getattr(tokenizer, name, None), getattr(model.config, name, None)) for name in names}
     return [
         name.removesuffix("_id").replace("_", " ")
-        for name, (own, expected) in pairs.items()
-        if own is not None
+        for name, (reference, expected) in pairs.items()
+        if reference is not None
         and expected is not None
-        and own not in (expected if isinstance(expected, list) else [expected])
+        and reference not in (expected if isinstance(expected, list) else [expected])
     ]
 
 

@@ -83,15 +83,15 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
 
 def agreement(
-    one: pd.DataFrame, other: pd.DataFrame, *, names: tuple[str, str] = ("", ""), ax: Axes | None = None
+    first: pd.DataFrame, second: pd.DataFrame, *, names: tuple[str, str] = ("", ""), ax: Axes | None = None
 ) -> Axes:
     """Draw the effects of the same heads on two corpora against each other.
 
     The title has their correlations with 95 % intervals (Michel et al. 2019, Fig. 2).
 
     Args:
-        one: Table of `hr.ablate` on the first corpus.
-        other: Table of `hr.ablate` on the second corpus.
+        first: Table of `hr.ablate` on the first corpus.
+        second: Table of `hr.ablate` on the second corpus.
         names: Names of the corpora.
         ax: Axes to draw on; by default those of a new figure.
 
@@ -100,9 +100,9 @@ def agreement(
     """
     import seaborn as sns
 
-    columns = effect_of(one), effect_of(other)
-    both = _both(one[columns[0]], other[columns[1]])
-    numbers = correlations(one[columns[0]], other[columns[1]]).loc["all"]
+    columns = effect_of(first), effect_of(second)
+    both = _both(first[columns[0]], second[columns[1]])
+    numbers = correlations(first[columns[0]], second[columns[1]]).loc["all"]
     ax = ax or new_axes((10, 11), cell=0.45)[0]
     kinds = [kind for kind in TITLES if kind in both.index.unique("kind")]
     rows = both.reset_index().replace({"kind": TITLES})
@@ -120,7 +120,7 @@ def agreement(
     return ax
 
 
-def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
+def correlations(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFrame:
     """Correlate measurements of the same heads on two corpora.
 
     Returns:
@@ -128,7 +128,7 @@ def correlations(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame
         after Fisher's z: of Pearson's with the spread of bootstrap resamples, of Spearman's by Bonett and Wright
         (2000). They are NaN for fewer than eight heads and for a perfect correlation.
     """
-    both = _both(one, other)
+    both = _both(first, second)
     parts = {"all": both} | {str(kind): part for kind, part in both.groupby(level="kind", sort=False, observed=True)}
     rows: dict[str, dict[str, float]] = {}
     for name, part in parts.items() if len(parts) > 2 else [("all", both)]:
@@ -191,11 +191,11 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
     return ax
 
 
-def _both(one: pd.Series[float], other: pd.Series[float]) -> pd.DataFrame:
-    both = pd.DataFrame({"one": finite(one), "other": finite(other)}).dropna()
-    if len(both) < 3 or len(both) < max(len(one), len(other)):
+def _both(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFrame:
+    both = pd.DataFrame({"one": finite(first), "other": finite(second)}).dropna()
+    if len(both) < 3 or len(both) < max(len(first), len(second)):
         raise ValueError(
-            f"the tables are of different heads: got {len(one)} and {len(other)} rows, {len(both)} in common; "
+            f"the tables are of different heads: got {len(first)} and {len(second)} rows, {len(both)} in common; "
             "expected at least three heads, the same in both"
         )
     return both

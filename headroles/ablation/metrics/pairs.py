@@ -62,8 +62,8 @@ class PairAccuracy(PairDifference):
 
     def merged(self, statistics: Array) -> Array:
         """Compare the log-likelihoods of the two sentences: [pair, 2]."""
-        difference, one = super().merged(statistics).T
-        return np.stack([difference > 0, one], axis=1).astype(float)
+        difference, count = super().merged(statistics).T
+        return np.stack([difference > 0, count], axis=1).astype(float)
 
     def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
         """Return False: a comparison has no gradient."""

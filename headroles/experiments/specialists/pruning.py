@@ -82,8 +82,8 @@ def prune_arm(
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
         for count in chosen:
-            own = FromColumn(columns[f"survival[{count}]"][seed].rename("l0"))
-            compare(strategies=[own], keep=[count], seeds=1, study=folder.folder / f"l0-{count}-{seed}")
+            gates = FromColumn(columns[f"survival[{count}]"][seed].rename("l0"))
+            compare(strategies=[gates], keep=[count], seeds=1, study=folder.folder / f"l0-{count}-{seed}")
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}

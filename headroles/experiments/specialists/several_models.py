@@ -88,18 +88,18 @@ def pool_models(
     models = _models(places)
     text = frame.sign(pooled=",".join(places))
     heads = frame.signed(pd.concat(table.reset_index().assign(model=name) for name, table in models.items()), text)
-    found = Pooled(
+    result = Pooled(
         heads.reset_index(drop=True), _survival(models, tested), _sizes(places), None, None, _changes(places)
     )
     if all((place / "controls" / CONTROL).is_file() for place in places.values()):
         runs = _controls(places)
-        found = found._replace(controls=frame.signed(runs, text), differences=frame.signed(_differences(runs), text))
+        result = result._replace(controls=frame.signed(runs, text), differences=frame.signed(_differences(runs), text))
     if study is not None:
         kept = study_at(study)
-        for name, table in found._asdict().items():
+        for name, table in result._asdict().items():
             if table is not None:
                 save_table(table, kept.path(f"pooled-{name}"))
-    return found
+    return result
 
 
 def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
@@ -197,21 +197,21 @@ def _controls(places: Mapping[str, Path]) -> pd.DataFrame:
 def _differences(runs: pd.DataFrame) -> pd.DataFrame:
     """Differences between strategies of each model, pooled."""
     tuned = runs[runs["tuned"]]
-    each = tuned.groupby(["heads", "strategy", "model"])["value"].agg(["mean", "var", "size"])
+    summary = tuned.groupby(["heads", "strategy", "model"])["value"].agg(["mean", "var", "size"])
     rows = []
     for heads in sorted(set(tuned.loc[tuned["strategy"] != "all heads", "heads"]), reverse=True):
-        models = each.loc[heads].groupby("strategy").size()
+        models = summary.loc[heads].groupby("strategy").size()
         known = set(models.index[models == tuned["model"].nunique()])
         pairs = [pair for pair in PAIRS if known.issuperset(pair)]
         for strategy, other in pairs:
-            one, two = each.loc[(heads, strategy)], each.loc[(heads, other)]
-            variance = one["var"] / one["size"] + two["var"] / two["size"]
+            left, right = summary.loc[(heads, strategy)], summary.loc[(heads, other)]
+            variance = left["var"] / left["size"] + right["var"] / right["size"]
             known_variance = variance.fillna(0).clip(lower=1e-12)  # one seed, or a metric that does not vary
-            pooled = random_effects((one["mean"] - two["mean"]).to_numpy(), known_variance.to_numpy())
+            pooled = random_effects((left["mean"] - right["mean"]).to_numpy(), known_variance.to_numpy())
             numbers = dict(zip(("difference", "low", "high", "p", "i2"), pooled, strict=True))
             if variance.isna().any():  # t over models: nothing is known of the variance within one
                 numbers["i2"] = np.nan
-            rows.append({"heads": heads, "strategy": strategy, "against": other, "models": len(one)} | numbers)
+            rows.append({"heads": heads, "strategy": strategy, "against": other, "models": len(left)} | numbers)
         first = [row for row in rows[-len(pairs) :] if (row["strategy"], row["against"]) in CORRECTED]
         for row, value in zip(first, holm(np.array([row["p"] for row in first], float)), strict=True):
             row["holm"] = value

@@ -181,24 +181,24 @@ class _Patching:
 
     def attended(self, call: Call) -> None:
         """Attend again with patched queries or keys."""
-        own = (call.query if self.node == "query" else call.key).transpose(1, 2)
+        vectors = (call.query if self.node == "query" else call.key).transpose(1, 2)
         with torch.no_grad():
-            patched = self._filled(own, self.kinds.get(call.module, "enc-self")).transpose(1, 2)
+            patched = self._filled(vectors, self.kinds.get(call.module, "enc-self")).transpose(1, 2)
             query, key = (patched, call.key) if self.node == "query" else (call.query, patched)
             attend = eager(call.module)
             self.outputs[call.module] = attend(call.module, query, key, call.value, call.mask, **call.options)[0]
 
-    def _filled(self, own: Tensor, kind: Kind) -> Tensor:
+    def _filled(self, vectors: Tensor, kind: Kind) -> Tensor:
         """Replace states [batch, token, heads, size] by zero or by those of the partners, where they have the token."""
         number, self.calls = self.calls, self.calls + 1
         if self.replacement == "zero":
-            return torch.zeros_like(own)
-        filled = own.detach().clone()
+            return torch.zeros_like(vectors)
+        filled = vectors.detach().clone()
         for rows, other, states in self.others:
             view = other.keys(kind) if self.node == "key" else other.queries(kind)
-            common = min(own.shape[1], view.attention_mask.shape[1])
-            mask = view.attention_mask[:, :common, None, None].to(own.device)
-            filled[rows, :common] = torch.where(mask, states[number][:, :common].to(own), filled[rows, :common])
+            common = min(vectors.shape[1], view.attention_mask.shape[1])
+            mask = view.attention_mask[:, :common, None, None].to(vectors.device)
+            filled[rows, :common] = torch.where(mask, states[number][:, :common].to(vectors), filled[rows, :common])
         return filled
 
 
