@@ -1,0 +1,50 @@
+"""What is left of the BLEU of pruned translators? `python tests/benchmarks/pruned_bleu.py MODELS PRUNED DATA OUTPUT`.
+
+For each model in the folder MODELS, pruned by `prune_arm` into PRUNED/NAME: loss and BLEU on the test pairs of DATA,
+with 95 % intervals over sentences, before pruning, trained as long with all heads, and with `--heads` encoder heads
+left (gate seed 0), as rows of the table OUTPUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+import headroles as hr
+from headroles.experiments import prepared
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("models", "pruned", "data", "output"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--heads", type=int, default=12, help="encoder heads left")
+    given = parser.parse_args()
+    test, rows = prepared(given.data).test, []
+    for place in sorted(path for path in given.models.iterdir() if (given.pruned / path.name / "gates-0").is_dir()):
+        whole, tokenizer = hr.load(place)
+        trials = [path for path in (given.pruned / place.name / "gates-0/.trials").iterdir() if path.is_dir()]
+        survivals = {trial: survival(trial) for trial in trials}
+        control = next(trial for trial in trials if survivals[trial] is None)
+        small = next(trial for trial, left in survivals.items() if left is not None and left.sum() == given.heads)
+        pruned = hr.load(small)[0]
+        hr.remove_heads(
+            pruned, [head for head, stays in hr.load_table(small / "survival.parquet").iloc[:, 0].items() if not stays]
+        )
+        for name, model in (("before", whole), ("all heads", hr.load(control)[0]), (f"{given.heads} heads", pruned)):
+            table = hr.evaluate(model, tokenizer, test, ["loss", "bleu"])
+            rows += [{"model": place.name, "encoder": name, "metric": metric, **row} for metric, row in table.T.items()]
+            print(place.name, name, table, sep="\n", flush=True)
+    pd.DataFrame(rows).to_csv(given.output, index=False, float_format="%.4f")
+
+
+def survival(trial: Path) -> pd.Series | None:
+    """Return whether each encoder head of a trained trial survives; None for the control."""
+    file = trial / "survival.parquet"
+    return hr.load_table(file).iloc[:, 0].loc["enc-self"] if file.is_file() else None
+
+
+if __name__ == "__main__":
+    main()
