@@ -255,6 +255,7 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     for analysis, predictor in (
         *(("importance", "importance"), ("without covariates", "positional"), ("without covariates", "syntactic")),
         *(("ablation[loss precision=1.1]",) * 2, ("positional given importance", "positional")),
+        *(("relevance[cp].size",) * 2, ("positional given relevance[cp].size", "positional")),
         *(
             ("positional given ablation[loss precision=1.1]", "positional"),
             ("importance given positional", "importance"),
