@@ -273,6 +273,41 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
         assert f"{row['survive']:.1f}, {before}{row['expected']:.1f} [{low}, {high}] |" in page
 
 
+def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
+    text = " ".join(README.split())
+    folder = ROOT / "figures/specialists/tatoeba"
+    page = (folder.parent / "README.md").read_text(encoding="utf-8")
+    counts = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left"]).loc[("positional", 6)]
+    assert counts["with a role"].tolist() == [2, 0, 2]
+    assert not (counts["survive"] > counts["high"]).any()  # not confirmed
+    first, _, last = counts.itertuples()
+    low, high = (f"{row.expected:.2f} [{row.low:g}, {row.high:g}]".removeprefix("0") for row in (first, last))
+    assert f"chance {low}\n  and {high};" in page
+    eight = pd.read_csv(folder / "eight.csv").fillna("").set_index(["given", "predictor", "outcome"]).sort_index()
+    positional, given = (eight.loc[(name, "positional", "survival[12]")] for name in ("confidence, sink", "importance"))
+    assert positional["models"] == 8
+    said = f"({_interval(positional, 'r', 2)} at 12 of 24 heads given confidence and sink weight, Holm {{:.3f}};"
+    assert said.format(positional["holm"]) in text
+    assert f"but not given importance ({_interval(given, 'r', 2)};" in text
+    pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
+    pooled = pooled.sort_index()
+    assert pooled.loc["primary", "holm"].min() > 0.05
+    for analysis, predictor, shown in (
+        *(("primary", name, f"{name}, given confidence and sink") for name in ("positional", "syntactic")),
+        ("importance", "importance", "importance"),
+        ("ablation[loss precision=1.1]", "ablation[loss precision=1.1]", "effect of ablation on the loss"),
+        ("positional given importance", "positional", "positional, given importance"),
+        ("importance given positional", "importance", "importance, given positional"),
+        ("rare words", "rarity", "rare words, given confidence and sink"),
+    ):
+        rows = [pooled.loc[(analysis, predictor, f"survival[{size}]")].squeeze() for size in (12, 6)]
+        holm = [f", Holm {row['holm']:.2f}" if analysis == "primary" else "" for row in rows]
+        cells = [(_interval(row, "r", 2) + end).replace("0.", ".") for row, end in zip(rows, holm, strict=True)]
+        section = page[page.index("## Tatoeba") :]
+        line = next(line for line in section.splitlines() if line.startswith(f"| {shown}"))
+        assert line.endswith(f"| {' | '.join(cells)} |"), line
+
+
 def test_what_is_said_of_roles_after_pruning_is_what_the_table_says():
     text = " ".join(README.split())
     folder = ROOT / "figures/specialists"
