@@ -286,16 +286,20 @@ def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
     eight = pd.read_csv(folder / "eight.csv").fillna("").set_index(["given", "predictor", "outcome"]).sort_index()
     positional, given = (eight.loc[(name, "positional", "survival[12]")] for name in ("confidence, sink", "importance"))
     assert positional["models"] == 8
-    said = f"({_interval(positional, 'r', 2)} at 12 of 24 heads given confidence and sink weight, Holm {{:.3f}};"
-    assert said.format(positional["holm"]) in text
-    assert f"but not given importance ({_interval(given, 'r', 2)};" in text
+    small = eight.loc[("confidence, sink", "positional", "survival[6]")]
+    said = [f"{_interval(row, 'r', 2)} (Holm {row['holm']:.3f})" for row in (positional, small)]
+    assert f"With the five of the first bullet: {said[0]}, at 6 heads {said[1]}, given importance" in text
+    assert f"given importance {_interval(given, 'r', 2)} ([table]" in text
     pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
     pooled = pooled.sort_index()
     assert pooled.loc["primary", "holm"].min() > 0.05
+    alone = pooled.loc[("primary", "positional", "survival[12]")]
+    assert f"show nothing ({_interval(alone, 'r', 2)} at 12 of 24 heads, Holm {alone['holm']:.2f})" in text
     for analysis, predictor, shown in (
         *(("primary", name, f"{name}, given confidence and sink") for name in ("positional", "syntactic")),
         ("importance", "importance", "importance"),
         ("ablation[loss precision=1.1]", "ablation[loss precision=1.1]", "effect of ablation on the loss"),
+        ("relevance[cp].size", "relevance[cp].size", "relevance (`cp`"),
         ("positional given importance", "positional", "positional, given importance"),
         ("importance given positional", "importance", "importance, given positional"),
         ("rare words", "rarity", "rare words, given confidence and sink"),
@@ -314,12 +318,14 @@ def test_what_is_said_of_roles_after_pruning_is_what_the_table_says():
     table = hr.load_table(folder / "minilm/pooled-changes.parquet").set_index(["role", "heads"]).sort_index()
     assert (table.loc[("positional", 12), ["before", "stayed", "after"]] == 4).all(axis=None)
     assert len(table.loc[("positional", 12)]) == 9
-    mean = table.groupby(level=["role", "heads"])[["before", "stayed", "new", "after"]].mean()
+    mean = table.groupby(level=["role", "heads"])[["before", "stayed", "lost", "new", "after"]].mean()
     syntactic, control = mean.loc[("syntactic", 12)], mean.loc[("syntactic", 72)]
     assert f"of {syntactic['before']:.1f} syntactic heads {syntactic['stayed']:.1f} are left" in text
     assert f"and {syntactic['new']:.1f} others are syntactic now ({control['new']:.1f} if trained on without" in text
     sinks = mean.loc[("sink", 12)]
-    assert f"of {sinks['before']:.0f} sinks {sinks['after']:.1f} are left" in text
+    assert (
+        f"of {sinks['before']:.0f} sinks {sinks['stayed'] + sinks['lost']:.1f} are left, {sinks['after']:.1f}" in text
+    )
     page = (folder / "README.md").read_text(encoding="utf-8")
     rows = {"still there": ("syntactic", "stayed"), "now are": ("syntactic", "new"), "with the role": ("sink", "after")}
     for said, (role, column) in rows.items():

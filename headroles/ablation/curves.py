@@ -248,8 +248,8 @@ def orders(
         ValueError: If the table lacks a column or the kind.
     """
     if kind == "each":
-        parts = {level: orders(table, columns, kind=level, seeds=seeds) for level in table.index.unique("kind")}
-        return {f"{level} by {name}": order for level, part in parts.items() for name, order in part.items()}
+        parts = {present: orders(table, columns, kind=present, seeds=seeds) for present in table.index.unique("kind")}
+        return {f"{present} by {name}": order for present, part in parts.items() for name, order in part.items()}
     rows = table if kind is None else table[table.index.get_level_values("kind") == kind]
     if not len(rows):
         kinds = ", ".join(table.index.unique("kind"))

@@ -84,16 +84,16 @@ def stability(
     shuffles = _shuffles(index, len(models), n_permutations, seed)
     compared = list(combinations(range(len(models)), 2) if pairs == "all" else pairwise(range(len(models))))
     layers, groups, values, permuted = strata(index), _groups(index, match), [], []
-    for left, right in compared:
-        sampled = [similarity(left, right, draw) for draw in range(1 + draws)]
+    for earlier, later in compared:
+        sampled = [similarity(earlier, later, draw) for draw in range(1 + draws)]
         values.append(
             [
-                _statistics(now, held[left, :, draw], held[right, :, draw], layers, _matched(now, groups))
+                _statistics(now, held[earlier, :, draw], held[later, :, draw], layers, _matched(now, groups))
                 for draw, now in enumerate(sampled)
             ]
         )
-        whole, first, second = _matched(sampled[0], groups), held[left, :, 0], held[right, :, 0]
-        for mine, theirs in zip(shuffles[left], shuffles[right], strict=True):
+        whole, first, second = _matched(sampled[0], groups), held[earlier, :, 0], held[later, :, 0]
+        for mine, theirs in zip(shuffles[earlier], shuffles[later], strict=True):
             now = sampled[0][np.ix_(mine, theirs)]
             places = np.argsort(theirs)[whole[mine]] if match == "model" else _matched(now, groups)
             permuted.append(_statistics(now, first[:, mine], second[:, theirs], layers, places))

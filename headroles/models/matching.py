@@ -80,10 +80,10 @@ def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel)
     pairs = {name: (getattr(tokenizer, name, None), getattr(model.config, name, None)) for name in names}
     return [
         name.removesuffix("_id").replace("_", " ")
-        for name, (reference, expected) in pairs.items()
-        if reference is not None
+        for name, (given, expected) in pairs.items()
+        if given is not None
         and expected is not None
-        and reference not in (expected if isinstance(expected, list) else [expected])
+        and given not in (expected if isinstance(expected, list) else [expected])
     ]
 
 

@@ -135,7 +135,7 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
         ax.set_xticks(places, part["heads"].astype(str))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
-        ax.set(title=f"{name} ({part['before'].iloc[0]:.3g} before)", xlabel="heads left")
+        ax.set(title=f"{name} ({round(part['before'].iloc[0], 1):g} before)", xlabel="heads left")
     drawn[0].set_ylabel("heads with it (above), without (below)")
     finish(*drawn)
     return drawn

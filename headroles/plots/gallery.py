@@ -31,7 +31,7 @@ DRAWN = (  # files that `score_study.draw` may write
     *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
     *("relate.png", "odds.png", "predictors.png", "drift-*.png", "specialists.png"),
 )
-CHANGES = "pooled-changes"
+POOLED_CHANGES = "pooled-changes"
 MAPS = (  # columns that are drawn as heatmaps
     *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
     *("alignment[monotone]", "alignment[diagonal]", "induction", "duplicate", "importance"),
@@ -176,8 +176,11 @@ def _compared(study: Study, name: str) -> Iterator[Figure]:
 
 def _related(study: Study, name: str) -> Iterator[Figure]:
     """Figures of roles and outcomes, except empty ones."""
-    if name.startswith(("drift-", CHANGES)) and (table := study.load(name))[["before", "after"]].to_numpy().any():
-        yield Figure("drift-pooled" if name == CHANGES else _slug(name), partial(plots.drift, table))
+    if (
+        name.startswith(("drift-", POOLED_CHANGES))
+        and (table := study.load(name))[["before", "after"]].to_numpy().any()
+    ):
+        yield Figure("drift-pooled" if name == POOLED_CHANGES else _slug(name), partial(plots.drift, table))
     elif name == "pooled-heads":
         rest = [
             study.load(f"pooled-{part}")

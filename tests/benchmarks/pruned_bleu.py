@@ -27,8 +27,8 @@ def main() -> None:
         whole, tokenizer = hr.load(place)
         trials = [path for path in (given.pruned / place.name / "gates-0/.trials").iterdir() if path.is_dir()]
         survivals = {trial: survival(trial) for trial in trials}
-        control = next(trial for trial in trials if survivals[trial] is None)
-        small = next(trial for trial, left in survivals.items() if left is not None and left.sum() == given.heads)
+        (control,) = (trial for trial in trials if survivals[trial] is None)  # fails for an unfinished training
+        (small,) = (trial for trial, left in survivals.items() if left is not None and left.sum() == given.heads)
         pruned = hr.load(small)[0]
         hr.remove_heads(
             pruned, [head for head, stays in hr.load_table(small / "survival.parquet").iloc[:, 0].items() if not stays]

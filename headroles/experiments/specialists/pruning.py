@@ -62,7 +62,10 @@ def prune_arm(
     loaded, tokenizer = loading.load(model)
     loaded = loading.place(loaded)
     learnt = data.train.sample(pairs)
-    recipe = frame.sign(weights=provenance.revision(loaded), scored=data.parsed.hash, learnt=learnt.hash)
+    settings = provenance.configuration(loaded, tokenizer)
+    recipe = frame.sign(
+        weights=provenance.revision(loaded), configuration=settings, scored=data.parsed.hash, learnt=learnt.hash
+    )
     table = folder.keep(
         "heads",
         recipe,
@@ -82,8 +85,8 @@ def prune_arm(
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
         for count in chosen:
-            gates = FromColumn(columns[f"survival[{count}]"][seed].rename("l0"))
-            compare(strategies=[gates], keep=[count], seeds=1, study=folder.folder / f"l0-{count}-{seed}")
+            survivors = FromColumn(columns[f"survival[{count}]"][seed].rename("l0"))
+            compare(strategies=[survivors], keep=[count], seeds=1, study=folder.folder / f"l0-{count}-{seed}")
     encoder = table.loc[ENCODER]
     encoder.attrs = table.attrs
     shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}

@@ -204,14 +204,14 @@ def _differences(runs: pd.DataFrame) -> pd.DataFrame:
         known = set(models.index[models == tuned["model"].nunique()])
         pairs = [pair for pair in PAIRS if known.issuperset(pair)]
         for strategy, other in pairs:
-            left, right = summary.loc[(heads, strategy)], summary.loc[(heads, other)]
-            variance = left["var"] / left["size"] + right["var"] / right["size"]
+            tested, baseline = summary.loc[(heads, strategy)], summary.loc[(heads, other)]
+            variance = tested["var"] / tested["size"] + baseline["var"] / baseline["size"]
             known_variance = variance.fillna(0).clip(lower=1e-12)  # one seed, or a metric that does not vary
-            pooled = random_effects((left["mean"] - right["mean"]).to_numpy(), known_variance.to_numpy())
+            pooled = random_effects((tested["mean"] - baseline["mean"]).to_numpy(), known_variance.to_numpy())
             numbers = dict(zip(("difference", "low", "high", "p", "i2"), pooled, strict=True))
             if variance.isna().any():  # t over models: nothing is known of the variance within one
                 numbers["i2"] = np.nan
-            rows.append({"heads": heads, "strategy": strategy, "against": other, "models": len(left)} | numbers)
+            rows.append({"heads": heads, "strategy": strategy, "against": other, "models": len(tested)} | numbers)
         first = [row for row in rows[-len(pairs) :] if (row["strategy"], row["against"]) in CORRECTED]
         for row, value in zip(first, holm(np.array([row["p"] for row in first], float)), strict=True):
             row["holm"] = value

@@ -159,7 +159,7 @@ def fig8_claim(table: pd.DataFrame) -> Verdict:
         return Verdict(None, "no size has a quarter of the heads or fewer")
     counts = [[row["heads"] - row["none"], row["none"]] for row in (few.iloc[-1], whole)]
     now, first = (f"{held:.0f} of {held + none:.0f}" for held, none in counts)
-    text = f"{now} remaining heads have a function, {first} before pruning"
+    text = f"{now} remaining heads have a function, {first} in the model with all heads"
     if not counts[0][0] and not counts[1][0]:
         return Verdict(None, f"{text}: no function can survive")
     more, fewer = (stats.fisher_exact(counts, side).pvalue < CLEAR for side in ("greater", "less"))
