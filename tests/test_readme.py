@@ -243,6 +243,9 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
         low, middle, high = sorted(sign * controls.loc[pair, ["low", "difference", "high"]])
         assert said.format(f"{middle:.3f} [{low:.3f}, {high:.3f}]") in text
     assert f"{controls.loc[('roles', 'random'), 'holm']:.3f}" == "0.012"
+    least = controls.loc[("-importance", "random")]
+    low, middle, high = (f"{least[end]:.3f}" for end in ("low", "difference", "high"))
+    assert f"| +{middle} [{low}, {high}], p {least['p']:.3f} |".replace("p 0.", "p .") in page
     assert (controls["p"] < 0.05).all()  # as the rule asks, also of role-first pruning
     retrained = hr.load_table(folder / "pooled-controls.parquet").query("tuned")
     assert sorted(retrained["seed"].unique()) == [*range(7)]
