@@ -291,13 +291,16 @@ def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
     assert positional["models"] == 8
     small = eight.loc[("confidence, sink", "positional", "survival[6]")]
     said = [f"{_interval(row, 'r', 2)} (Holm {row['holm']:.3f})" for row in (positional, small)]
-    assert f"With the five of the first bullet: {said[0]}, at 6 heads {said[1]}, given importance" in text
+    assert f"in all eight of this shape, of which five had been seen: {said[0]}, at 6 heads {said[1]}, given" in text
     assert f"given importance {_interval(given, 'r', 2)} ([table]" in text
     pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
     pooled = pooled.sort_index()
     assert pooled.loc["primary", "holm"].min() > 0.05
     alone = pooled.loc[("primary", "positional", "survival[12]")]
-    assert f"show nothing ({_interval(alone, 'r', 2)} at 12 of 24 heads, Holm {alone['holm']:.2f})" in text
+    assert (
+        f"does not rank their survivors ({_interval(alone, 'r', 2)} at 12 of 24 heads, Holm {alone['holm']:.2f})"
+        in text
+    )
     for analysis, predictor, shown in (
         *(("primary", name, f"{name}, given confidence and sink") for name in ("positional", "syntactic")),
         ("importance", "importance", "importance"),
