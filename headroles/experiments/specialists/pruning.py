@@ -87,11 +87,7 @@ def prune_arm(
         for count in chosen:
             survivors = FromColumn(columns[f"survival[{count}]"][seed].rename("l0"))
             compare(strategies=[survivors], keep=[count], seeds=1, study=folder.folder / f"l0-{count}-{seed}")
-    encoder = table.loc[ENCODER]
-    encoder.attrs = table.attrs
-    shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}
-    survivals = frame.table(shares, frame.rows(encoder), recipe)
-    joined = frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), survivals)
+    joined = _survival(table, columns, recipe)
     save_table(joined, folder.path("survival"))
     if not chosen:
         return joined
@@ -104,3 +100,12 @@ def prune_arm(
     )
     compare(strategies=["random"], keep=chosen, seeds=random_draws, study=folder.folder / "random")
     return joined
+
+
+def _survival(heads: pd.DataFrame, columns: dict[str, list[pd.Series[float]]], recipe: str) -> pd.DataFrame:
+    """Join the roles of encoder heads, their importance, and the share of gate seeds in which each survives."""
+    encoder = heads.loc[ENCODER]
+    encoder.attrs = heads.attrs
+    shares = {name: pd.concat(seeds, axis=1).mean(axis=1).loc[ENCODER] for name, seeds in columns.items()}
+    survivals = frame.table(shares, frame.rows(encoder), recipe)
+    return frame.join(graded_roles(encoder), frame.only(encoder, ["importance"]), survivals)
