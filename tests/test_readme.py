@@ -318,6 +318,24 @@ def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
         assert line.endswith(f"| {' | '.join(cells)} |"), line
 
 
+def test_what_is_said_of_translation_alone_is_what_the_tables_say():
+    folder = ROOT / "figures/specialists/captions"
+    page = " ".join((folder.parent / "README.md").read_text(encoding="utf-8").split())
+    bleu = pd.read_csv(folder / "evaluation-A-B.csv").query("metric == 'bleu'").set_index("model")
+    for arm in ("A", "B"):
+        row = bleu.loc[f"{arm}-0"]
+        said = f"{row['value']:.1f}{{}} [{row['low']:.1f}, {row['high']:.1f}] ({arm}, step {row['step']:,})"
+        assert said.format(" BLEU" if arm == "A" else "") in page
+        table = hr.load_table(folder / f"probes-{arm}-0.parquet")
+        assert table["step"].max() == 4500
+        for step in (0, 2500, 4500):
+            rows = table[table["step"] == step]
+            before, after = (rows.loc[rows["score"] == f"position[{side}1]", "value"].max() for side in "-+")
+            margins = (rows["value"] - rows["baseline"])[rows["score"].str.startswith("syntax")]
+            relation = rows.loc[margins.idxmax(), "score"].removeprefix("syntax[").removesuffix("]")
+            assert f"| {arm} | {step} | {before:.2f} | {after:.2f} | {margins.max():+.2f} ({relation}) |" in page
+
+
 def test_what_is_said_of_roles_after_pruning_is_what_the_table_says():
     text = " ".join(README.split())
     folder = ROOT / "figures/specialists"
