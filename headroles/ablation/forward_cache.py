@@ -14,9 +14,8 @@ from transformers.utils.generic import ModelOutput
 
 from headroles.ablation.resample import Instead
 from headroles.models import heads
-from headroles.models.attention_hooks import exclusive
+from headroles.models.attention_hooks import exclusive, without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import Fill, mask_heads
 from headroles.models.provenance import without_gradients
 from headroles.models.sites import Site

@@ -9,12 +9,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headroles.models import batching, heads
-from headroles.models.attention_hooks import exclusive
+from headroles.models.attention_hooks import exclusive, without_cache
 from headroles.models.batching import Batch, Encoded
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site
-from headroles.scores.partners import partners
+from headroles.scores.examples import partners
 from headroles.tables.frame import KINDS, Kind
 
 

@@ -18,8 +18,8 @@ from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import Metric, Read, Written
 from headroles.ablation.resample import Others
 from headroles.models import dummy_inputs, heads, masking
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import ONE, Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import Fill, Head, mask_heads
 from headroles.scores.objectives import Explain
 from headroles.tables.frame import Kind

@@ -24,7 +24,7 @@ from headroles.ablation.metrics import Metric, Read
 from headroles.ablation.resample import Others
 from headroles.ablation.runner import Array, Filling, Replacement, Runner, check_choices, on_disk
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, masking, matching
+from headroles.models import attention_hooks, batching, masking, tokenization
 from headroles.models.batching import LONGEST, Batch
 from headroles.models.provenance import provenance_of, revision
 from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
@@ -184,7 +184,7 @@ class Sweep:
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
 
     def _runner(self, variants: Sequence[HeadSet]) -> Runner:
-        longest = min(matching.positions(self.tokenizer, self.model), LONGEST)
+        longest = min(tokenization.positions(self.tokenizer, self.model), LONGEST)
         return Runner(
             self.model, longest, self.read, self.metric, variants, self.filling, self.replacement, self.heads_per_batch
         )

@@ -101,7 +101,7 @@ class Corpus:
 
     def _repr_html_(self) -> str:
         """Show the size of the corpus and its first sentences in a notebook."""
-        from headroles.tables.html import shown
+        from headroles.tables.frame import shown
 
         counts = {
             "with a tree": sum(sentence.has_tree for sentence in self),

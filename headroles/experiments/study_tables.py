@@ -129,8 +129,8 @@ def efficiency_study(
         ValueError: If an example is longer than the model reads.
     """
     from headroles.data.corpus import Corpus
-    from headroles.models.matching import positions
     from headroles.models.provenance import revision
+    from headroles.models.tokenization import positions
     from headroles.pruning.costs import efficiency
     from headroles.pruning.rankings import Random, RankingContext, among
 

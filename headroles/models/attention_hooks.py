@@ -287,3 +287,8 @@ def _refuse_thread(module: nn.Module, _: object) -> None:
             f"(headroles.mask_heads, score, ablate ...); call it in that thread or afterwards, or give each thread a "
             f"model of its own"
         )
+
+
+def without_cache(model: nn.Module) -> dict[str, bool]:
+    """Return `use_cache=False` if the forward of `model` accepts it: FSMT's decoder is causal only then."""
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}

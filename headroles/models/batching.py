@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import _distributed
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import matching, provenance
+from headroles.models import provenance, tokenization
 from headroles.models.tokenization import NO_WORD, TokenizedSentence, pieces
 from headroles.models.tokenization import TokenView as TokenView
 from headroles.tables.frame import Kind
@@ -98,7 +98,7 @@ def encode(
     """Tokenise `corpus` for `model`; sentences longer than its positions are left out, and counted."""
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
-    matching.check_belongs(tokenizer, model)
+    tokenization.check_belongs(tokenizer, model)
     source = pieces(tokenizer, corpus.sentences, words=words)
     targets = [sentence.target for sentence in corpus]
     target = None
@@ -110,8 +110,8 @@ def encode(
             "%d of %d sentences have no translation: the model's own output is read for all", missing, len(corpus)
         )
     ids = (i for sentence in [*source, *(target or ())] for i in sentence.ids)
-    matching.check_fit(tokenizer, model, max(ids, default=0))
-    limit = matching.positions(tokenizer, model)
+    tokenization.check_fit(tokenizer, model, max(ids, default=0))
+    limit = tokenization.positions(tokenizer, model)
     kept = [i for i, sentence in enumerate(source) if max(len(sentence), len(target[i]) if target else 0) <= limit]
     if not kept:
         raise ValueError(
@@ -124,8 +124,8 @@ def encode(
         source=[source[i] for i in kept],
         target=[target[i] for i in kept] if target else None,
         too_long=len(corpus) - len(kept),
-        special=matching.special(tokenizer, model),
-        padding=matching.padding(tokenizer, model),
+        special=tokenization.special(tokenizer, model),
+        padding=tokenization.padding(tokenizer, model),
         greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
     )
 
@@ -233,8 +233,8 @@ _cache: WeakKeyDictionary[Corpus, tuple[object, Encoded]] = WeakKeyDictionary() 
 
 def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Encoded:
     """Tokenise a corpus without words; cached for the same corpus with an equal tokenizer and model."""
-    limits = (matching.positions(tokenizer, model), matching.vocabulary(model), model.config.is_encoder_decoder)
-    ends = (matching.special(tokenizer, model), matching.padding(tokenizer, model))
+    limits = (tokenization.positions(tokenizer, model), tokenization.vocabulary(model), model.config.is_encoder_decoder)
+    ends = (tokenization.special(tokenizer, model), tokenization.padding(tokenizer, model))
     key = (provenance.tokens(tokenizer), provenance.sample_ids(tokenizer), limits, ends)
     if corpus not in _cache or _cache[corpus][0] != key:
         _cache[corpus] = key, encode(corpus, tokenizer, model, words=False)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, arguments, attending, evaluating, exclusive
-from headroles.models.dummy_inputs import body, without_cache
+from headroles.models.attention_hooks import Call, arguments, attending, evaluating, exclusive, without_cache
+from headroles.models.dummy_inputs import body
 from headroles.models.sites import OUTSIDE, Outside, Site, class_name, hint, width
 from headroles.tables.frame import KINDS, Kind
 

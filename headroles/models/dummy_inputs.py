@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import evaluating
-from headroles.models.matching import vocabulary
+from headroles.models.attention_hooks import evaluating, without_cache
+from headroles.models.tokenization import vocabulary
 
 SOURCE, TARGET = 7, 5  # lengths: they differ, so that cross-attention is recognised by shape
 MEDIA = ("pixel_values", "input_features", "input_values")
@@ -58,11 +58,6 @@ def words(model: PreTrainedModel) -> list[int]:
         model.get_output_embeddings(), "out_features", None
     )  # images may have ids that are never predicted
     return [i for i in range(min(vocabulary(model), written or vocabulary(model))) if i not in special]
-
-
-def without_cache(model: nn.Module) -> dict[str, bool]:
-    """Return `use_cache=False` if the forward of `model` accepts it: FSMT's decoder is causal only then."""
-    return {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
 
 def _main(model: PreTrainedModel) -> str:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import attending, each_forward, evaluating, exclusive
+from headroles.models.attention_hooks import attending, each_forward, evaluating, exclusive, without_cache
 from headroles.models.discovery import ask_for_weights, discover_sites
-from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights, without_cache
+from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
 from headroles.models.provenance import without_gradients
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded_sites
 from headroles.tables import frame

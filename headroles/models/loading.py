@@ -15,10 +15,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from headroles import _distributed
 from headroles.models import pruned, sites, tokenization
-from headroles.models.matching import check_belongs, remember
 from headroles.models.provenance import revision
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
+from headroles.models.tokenization import check_belongs, remember
 from headroles.tables.io import beside, forget_drafts
 
 CARD = "README.md"

@@ -12,9 +12,8 @@ from torch.autograd import Function
 from transformers import PreTrainedModel
 
 from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import Call, attending, each_forward, exclusive
+from headroles.models.attention_hooks import Call, attending, each_forward, exclusive, without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import Head as Head
 from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes
 from headroles.models.sites import Site

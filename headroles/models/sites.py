@@ -139,7 +139,7 @@ class Sites(list[Site]):
         return "\n".join([f"{len(self)} attention sites, {sum(site.heads for site in self)} heads", *lines])
 
     def _repr_html_(self) -> str:
-        from headroles.tables.html import shown
+        from headroles.tables.frame import shown
 
         rows = [
             {

@@ -12,7 +12,7 @@ import pandas as pd
 from headroles.plots.axes import TITLES, described, finish, font, line, needs, new_axes, of_kind, panels_of
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import short
-from headroles.plots.scales import hue
+from headroles.plots.styling import hue
 from headroles.tables.frame import LEVELS, Kind
 
 if TYPE_CHECKING:

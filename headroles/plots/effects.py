@@ -13,7 +13,7 @@ from headroles.analysis.resampling import pearson, spearman
 from headroles.plots.axes import TITLES, colour_bar, described, font, needs, new_axes, of_kind
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import heatmap
-from headroles.plots.scales import NAMES, UNITS, colours, metric_name, readable, red
+from headroles.plots.styling import NAMES, UNITS, colours, metric_name, readable, red
 from headroles.tables.frame import Kind, signed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from headroles.plots.axes import colour_bar, finish, legend, needs, new_axes, panels_of, stack
 from headroles.plots.labels import label_of
-from headroles.plots.scales import GREY, HUES, RGB, colours, hue
+from headroles.plots.styling import GREY, HUES, RGB, colours, hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

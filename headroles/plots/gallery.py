@@ -14,7 +14,7 @@ import pandas as pd
 
 from headroles import plots
 from headroles.analysis import role_rules
-from headroles.plots.scales import metric_name
+from headroles.plots.styling import metric_name
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind, metric_of
 from headroles.tables.io import mark_of, replacing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from headroles.plots.scales import NAMES, harm, metric_name
+from headroles.plots.styling import NAMES, harm, metric_name
 from headroles.tables.frame import NORM, metric_of
 
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"

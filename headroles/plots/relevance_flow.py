@@ -10,7 +10,7 @@ import pandas as pd
 from headroles.plots.axes import described, font, legend, new_axes, of_kind, points, stack
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import heatmap
-from headroles.plots.scales import hue
+from headroles.plots.styling import hue
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:

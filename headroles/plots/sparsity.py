@@ -12,7 +12,7 @@ import pandas as pd
 
 from headroles.plots.axes import TITLES, colour_bar, described, finish, line, needs, new_axes, panels_of, stack
 from headroles.plots.labels import SIDES, strategy_label
-from headroles.plots.scales import colours, hue, readable
+from headroles.plots.styling import colours, hue, readable
 from headroles.tables.frame import KINDS, LEVELS, Kind
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from headroles.plots.axes import finish, line, needs, new_axes, panels_of
 from headroles.plots.labels import label_of
-from headroles.plots.scales import colours, hue
+from headroles.plots.styling import colours, hue
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from headroles._distributed import track
 from headroles.models import attention_hooks
-from headroles.models.dummy_inputs import dummy_inputs, without_cache
+from headroles.models.attention_hooks import without_cache
+from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.heads import head_index, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
 from headroles.models.provenance import provenance_of, without_gradients

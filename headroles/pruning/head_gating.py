@@ -18,8 +18,8 @@ from headroles._distributed import track
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, dummy_inputs
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import head_index
 from headroles.models.masking import mask_heads
 from headroles.models.provenance import cache_key, configuration, fixed_weights, provenance_of

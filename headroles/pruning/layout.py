@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from headroles.models import attention_hooks
 from headroles.models import heads as families
-from headroles.models.dummy_inputs import body, dummy_inputs, without_cache
+from headroles.models.attention_hooks import without_cache
+from headroles.models.dummy_inputs import body, dummy_inputs
 from headroles.models.masking import by_projection
 from headroles.models.sites import Site
 

@@ -22,8 +22,7 @@ from headroles.pruning.l0 import Freeze, Gates
 from headroles.scores.outputs import causal
 from headroles.tables import frame
 from headroles.tables.io import save_table
-from headroles.training.hf_trainer import log_of
-from headroles.training.reporting import Reporter
+from headroles.training.hf_trainer import Reporter, log_of
 
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
 SHOWN = 60  # records of the gates in one training

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from headroles.models import attention_hooks, dummy_inputs, provenance
 from headroles.models import heads as families
-from headroles.models.dummy_inputs import body, without_cache
+from headroles.models.attention_hooks import without_cache
+from headroles.models.dummy_inputs import body
 from headroles.models.masking import Head, by_projection, head_mask, mask_heads
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded

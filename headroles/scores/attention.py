@@ -14,12 +14,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import _distributed
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, heads
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, Pages, tokenised
-from headroles.models.dummy_inputs import body, without_cache
+from headroles.models.dummy_inputs import body
 from headroles.models.heads import attention_sites
-from headroles.models.matching import vocabulary
 from headroles.models.provenance import is_offloaded, without_gradients
 from headroles.models.sites import Site
+from headroles.models.tokenization import vocabulary
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
 from headroles.scores.value_norms import ValueNorms

@@ -15,12 +15,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.analysis.intervals import wilson
 from headroles.data.probes import CLASSES, ordered_runs
-from headroles.models.attention_hooks import Call, attending, evaluating
-from headroles.models.dummy_inputs import dummy_inputs, without_cache
+from headroles.models.attention_hooks import Call, attending, evaluating, without_cache
+from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.heads import attention_sites, head_index, layer_of, layers
-from headroles.models.matching import check_fit
 from headroles.models.provenance import provenance_of
 from headroles.models.sites import Site
+from headroles.models.tokenization import check_fit
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.outputs import has_vocabulary
 from headroles.scores.value_norms import output_weight, unreadable

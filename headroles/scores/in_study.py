@@ -12,7 +12,7 @@ from headroles.data.corpus import RELATIONS, Corpus
 from headroles.data.readers import offsets
 from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
-from headroles.models import matching
+from headroles.models import tokenization
 from headroles.models.heads import attention_sites
 from headroles.models.provenance import cache_key, configuration
 from headroles.scores.base import Measure, Weights
@@ -105,5 +105,5 @@ def _repeated(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Cor
     """Return sequences of random tokens, each twice in a row, for a decoder without an encoder; else None."""
     if any(site.kind != "dec-self" for site in attention_sites(model)):
         return None
-    longest = (matching.positions(tokenizer, model) - 1) // 2
+    longest = (tokenization.positions(tokenizer, model) - 1) // 2
     return repeated_tokens(tokenizer, length=min(LENGTH, longest, len(tokenizer) // 2))

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.scores import outputs
 from headroles.scores.outputs import Output
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, attending, evaluating
-from headroles.models.dummy_inputs import body, dummy_inputs, without_cache
+from headroles.models.attention_hooks import Call, attending, evaluating, without_cache
+from headroles.models.dummy_inputs import body, dummy_inputs
 from headroles.models.heads import attention_sites
 from headroles.models.masking import read_heads
 from headroles.models.provenance import is_offloaded

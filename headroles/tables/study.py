@@ -227,7 +227,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """Show the tables of the study, their sizes and corpora in a notebook."""
-        from headroles.tables.html import shown
+        from headroles.tables.frame import shown
 
         rows = []
         for name in self.names():

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models.attention_hooks import configs_of
-from headroles.models.dummy_inputs import examples, without_cache, words
+from headroles.models.attention_hooks import configs_of, without_cache
+from headroles.models.dummy_inputs import examples, words
 from headroles.models.heads import attention_sites, capture_attention, head_index
 from headroles.models.masking import Head, mask_heads
-from headroles.models.matching import vocabulary
 from headroles.models.sites import Site
+from headroles.models.tokenization import vocabulary
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]

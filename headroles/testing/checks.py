@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headroles.ablation.effects import ablate_sets
-from headroles.models.attention_hooks import attending
-from headroles.models.dummy_inputs import without_cache
+from headroles.models.attention_hooks import attending, without_cache
 from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
 from headroles.models.pruned import resized

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headroles.data.corpus import Sentence
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import shifted
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import mask_heads
-from headroles.models.matching import special
+from headroles.models.tokenization import special
 from headroles.scores.outputs import causal
 from headroles.tables.frame import Kind
 from headroles.testing.case import Case, NotAsked, Weights

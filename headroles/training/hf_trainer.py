@@ -1,10 +1,10 @@
-"""The set-up of the Hugging Face Trainer, with rates per parameter and a log that survives interruptions."""
+"""The set-up of the Hugging Face Trainer: rates per parameter, a log that survives interruptions, scores in it."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -18,8 +18,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 
 from headroles import _distributed
+from headroles.data.corpus import Corpus
 from headroles.scores import outputs
-from headroles.training.reporting import Reporter
+from headroles.scores.base import Measure
+from headroles.scores.runner import score
 
 Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
@@ -248,3 +250,56 @@ class _Unlogged(TrainerCallback):
         if control.should_save and not control.should_log:
             unlogged = [self.trainer.total(), self.trainer.since, self.random]
             log.append({"step": state.global_step, _UNLOGGED: unlogged})
+
+
+class Reporter(TrainerCallback):
+    """Callback with numbers that are reported at every row of the log.
+
+    They are not written into the log that checkpoints keep.
+    """
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        raise NotImplementedError
+
+    def on_log(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
+        """Add the numbers to what is reported."""
+        logs = kwargs.get("logs")
+        if isinstance(logs, dict):
+            logs.update(self.scalars())
+
+
+class ScoreReport(Reporter):
+    """Callback that scores the heads of a model in training, and reports the mean and the largest score of each kind.
+
+    Args:
+        model: The model that is trained.
+        tokenizer: Its tokenizer.
+        corpus: The sentences, a few hundred: they are read at every row of the log.
+        scores: Scores, as of `hr.score`.
+
+    Example:
+        >>> report = hr.training.ScoreReport(model, tokenizer, corpus[:200], ["confidence", "position"])
+        >>> hr.train(model, tokenizer, corpus, "trained", callbacks=[report], report_to="tensorboard")
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        corpus: Corpus,
+        scores: Iterable[str | Measure] = ("confidence", "position"),
+    ) -> None:
+        self.model, self.tokenizer, self.corpus, self.scores = model, tokenizer, corpus, list(scores)
+
+    def scalars(self) -> dict[str, float]:
+        """Return the mean and the largest value of each score over the heads of each kind, without missing ones."""
+        table = score(self.model, self.tokenizer, self.corpus, self.scores, n_resamples=0)
+        columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
+        values = {}
+        for kind, rows in table[columns].groupby("kind"):
+            for column in columns:
+                if rows[column].notna().any():
+                    values[f"scores/{column}_{kind}_mean"] = float(rows[column].mean())
+                    values[f"scores/{column}_{kind}_max"] = float(rows[column].max())
+        return values

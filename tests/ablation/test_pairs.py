@@ -21,7 +21,7 @@ from headroles.ablation.metrics import PairAccuracy, PairDifference
 from headroles.ablation.sweep import Sweep, sweep
 from headroles.data.pairs import pair
 from headroles.models import masking
-from headroles.plots.scales import harm
+from headroles.plots.styling import harm
 
 AGREES = ("dec-self", 0, 2)  # the head that carries agreement
 

@@ -22,8 +22,8 @@ from transformers import MarianConfig, MarianMTModel
 from headroles.ablation.runner import Runner
 from headroles.experiments.demo import minilm
 from headroles.models import heads
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.masking import head_mask, mask_heads
 from headroles.scores import objectives
 

@@ -54,8 +54,8 @@ from headroles.ablation.prediction_powered import Estimate, estimates, sizes
 from headroles.ablation.sweep import Sweep
 from headroles.experiments.demo import PACKAGE
 from headroles.models import attention_hooks, batching
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import head_index
 from headroles.scores import objectives
 from headroles.scores.gradients.base import head_gradients

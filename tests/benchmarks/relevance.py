@@ -20,8 +20,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, MarianConfig, MarianMTModel
 
 from headroles.models import heads
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
-from headroles.models.dummy_inputs import without_cache
 from headroles.scores import objectives
 from headroles.scores.gradients.base import head_gradients
 

@@ -24,7 +24,7 @@ from reference import attention as slow
 
 import headroles as hr
 from headroles.models import batching
-from headroles.models.dummy_inputs import without_cache
+from headroles.models.attention_hooks import without_cache
 
 SCORES = ["confidence", "position", "rarity", "entropy", "sink", "distance", "alignment"]
 

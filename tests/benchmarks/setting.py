@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerFast as Fast
 import headroles as hr
 from headroles.models import batching
 from headroles.models import heads as families
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.scores import outputs
 
 SPECIAL = {"<pad>": 0, "</s>": 1, "<s>": 2}

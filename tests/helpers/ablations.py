@@ -21,8 +21,8 @@ from headroles.ablation.resample import partners
 from headroles.ablation.runner import on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import batching, heads, masking
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
-from headroles.models.dummy_inputs import without_cache
 from headroles.scores.objectives import objective
 
 ALL = 10**6  # tokens: one batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from headroles.models.dummy_inputs import without_cache
+from headroles.models.attention_hooks import without_cache
 
 FIELDS = {"enc-self": "encoder_attentions", "dec-self": "decoder_attentions", "cross": "cross_attentions"}
 

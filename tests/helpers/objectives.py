@@ -13,7 +13,7 @@ from helpers.letters import corpus, tokens_of
 
 from headroles.data.corpus import Corpus
 from headroles.models import batching
-from headroles.models.dummy_inputs import without_cache
+from headroles.models.attention_hooks import without_cache
 from headroles.scores.objectives import (
     Agreement,
     Loss,

@@ -17,7 +17,7 @@ from matplotlib.colors import to_rgb
 
 from headroles import plots
 from headroles.analysis import role_rules
-from headroles.plots import scales
+from headroles.plots import styling
 from headroles.tables import frame
 
 GREEN, BLUE, VERMILION = "#029e73", "#0173b2", "#d55e00"
@@ -195,8 +195,8 @@ def test_a_map_of_one_kind_has_the_scale_of_all_kinds() -> None:
 def test_harm_is_the_opposite_of_better() -> None:
     from headroles.ablation.metrics import METRICS
 
-    assert {name: -metric.better for name, metric in METRICS.items()} == scales.WORSE
-    assert [scales.harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]
+    assert {name: -metric.better for name, metric in METRICS.items()} == styling.WORSE
+    assert [styling.harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]
 
 
 @pytest.mark.slow

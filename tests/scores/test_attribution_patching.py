@@ -20,8 +20,8 @@ from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.models.heads import head_index, layer_of
+from headroles.scores.examples import partners
 from headroles.scores.objectives import objective
-from headroles.scores.partners import partners
 
 NAMES = ["marian", "bert", "gpt2", "llama-grouped"]
 HEADS, SIZE, WIDTH = 4, 8, 32  # of the GPT-2 of the zoo

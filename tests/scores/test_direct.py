@@ -17,8 +17,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.data.probes import CLASSES, Choice
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import batches, encode
-from headroles.models.dummy_inputs import without_cache
 from headroles.scores.gradients.direct import Difference, Direct
 from headroles.scores.lrp.conservation_report import NOTHING
 

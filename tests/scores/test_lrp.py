@@ -23,7 +23,7 @@ from torch import nn
 import headroles as hr
 from headroles.models import attention_hooks, batching, masking
 from headroles.models import heads as families
-from headroles.models.dummy_inputs import without_cache
+from headroles.models.attention_hooks import without_cache
 from headroles.scores.gradients.base import head_gradients
 from headroles.scores.lrp import RULES, context, lrp_rules
 from headroles.scores.lrp.composites import table

@@ -16,8 +16,8 @@ import headroles as hr
 from headroles import plots
 from headroles.models import attention_hooks
 from headroles.models import heads as families
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import batches, encode
-from headroles.models.dummy_inputs import without_cache
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from headroles.plots.scales import SMALLER_IS_BETTER
+from headroles.plots.styling import SMALLER_IS_BETTER
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 

@@ -17,7 +17,7 @@ from scipy import stats
 from headroles.experiments.papers.artefact import Holds, Interval, bounded
 from headroles.experiments.papers.needs import METRIC, METRICS, NEEDS, Missing, Need
 from headroles.plots.effects import correlations
-from headroles.plots.scales import SMALLER_IS_BETTER
+from headroles.plots.styling import SMALLER_IS_BETTER
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.frame import metric_of as metric_in

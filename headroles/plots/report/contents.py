@@ -14,11 +14,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis import role_rules
-from headroles.plots import matrix, scales
+from headroles.plots import matrix, styling
 from headroles.plots.labels import words
 from headroles.plots.report.sources import Column, Table, columns
-from headroles.tables.frame import KINDS, LEVELS
-from headroles.tables.kv_groups import groups
+from headroles.tables.frame import KINDS, LEVELS, groups
 
 Head = tuple[str, int, int]
 Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
@@ -76,7 +75,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
                 }
     legend = [
         {"family": name, "colour": to_hex(hue), "about": matrix.FAMILIES.get(name, "").replace("\n", " ")}
-        for name, hue in scales.colours(name.partition("[")[0] for name in assigned).items()
+        for name, hue in styling.colours(name.partition("[")[0] for name in assigned).items()
     ]
     return {"roles": [*assigned.values()], "families": legend, "stable": matrix.STABLE}
 
@@ -166,9 +165,9 @@ def _column(column: Column, index: Sequence[Head]) -> Entry:
         "from": place(column.table),
         "decimals": decimals(values),
         "range": [number(finite.min()), number(finite.max())] if len(finite) else [None, None],
-        "harm": scales.harm(column.name),
+        "harm": styling.harm(column.name),
         "values": numbers(values),
-        **_ranks(values, scales.harm(column.name) or 1),
+        **_ranks(values, styling.harm(column.name) or 1),
     }
     shown = ("low", "high", "p", "holm", "bh", "words", "baseline")
     beside = {part: numbers(along(column.parts[part], index)) for part in shown if part in column.parts}

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from headroles import _distributed
 from headroles.models import dummy_inputs
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import attention_sites, head_index
 from headroles.models.masking import mask_heads
 from headroles.scores.accumulator import Accumulator

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import exclusive
+from headroles.models.attention_hooks import exclusive, without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import head_index
 from headroles.models.masking import Fill, mask_heads
 from headroles.scores.gradients.base import GradientScore, HeadGradients

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles.data.probes import Choice
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import attention_sites, layers
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site

@@ -12,17 +12,16 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, attending, eager, exclusive
+from headroles.models.attention_hooks import Call, attending, eager, exclusive, without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.models.heads import attention_sites, head_index, layer_of, layers
 from headroles.models.masking import Fill, mask_heads, read_heads
 from headroles.models.sites import Site
+from headroles.scores.examples import partners
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explain, Explained, Groups
 from headroles.scores.outputs import Output
-from headroles.scores.partners import partners
 from headroles.tables.frame import Kind
 
 Node = Literal["output", "query", "key"]

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._distributed import track
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, heads
+from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.dummy_inputs import without_cache
 from headroles.scores import objectives
 from headroles.scores.lrp.composites import Rules, Table, check_reached, start, table
 from headroles.scores.lrp.context import enter, inside

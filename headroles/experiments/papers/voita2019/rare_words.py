@@ -56,10 +56,10 @@ NEEDS["attention"] = Need(
 
 def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -> pd.DataFrame:
     """Return the attention of a head, a row per query and key; `rarest` is the first least frequent content token."""
-    from headroles.models import matching, provenance
+    from headroles.models import provenance, tokenization
     from headroles.scores import attention_matrix
 
-    tokenizer, special = run.tokenizer, matching.special(run.tokenizer, run.model)
+    tokenizer, special = run.tokenizer, tokenization.special(run.tokenizer, run.model)
     counts = Counter(token for sentence in run.frequencies for token in tokenizer(sentence.text)["input_ids"])
     rows = []
     for number, sentence in enumerate(sentences):
