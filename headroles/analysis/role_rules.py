@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headroles.analysis import role_rules
 from headroles.tables import frame
 
 Values = npt.NDArray[np.floating]
@@ -244,7 +243,7 @@ def role_changes(before: pd.DataFrame, after: pd.DataFrame | Mapping[int, pd.Dat
             f"{len(extra)} heads of the pruned model are not in the whole one, such as {':'.join(map(str, extra[0]))}"
         )
     had, has = (
-        {name: set(roles.index[roles[members].any(axis=1)]) for name, members in role_rules.families(roles).items()}
+        {name: set(roles.index[roles[members].any(axis=1)]) for name, members in families(roles).items()}
         for roles in (before, after)
     )
     rows = []
