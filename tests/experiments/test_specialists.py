@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 
 import pandas as pd
@@ -83,6 +84,27 @@ def test_an_arm_learns_translation_alone(arm, data, tmp_path):
     before = beginnings.untrained(tokenizer, ARMS[arm].positions, width=16, heads=2, layers=(2, 1))
     loss = [hr.evaluate(one, tokenizer, data.train[:50], ["loss"], n_resamples=0).iloc[0, 0] for one in (before, model)]
     assert loss[1] < loss[0]
+
+
+@pytest.mark.slow
+def test_sentences_of_a_step_may_have_any_length(data, tmp_path):
+    """The spread of lengths within a step, read from the batches that the model gets."""
+    spread, forward = {}, transformers.BartForConditionalGeneration.forward
+    for by_length in (True, False):
+        lengths = []
+
+        @wraps(forward)
+        def keep(model, *args, lengths=lengths, **inputs):
+            if model.training:
+                lengths.append(inputs["attention_mask"].sum(1).float().std().item())
+            return forward(model, *args, **inputs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transformers.BartForConditionalGeneration, "forward", keep)
+            specialise(tmp_path / str(by_length), data, "B", recipe=replace(TINY, by_length=by_length))
+        assert len(lengths) == TINY.steps
+        spread[by_length] = sum(lengths)
+    assert spread[True] < 0.5 * spread[False]
 
 
 @pytest.mark.slow

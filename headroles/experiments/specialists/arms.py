@@ -63,6 +63,7 @@ class Recipe:
     masked_warmup: int = 1000  # steps
     hidden: float = 0.25  # share of masked tokens
     encoder_rate: float = 5e-5  # peak, of a pretrained encoder
+    by_length: bool = True  # whether a step has sentences of similar length (less padding), or any
     every: int = 500  # steps between two probes of the heads
     minutes: float = 5.0  # between two checkpoints
 
@@ -111,14 +112,14 @@ def specialise(
             rate=options.masked_rate,
             seed=seed,
             callbacks=[first, Checkpoints(options.minutes)],
-            **_arguments(options.masked_steps, options.masked_warmup, options.every),
+            **_arguments(options.masked_steps, options.masked_warmup, options),
         )
         before.append(first.table())
     if chosen.shuffled:
         beginnings.shuffle_queries_and_keys(model, seed=seed)
     _set_dropout(model, options.dropout)
     probes = Probes(place / f"{arm}-{seed}", tokenizer, probed, "translation", before)
-    arguments = _arguments(options.steps, options.warmup, options.every)
+    arguments = _arguments(options.steps, options.warmup, options)
     arguments["label_smoothing_factor"] = options.smoothing
     train(
         model,
@@ -163,11 +164,13 @@ def _untrained(data: Prepared, arm: Arm, recipe: Recipe, seed: int) -> tuple[Pre
     return loading.place(untrained), tokenizer
 
 
-def _arguments(steps: int, warmup: int, every: int) -> TrainerOptions:
-    """Return options of the Trainer for all phases."""
+def _arguments(steps: int, warmup: int, recipe: Recipe) -> TrainerOptions:
+    """Return options of the Trainer for a phase."""
     adam: TrainerOptions = {"adam_beta2": 0.98, "weight_decay": 0.01}
     rates: TrainerOptions = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
-    logs: TrainerOptions = {"logging_strategy": "steps", "logging_steps": every}
+    logs: TrainerOptions = {"logging_strategy": "steps", "logging_steps": recipe.every}
+    if not recipe.by_length:
+        logs["train_sampling_strategy"] = "random"
     return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **rates, **logs, **pace()}
 
 
