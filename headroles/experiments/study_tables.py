@@ -129,16 +129,17 @@ def efficiency_study(
         ValueError: If an example is longer than the model reads.
     """
     from headroles.data.corpus import Corpus
+    from headroles.models.heads import heads_of_kinds
     from headroles.models.provenance import revision
     from headroles.models.tokenization import positions
     from headroles.pruning.costs import efficiency
-    from headroles.pruning.rankings import Random, RankingContext, among
+    from headroles.pruning.rankings import Random, RankingContext
 
     longest = positions(tokenizer, model)
     if length > longest:
         raise ValueError(f"length out of range: got {length}; expected at most {longest}, as many as the model reads")
     outdated = study.claim("efficiency", sign(weights=revision(model)))
-    context = RankingContext(model, tokenizer, Corpus("none", ()), among(model, None), seed)
+    context = RankingContext(model, tokenizer, Corpus("none", ()), heads_of_kinds(model, None), seed)
     table = efficiency(model, Random("layer").order(context), batches=batches, length=length, repeats=repeats)
     study.remove(outdated)
     save_table(table, study.path("efficiency"))

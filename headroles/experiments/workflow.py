@@ -17,10 +17,11 @@ from headroles.ablation.runner import Unit
 from headroles.data.corpus import Corpus
 from headroles.experiments.preparation import Material
 from headroles.models import loading
+from headroles.models.heads import heads_of_kinds
 from headroles.models.masking import Head
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
-from headroles.pruning.rankings import Random, RankingContext, among
+from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import Measure, outputs, score
@@ -169,7 +170,7 @@ class Workflow:
 
     def random_ranking(self) -> list[Head]:
         """Rank all heads at random, a head of each layer in turn."""
-        context = RankingContext(self.model, self.tokenizer, Corpus("none", ()), among(self.model, None), 0)
+        context = RankingContext(self.model, self.tokenizer, Corpus("none", ()), heads_of_kinds(self.model, None), 0)
         return Random("layer").order(context)
 
 

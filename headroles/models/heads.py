@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
@@ -97,6 +97,15 @@ def head_index(model: PreTrainedModel) -> pd.MultiIndex:
         The levels (kind, layer, head), one entry per head.
     """
     return frame.index({site.key: site.numbers for site in attention_sites(model)})
+
+
+def heads_of_kinds(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
+    """Return the heads of a model, of some kinds or all; ValueError for a kind it lacks."""
+    heads = [(kind, layer, head) for kind, layer, head in head_index(model)]
+    present = dict.fromkeys(kind for kind, _, _ in heads)
+    if lacking := sorted(set(kinds or ()) - set(present)):
+        raise ValueError(f"{type(model).__name__} has no heads of kind {lacking[0]!r}; it has {', '.join(present)}")
+    return [head for head in heads if kinds is None or head[0] in kinds]
 
 
 def named_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> list[Head]:

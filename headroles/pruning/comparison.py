@@ -18,10 +18,10 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index
+from headroles.models.heads import head_index, heads_of_kinds
 from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
-from headroles.pruning.rankings import Ranking, RankingContext, among
+from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, pruned_first, strategy_of
 from headroles.tables import frame
@@ -94,7 +94,7 @@ def compare_pruning(
     key = recipe(model, tokenizer, corpus, kinds, tune or {}, scored=scored)
     kept = study_at(study)
     outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
-    trials, heads = Trials(kept, tokenizer, held_out, the_metric(metric), key), among(model, kinds)
+    trials, heads = Trials(kept, tokenizer, held_out, the_metric(metric), key), heads_of_kinds(model, kinds)
     work = _Work(model, tokenizer, corpus, heads, kinds, scored, tune or {}, key, trials)
     size = len(heads)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)

@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index
 from headroles.models.masking import Head
 
 if TYPE_CHECKING:
@@ -260,12 +259,3 @@ def _in_turn(heads: list[Head], group: Callable[[Head], tuple[object, ...]]) -> 
         counts[group(head)] = counts.get(group(head), -1) + 1
         turns.append((counts[group(head)], head))
     return [head for _, head in sorted(turns, key=lambda turn: turn[0])]
-
-
-def among(model: PreTrainedModel, kinds: Sequence[str] | None) -> list[Head]:
-    """Return the heads of a model that may be pruned, of some kinds or all; ValueError for a kind it lacks."""
-    heads = [(kind, layer, head) for kind, layer, head in head_index(model)]
-    present = dict.fromkeys(kind for kind, _, _ in heads)
-    if lacking := sorted(set(kinds or ()) - set(present)):
-        raise ValueError(f"{type(model).__name__} has no heads of kind {lacking[0]!r}; it has {', '.join(present)}")
-    return [head for head in heads if kinds is None or head[0] in kinds]

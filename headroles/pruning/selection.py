@@ -14,12 +14,12 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index
+from headroles.models.heads import head_index, heads_of_kinds
 from headroles.models.masking import Head
 from headroles.models.provenance import provenance_of
 from headroles.pruning.l0 import L0, RATE, SHARE, GateStrategy, SubsetSelection
 from headroles.pruning.learned_gates import NAME, GateReport, GateWatcher, frozen, train_gates, write_history
-from headroles.pruning.rankings import Ranking, RankingContext, among, ranking
+from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -90,7 +90,7 @@ def prune(
         raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
     if at_least and not isinstance(chosen, Ranking):
         raise ValueError(f"at_least={at_least} is for rankings; got the strategy {chosen.name}, which learns gates")
-    may_go = among(model, kinds)
+    may_go = heads_of_kinds(model, kinds)
     if keep is None and isinstance(chosen, Ranking):
         raise ValueError(
             f"ranking {chosen.name!r} needs a number of heads to keep: keep=0.5, or keep={len(may_go) // 2}"

@@ -16,11 +16,11 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.models.heads import head_index
+from headroles.models.heads import head_index, heads_of_kinds
 from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
 from headroles.pruning.learned_gates import frozen
-from headroles.pruning.rankings import Ranking, among
+from headroles.pruning.rankings import Ranking
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
@@ -94,7 +94,7 @@ def sparsity_sweep(
     chosen = strategy_of(strategy)
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
-    measured, size = the_metric(metric), len(among(model, kinds))
+    measured, size = the_metric(metric), len(heads_of_kinds(model, kinds))
     work = recipe(model, tokenizer, corpus, kinds, options, strategy=chosen)
     kept = study_at(study)
     kept.remove(kept.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))

@@ -26,6 +26,7 @@ from headroles.analysis import role_rules
 from headroles.cli.arguments import heads_of
 from headroles.cli.console import show_table
 from headroles.models import heads as families
+from headroles.models.heads import heads_of_kinds
 from headroles.models.loading import untrained as untrained_as
 from headroles.pruning import comparison, costs, rankings, selection, sparsity
 from headroles.pruning.comparison import compare_pruning
@@ -39,7 +40,6 @@ from headroles.pruning.rankings import (
     Random,
     RankingContext,
     Reverse,
-    among,
 )
 from headroles.pruning.selection import prune, pruned_first
 from headroles.pruning.sparsity import functions, sparsity_sweep
@@ -54,7 +54,7 @@ TUNE = {"epochs": 1, "rate": 1e-3, "batch": 16}
 
 
 def setting(seed=0, kinds=None, size=24):
-    return RankingContext(learnt(), tokenizer(), films(size), among(learnt(), kinds), seed)
+    return RankingContext(learnt(), tokenizer(), films(size), heads_of_kinds(learnt(), kinds), seed)
 
 
 def grid(layers, per_layer, *kinds):
