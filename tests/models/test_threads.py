@@ -14,7 +14,7 @@ from helpers.letters import corpus, scored, scores_for, tokens_of
 from torch.overrides import _get_current_function_mode_stack
 
 import headroles as hr
-from headroles.models import attention_hooks, masking
+from headroles.models import attention_hooks, batching, masking
 from headroles.models.dummy_inputs import examples
 from headroles.models.heads import capture_attention, capture_attention_in_parts
 from headroles.pruning.l0 import L0
@@ -121,6 +121,29 @@ def test_a_block_waits_for_a_block_of_a_part_of_the_model():
     assert not entered.wait(0.05)
     leave.set()
     assert threads.join() == {"first": None, "second": None}
+
+
+def test_means_of_heads_wait_until_a_block_of_another_thread_ends():
+    model, inside, leave, order = zoo.tiny("bert"), threading.Event(), threading.Event(), []
+    batches = [*batching.batches(batching.encode(corpus(3), tokens_of("bert"), model), model)]
+
+    def first():
+        with attention_hooks.evaluating(model):
+            inside.set()
+            assert leave.wait(WAIT)
+            order.append("first leaves")
+
+    def second():
+        masking.mean(model, batches)
+        order.append("second has means")
+
+    threads = Threads()
+    threads.start("first", first)
+    assert inside.wait(WAIT)
+    threads.start("second", second).join(0.5)
+    leave.set()
+    assert threads.join() == {"first": None, "second": None}
+    assert order == ["first leaves", "second has means"]
 
 
 def test_a_forward_of_another_thread_is_an_error_while_a_block_is_open():

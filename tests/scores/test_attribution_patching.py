@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from functools import partial
 
@@ -332,3 +333,13 @@ def test_one_layer_has_no_other_to_drop_and_one_sentence_no_partner():
     assert attributed(model, tokens_of("gpt2"), corpus(3), "AtP").notna().all(axis=None)
     with pytest.raises(ValueError, match="got 1 examples; expected 2 or more"):
         attributed(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(1), replacement="resample")
+
+
+def test_a_layer_that_changes_the_length_cannot_be_passed_by():
+    model = hr.tiny_model("bert", vocab_size=64)
+    layer_of(model, hr.attention_sites(model)[0]).register_forward_hook(lambda *args: args[2][:, :-1])
+    given = Corpus("one length", corpus(3)[:1])
+    with pytest.raises(ValueError, match=r"from shape \[1, (\d+), (\d+)\] to \[1, \d+, \2\]; expected equal") as caught:
+        attributed(model, tokens_of("bert"), given)
+    before, after = (int(text.split(",")[1]) for text in re.findall(r"\[1, \d+", str(caught.value)))
+    assert after == before - 1

@@ -950,3 +950,21 @@ def test_masked_heads_can_be_explained():
     found = torch.autograd.grad(values.sum(), masked)[0]
     assert found.isfinite().all()
     assert (found * masked)[:, list(families.head_index(model)).index(("cross", 1, 2))].abs().max() == 0
+
+
+def test_an_activation_of_ones_own_is_known_by_its_name_unless_it_has_parameters():
+    class FancyGelu(nn.Module):
+        """Element-wise."""
+
+    class PReluLike(nn.Module):
+        """With a slope that is learnt."""
+
+        def __init__(self):
+            super().__init__()
+            self.slope = nn.Parameter(torch.ones(1))
+
+    class Plain(nn.Module):
+        """Anything else."""
+
+    found = {type(one).__name__: context.is_activation(one) for one in (FancyGelu(), PReluLike(), Plain(), nn.GELU())}
+    assert found == {"FancyGelu": True, "PReluLike": False, "Plain": False, "GELU": True}

@@ -59,7 +59,7 @@ from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
 from headroles.scores.patterns.confidence import Confidence
 from headroles.scores.registry import list_scores, named
-from headroles.scores.runner import DEFAULT
+from headroles.scores.runner import DEFAULT, left_out
 from headroles.tables import frame
 
 SHARES = {"share", "accuracy"}  # the first word of the docstring of a score whose every column is in [0, 1] ...
@@ -1028,3 +1028,13 @@ def test_what_attention_refuses():
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             hr.attention_matrix(zoo.tiny("bert"), tokens_of("bert"), sentence, head)
+
+
+def test_the_reason_for_a_score_that_is_left_out_is_what_its_corpus_lacked():
+    model, tokenizer = zoo.tiny("bert"), tokens_of("bert")
+    table = hr.score(model, tokenizer, corpus(3), ["confidence"], n_resamples=0)
+    reasons = left_out(table, ["confidence", "syntax", "rarity"])
+    assert reasons == {
+        "syntax": "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse",
+        "rarity": "the corpus is a stream; read it whole, or give a reference corpus for token counts",
+    }
