@@ -126,6 +126,7 @@ def test_a_block_waits_for_a_block_of_a_part_of_the_model():
 def test_means_of_heads_wait_until_a_block_of_another_thread_ends():
     model, inside, leave, order = zoo.tiny("bert"), threading.Event(), threading.Event(), []
     batches = [*batching.batches(batching.encode(corpus(3), tokens_of("bert"), model), model)]
+    hr.attention_sites(model)  # looked for once, which waits, too
 
     def first():
         with attention_hooks.evaluating(model):
