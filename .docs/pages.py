@@ -67,12 +67,16 @@ def numbers() -> dict[str, str]:
     """Return the measured numbers that sentences name, read from the committed tables."""
     mutation, coverage = _json("quality/mutation")["total"], _json("quality/coverage")["total"]
     low, high = wilson(mutation["killed"] / mutation["run"], mutation["run"])
+    reasons = [survivor["reason"] for survivor in _json("quality/mutation")["survivors"]]
+    tested = sum(reason.startswith("a test") for reason in reasons)
     return {
         "mutants": f"{mutation['mutants']:,}",
         "run": str(mutation["run"]),
         "noticed": f"{mutation['killed'] / mutation['run']:.2f} [{low:.2f}, {high:.2f}]",
         "killed": f"{mutation['killed']:,}",
         "survived": str(mutation["survived"]),
+        "tested": str(tested),
+        "at_last": f"{(mutation['killed'] + tested) / mutation['run']:.2f}",
         "covered": f"{coverage['percent']:.1f}",
     }
 
