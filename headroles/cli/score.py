@@ -194,9 +194,14 @@ def report(
 
 
 def demo(
-    study: Annotated[Path, typer.Option("--study", "--folder", help="Folder for the tables and figures.")] = Path(
-        "headroles-demo"
-    ),
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            "--study",
+            "--folder",
+            help="Folder for the tables and figures; by default headroles-demo or headroles-demo-translation.",
+        ),
+    ] = None,
     translation: Annotated[
         bool, typer.Option("--translation", help="Score a small translator instead of MiniLM.")
     ] = False,
@@ -206,6 +211,7 @@ def demo(
     from headroles.experiments.demo import OF_TRANSLATOR
     from headroles.experiments.demo import demo as run
 
+    study = study or Path("headroles-demo-translation" if translation else "headroles-demo")
     assigned, files = run(study, translation=translation, overwrite=overwrite)
     show_roles(assigned)
     list_figures(files, study)

