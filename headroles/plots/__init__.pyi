@@ -28,4 +28,5 @@ from .sparsity import thirds as thirds
 from .trends import contest as contest
 from .trends import dynamics as dynamics
 from .trends import efficiency as efficiency
+from .trends import probes as probes
 from .trends import settling as settling
