@@ -336,6 +336,36 @@ def test_what_is_said_of_translation_alone_is_what_the_tables_say():
             assert f"| {arm} | {step} | {before:.2f} | {after:.2f} | {margins.max():+.2f} ({relation}) |" in page
 
 
+def test_what_is_said_of_shuffled_queries_and_keys_is_what_the_tables_say():
+    folder = ROOT / "figures/specialists/captions"
+    page = " ".join((folder.parent / "README.md").read_text(encoding="utf-8").split())
+    for seed in (0, 1):
+        table = hr.load_table(folder / f"shuffled/probes-C-shuffled-{seed}.parquet")
+        cells = []
+        for phase, step in (("masked", 2500), ("translation", 0), ("translation", 2500)):
+            rows = table[(table["phase"] == phase) & (table["step"] == step)]
+            cells += [f"{rows.loc[rows['score'] == f'position[{side}1]', 'value'].max():.2f}" for side in "-+"]
+        margins = (rows["value"] - rows["baseline"])[rows["score"].str.startswith("syntax")]
+        relation = rows.loc[margins.idxmax(), "score"].removeprefix("syntax[").removesuffix("]")
+        assert f"| {seed} | {' | '.join(cells)} | {margins.max():+.2f} ({relation}) |" in page
+    heads = hr.load_table(folder / "shuffled/pooled-heads.parquet").set_index("model")
+    assert heads["positional"].max() < 0.9
+    assert heads.index[heads["syntactic"] >= 0.1].tolist() == ["C-shuffled-0"]
+    assert f"a syntactic margin of {heads['syntactic'].max():.2f}".replace("0.", ".") in page
+    first = heads.sort_values("positional").groupby("model").tail(1)
+    assert (first[["survival[12]", "survival[6]"]] == 1).all(axis=None)
+    numbers = []
+    for place, models in (("shuffled/", ["C-shuffled-0", "C-shuffled-1"]), ("", ["C-0", "C-1"])):
+        sizes = hr.load_table(folder / f"{place}pooled-sizes.parquet").set_index("model").loc[models]
+        sizes = sizes[sizes["heads"] == 6]
+        numbers.append(
+            [(sizes["value"] - sizes["change"]).groupby("model").mean(), -sizes["change"].groupby("model").mean()]
+        )
+    (whole, cost), (whole_c, cost_c) = ([" and ".join(f"{x:.1f}" for x in part) for part in pair] for pair in numbers)
+    assert f"(500 steps longer): {whole}; the models of arm C with the same seeds have {whole_c}." in page
+    assert f"Pruning to 6 encoder heads costs {cost} BLEU; there {cost_c} (" in page
+
+
 def test_what_is_said_of_roles_after_pruning_is_what_the_table_says():
     text = " ".join(README.split())
     folder = ROOT / "figures/specialists"
