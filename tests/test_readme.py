@@ -336,6 +336,41 @@ def test_what_is_said_of_translation_alone_is_what_the_tables_say():
             assert f"| {arm} | {step} | {before:.2f} | {after:.2f} | {margins.max():+.2f} ({relation}) |" in page
 
 
+def test_what_is_said_of_sentences_of_any_length_is_what_the_tables_say():
+    folder = ROOT / "figures/specialists/captions/any-length"
+    page = " ".join((folder.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    bleu = pd.read_csv(folder / "evaluation.csv").query("metric == 'bleu'").set_index("model").round(1)
+    a, b = (f"{row['value']} {{}}[{row['low']}, {row['high']}]" for _, row in bleu.iterrows())
+    assert f"have {a.format('BLEU ')} (A) and {b.format('')} (B)".replace("{}", "") in page
+    partial = pd.read_csv(folder / "partial.csv").set_index(["model", "predictor", "given", "outcome"])
+    rises = []
+    for arm in "AB":
+        table = hr.load_table(folder / f"probes-{arm}-0.parquet")
+        best = table[table["rank"] == 0].pivot_table(index="step", columns="score", values="value")
+        margins = (table["value"] - table["baseline"])[table["score"].str.startswith("syntax")]
+        for step in range(0, 5001, 1000):
+            row, place = best.loc[step], margins[table["step"] == step].idxmax()
+            relation = table.loc[place, "score"].removeprefix("syntax[").removesuffix("]")
+            shares = f"{row['position[-1]']:.2f} | {row['position[+1]']:.2f}"
+            assert f"| {arm} | {step} | {shares} | {margins[place]:+.2f} ({relation}) |" in page
+        rises.append((best.loc[5000] - best.loc[3000])[["position[-1]", "position[+1]"]].round(2).tolist())
+        roles = hr.load_table(folder / f"{arm}-0/roles.parquet").select_dtypes(bool)
+        assert {name for name in roles if roles[name].any()} == ({"syntactic[nsubj head>dep]"} if arm == "B" else set())
+        heads = hr.load_table(folder / f"{arm}-0/survival.parquet")
+        assert heads["positional"].max() < 0.7
+        sharp = heads[heads["positional"] > 0.6]
+        assert len(sharp) == (2 if arm == "A" else 1)
+        assert (sharp[["survival[12]", "survival[6]"]] == 1).all(axis=None)
+        for predictor, given in (("positional", "confidence, sink"), ("importance", "positional")):
+            for size in (12, 6):
+                assert (
+                    f"{partial.loc[(f'{arm}-0', predictor, given, f'survival[{size}]'), 'r']:.2f}".replace("0.", ".")
+                    in page
+                )
+    assert rises == [[0.06, 0.08], [0.04, 0.06]]
+    assert "at -1 rose by .06 in A and .04 in B, that at +1 by .08 and .06." in page
+
+
 def test_what_is_said_of_shuffled_queries_and_keys_is_what_the_tables_say():
     folder = ROOT / "figures/specialists/captions"
     page = " ".join((folder.parent / "README.md").read_text(encoding="utf-8").split())
