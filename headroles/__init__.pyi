@@ -19,8 +19,8 @@ from .ablation.shapley import shapley_values as shapley_values
 from .analysis.association import relate as relate
 from .analysis.logistic import survival_odds as survival_odds
 from .analysis.prediction import predict_outcome as predict_outcome
+from .analysis.role_persistence import role_changes as role_changes
 from .analysis.role_rules import Role as Role
-from .analysis.role_rules import role_changes as role_changes
 from .analysis.role_rules import roles as roles
 from .analysis.seeds import match_heads as match_heads
 from .analysis.seeds import stability as stability
@@ -77,11 +77,11 @@ from .scores.lrp.context import lrp_rules as lrp_rules
 from .scores.registry import list_scores as list_scores
 from .scores.runner import attribute as attribute
 from .scores.runner import score as score
-from .tables.frame import groups as groups
 from .tables.frame import join as join
 from .tables.frame import provenance as provenance
 from .tables.io import load_table as load_table
 from .tables.io import save_table as save_table
+from .tables.kv_groups import groups as groups
 from .tables.study import Study as Study
 from .testing.runner import check_model as check_model
 from .testing.tiny_models import tiny_model as tiny_model

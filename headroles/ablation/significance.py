@@ -14,7 +14,8 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
 from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.runner import on_disk
-from headroles.analysis.intervals import benjamini_hochberg, bootstrap_counts, bounds, holm, least_p
+from headroles.analysis.intervals import bootstrap_counts, bounds, least_p
+from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.tables import frame
 
 Array = npt.NDArray[np.floating]

@@ -1,11 +1,12 @@
 from . import intervals as intervals
+from . import multiple_testing as multiple_testing
 from . import resampling as resampling
 from . import seeds as seeds
 from .association import relate as relate
 from .logistic import survival_odds as survival_odds
 from .prediction import predict_outcome as predict_outcome
+from .role_persistence import role_changes as role_changes
 from .role_rules import Role as Role
-from .role_rules import role_changes as role_changes
 from .role_rules import roles as roles
 from .role_tests import role_decisions as role_decisions
 from .seeds import match_heads as match_heads

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis import intervals, role_rules
-from headroles.analysis.intervals import corrected
+from headroles.analysis.multiple_testing import corrected
 from headroles.analysis.resampling import ENDS, Array, Bools, Whole, binary, relation, spearman, strata
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind

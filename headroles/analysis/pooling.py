@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import holm, p_value
+from headroles.analysis.intervals import p_value
+from headroles.analysis.multiple_testing import holm
 from headroles.analysis.resampling import Array, Whole, centred_ranks, permuted_values, strata
 from headroles.tables import frame
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis.association import finite, measured, outcomes_of, values
-from headroles.analysis.intervals import NONE, corrected, p_value, rank_correlation
+from headroles.analysis.intervals import NONE, p_value, rank_correlation
+from headroles.analysis.multiple_testing import corrected
 from headroles.analysis.resampling import (
     Array,
     Whole,

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import LEVEL, corrections, least_p
+from headroles.analysis.intervals import LEVEL, least_p
+from headroles.analysis.multiple_testing import corrections
 from headroles.analysis.resampling import Array
 from headroles.tables import frame
 

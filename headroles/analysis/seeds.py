@@ -14,7 +14,8 @@ from scipy.optimize import linear_sum_assignment
 
 from headroles.analysis import role_rules
 from headroles.analysis.association import OUTCOMES, measured
-from headroles.analysis.intervals import LEVEL, Z, corrected
+from headroles.analysis.intervals import LEVEL, Z
+from headroles.analysis.multiple_testing import corrected
 from headroles.analysis.resampling import Array, Bools, Whole, strata
 from headroles.analysis.role_rules import ROLES, Role
 from headroles.tables import frame

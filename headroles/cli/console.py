@@ -151,8 +151,9 @@ def show_speed(table: pd.DataFrame) -> None:
 def show_probes(table: pd.DataFrame, title: str) -> None:
     """Print the best head of each score and corpus at the end of the training of an arm."""
     last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
-    shown = last[["step", "layer", "head", "value", "baseline"]]
-    show_table(shown, title, label="best head", rows=list(last["corpus"] + " " + last["score"]), whole=last)
+    names = [f"{row.corpus} {row.score}: layer {row.layer}, head {row.head}" for row in last.itertuples()]
+    title = f"{title}, step {table['step'].iloc[-1]}"
+    show_table(last[["value", "baseline"]], title, label="best head", rows=names, whole=last)
 
 
 def show_relations(table: pd.DataFrame) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from headroles.analysis.association import By, outcomes_of, relate, values
 from headroles.analysis.logistic import survival_odds
 from headroles.analysis.prediction import predict_outcome, predicts
-from headroles.analysis.role_rules import role_changes
+from headroles.analysis.role_persistence import role_changes
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table, save_table

@@ -11,7 +11,8 @@ from headroles.analysis.role_rules import held, names
 from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import label_of
 from headroles.plots.styling import RGB, colours, readable, scale
-from headroles.tables.frame import LEVELS, NORM, Kind, ends
+from headroles.tables.frame import LEVELS, NORM, Kind
+from headroles.tables.kv_groups import ends
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -31,7 +31,7 @@ from headroles.scores.in_study import DEFAULT, kept_scores
 from headroles.scores.objectives import Name, Objective
 from headroles.scores.registry import named
 from headroles.scores.value_norms import unreadable
-from headroles.tables import frame
+from headroles.tables import frame, kv_groups
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.study import Study, study_at
 
@@ -295,7 +295,7 @@ def _provenance(model: PreTrainedModel, pages: Pages, reference: Corpus | None) 
     first, fields = pages.first, dict[str, object](pages.read)
     if first.greedy or first.target is not None:
         fields["decoder"] = "greedy" if first.greedy else "reference"
-    if shared := frame.description(attention_sites(model)):
+    if shared := kv_groups.description(attention_sites(model)):
         fields["shared"] = shared
     fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"
     return provenance_of(model, None, pages.corpus, **fields)

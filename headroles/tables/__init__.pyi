@@ -1,6 +1,7 @@
 from . import frame as frame
 from . import hub as hub
 from . import io as io
+from . import kv_groups as kv_groups
 from . import study as study
 from .frame import join as join
 from .frame import provenance as provenance

@@ -53,8 +53,8 @@ def train(
     each epoch, after the last of which interrupted training continues. If the folder has finished training, its weights
     are loaded.
 
-    The examples of a step have similar lengths, the longest first in every 50 steps: little is padded. A translator
-    with random weights learns more slowly so; try `train_sampling_strategy="random"` for it.
+    The examples of a step have similar lengths, the longest first in every 50 steps: little is padded. Two small
+    translators learnt much more slowly so from random weights; try `train_sampling_strategy="random"` there.
 
     Args:
         model: A classifier or an encoder-decoder.

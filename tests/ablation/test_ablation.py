@@ -49,7 +49,8 @@ from headroles.ablation.resample import partners
 from headroles.ablation.runner import REPLACEMENTS, UNITS, on_disk
 from headroles.ablation.significance import effects
 from headroles.ablation.sweep import sweep
-from headroles.analysis.intervals import benjamini_hochberg, bootstrap_counts, holm
+from headroles.analysis.intervals import bootstrap_counts
+from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.models import batching, masking
 from headroles.models import heads as families
 from headroles.tables import frame

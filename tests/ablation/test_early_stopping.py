@@ -29,7 +29,8 @@ from headroles.ablation.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perple
 from headroles.ablation.runner import on_disk
 from headroles.ablation.significance import best, effects
 from headroles.ablation.sweep import sweep
-from headroles.analysis.intervals import benjamini_hochberg, bootstrap_counts, holm
+from headroles.analysis.intervals import bootstrap_counts
+from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
 from headroles.tables import frame

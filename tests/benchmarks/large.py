@@ -26,7 +26,7 @@ import headroles as hr
 from headroles.models import batching
 from headroles.models.attention_hooks import without_cache
 from headroles.scores.gradients.relevance import Relevance
-from headroles.tables import frame
+from headroles.tables import kv_groups
 
 CONFIG = {
     **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
@@ -98,7 +98,7 @@ def measured(given: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:
     return {
         "parameters": model.num_parameters(),
         "GiB": round(size / 2**30, 2),
-        "groups of query heads": int(frame.groups(table).groupby(level="layer").nunique().sum()),
+        "groups of query heads": int(kv_groups.groups(table).groupby(level="layer").nunique().sum()),
         "jobs": rows,
     }
 

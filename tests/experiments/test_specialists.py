@@ -257,7 +257,7 @@ def test_the_command_trains_an_arm_and_prints_its_heads(data, tmp_path):
     done = run(*asked)
     table = load_table(tmp_path / "probes-B-0.parquet")
     best = table[(table["score"] == "position[-1]") & (table["rank"] == 0)].iloc[-1]
-    assert "position[-1]" in done.out
+    assert f"parsed position[-1]: layer {best['layer']}, head {best['head']}" in done.out
     assert f"{best['value']:.3f}" in done.out
 
 

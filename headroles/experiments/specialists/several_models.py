@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.intervals import holm
+from headroles.analysis.multiple_testing import holm
 from headroles.analysis.pooling import COVARIATES, PREDICTORS, pooled_survival, random_effects
-from headroles.analysis.role_rules import role_changes
+from headroles.analysis.role_persistence import role_changes
 from headroles.analysis.role_rules import roles as roles_of
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table

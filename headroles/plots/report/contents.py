@@ -17,7 +17,8 @@ from headroles.analysis import role_rules
 from headroles.plots import matrix, styling
 from headroles.plots.labels import words
 from headroles.plots.report.sources import Column, Table, columns
-from headroles.tables.frame import KINDS, LEVELS, groups
+from headroles.tables.frame import KINDS, LEVELS
+from headroles.tables.kv_groups import groups
 
 Head = tuple[str, int, int]
 Rows = TypeVar("Rows", pd.DataFrame, "pd.Series[Any]")
