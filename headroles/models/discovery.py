@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from headroles.models.attention_hooks import Call, arguments, attending, evaluating, exclusive, without_cache
 from headroles.models.dummy_inputs import body
-from headroles.models.sites import OUTSIDE, Outside, Site, class_name, hint, width
+from headroles.models.sites import Outside, Site, hint, outside, width
 from headroles.tables.frame import KINDS, Kind
 
 
@@ -73,7 +73,7 @@ class _Observer:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.calls: list[_ObservedCall] = []
-        self.outside = {module: row for module in model.modules() if (row := OUTSIDE.get(class_name(module)))}
+        self.outside = {module: row for module in model.modules() if (row := outside(module))}
 
     def from_interface(self, call: Call) -> None:
         """Record a call through the attention interface."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -100,6 +101,13 @@ OUTSIDE = {
     "modeling_trocr.TrOCRAttention": Outside("out_proj"),
     "modeling_xglm.XGLMAttention": Outside("out_proj"),
 }
+
+
+def outside(module: nn.Module) -> Outside | None:
+    """Return how a module attends outside the interface; None for others, as for classes that newer versions moved."""
+    row = OUTSIDE.get(class_name(module))
+    inside = row and "ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(type(module).forward).__code__.co_names
+    return None if inside else row
 
 
 RECORD = "headroles"  # the entry of a config that lists the heads that are left

@@ -129,6 +129,9 @@ class Trainer(transformers.Trainer):
             seed=seed,
             **(usual | options),
         )
+        for module in model.modules():  # constants, which a loaded Marian lets train and does not save (5.24)
+            if "Sinusoid" in type(module).__name__:
+                module.requires_grad_(False)
         super().__init__(
             model=model,
             args=arguments,

@@ -13,6 +13,7 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.models.gptj import modeling_gptj
 
 from headroles.testing.case import Case
 from headroles.testing.tiny_models import widen
@@ -28,6 +29,10 @@ ALIKE = {
     "gpt-neox": "gpt_neox", "opt": "opt", "llama": "llama", "mistral": "mistral, sliding", "qwen2": "qwen2",
     "cohere": "cohere", "stablelm": "stablelm", "smollm3": "smollm3", "granite": "granite",
 }  # fmt: skip
+# attend outside of transformers' interface; GPT-J up to transformers 5.23 only
+OUTSIDE = {"fsmt", "deberta-v2", "mpnet", "gpt-neo", "bloom", "falcon", "falcon-grouped"}
+if not hasattr(modeling_gptj, "ALL_ATTENTION_FUNCTIONS"):
+    OUTSIDE.add("gptj")
 Site = tuple[str, int, int, int, int]  # kind, layer, heads, key-value heads, size of a head
 
 # fmt: off

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headroles as hr
 from headroles.models import attention_hooks, heads
 from headroles.models.heads import capture_attention_in_parts, divisible
-from headroles.models.sites import class_name
+from headroles.models.sites import outside
 from headroles.testing import checks
 
 OTHERS = ["bert", "marian", "gpt2", "bloom", "albert", "fsmt"]  # one for each way of looking into a model
@@ -55,8 +55,8 @@ def present(given, kind, side):
 @pytest.mark.parametrize("name", zoo.each(NAMES))
 def test_every_attention_call_is_a_known_site_once(name):
     calls, known = Counter(), hr.attention_sites(tiny(name))
-    outside = [each for each in tiny(name).modules() if class_name(each) in heads.OUTSIDE]
-    hooks = [module.register_forward_hook(lambda module, *_: calls.update([module])) for module in outside]
+    modules = filter(outside, tiny(name).modules())
+    hooks = [module.register_forward_hook(lambda module, *_: calls.update([module])) for module in modules]
     try:
         with attention_hooks.attending(tiny(name), lambda call: calls.update([call.module])):
             found = looked(tiny(name), zoo.inputs(tiny(name)))
@@ -242,7 +242,7 @@ def test_capture_without_attention_raises():
         pass
 
 
-WHOLE = {"deberta-v2", "mpnet", "gptj", "gpt-neo", "bloom", "falcon", "falcon-grouped", "fsmt", "t5", "mt5"}
+WHOLE = zoo.OUTSIDE | {"t5", "mt5"}
 LONG = 300  # tokens
 
 

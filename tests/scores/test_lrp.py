@@ -42,9 +42,8 @@ ONLY_FLOAT32 = {"fsmt", "mixtral"}  # ... and these run in no other: a mask over
 # By voita R is nowhere negative, and all of it arrives, but where LRP-0 stands in: Cohere subtracts the mean in Python,
 # Mixtral's experts are one product, the first maps of sounds and pixels are convolutions.
 SIGNED = {"cohere": 0.1, "mixtral": 0.5, "whisper": 0.03, "vit": 0.03}
-# these attend outside of the interface: below, rules of voita are refused for each of them, and for no other
-OUTSIDE = ["fsmt", "deberta-v2", "mpnet", "gptj", "gpt-neo", "bloom", "falcon", "falcon-grouped"]
-INSIDE = [name for name in NAMES if name not in OUTSIDE]
+# below, rules of voita are refused for each of zoo.OUTSIDE, and for no other
+INSIDE = [name for name in NAMES if name not in zoo.OUTSIDE]
 
 
 def whole(message):
@@ -54,7 +53,7 @@ def whole(message):
 
 def allowed(name):
     """The rule sets that a family can have."""
-    return [rules for rules in RULES if not (rules.startswith("voita") and name in OUTSIDE)]
+    return [rules for rules in RULES if not (rules.startswith("voita") and name in zoo.OUTSIDE)]
 
 
 def exact(name):
@@ -892,7 +891,9 @@ def test_quantised_weights():
     refused("BertForMaskedLM has quantised weights, which pass no gradient; try without quantization_config", model)
 
 
-@pytest.mark.parametrize(("name", "rules"), [(name, "voita") for name in OUTSIDE] + [("bloom", "voita-exact")])
+@pytest.mark.parametrize(
+    ("name", "rules"), [*((name, "voita") for name in sorted(zoo.OUTSIDE)), ("bloom", "voita-exact")]
+)
 def test_voita_needs_the_interface(name, rules):
     model = zoo.tiny(name)
     message = (

@@ -674,6 +674,16 @@ def test_the_command_trains_a_translator(tmp_path):
     assert found.iloc[-1] == evaluate(model, tokens, hr.read(*paths), ["loss"]).loc["loss", "value"]
 
 
+def test_sinusoids_are_not_trained(tmp_path):
+    translator().save_pretrained(tmp_path / "model")
+    model, tokens = type(translator()).from_pretrained(tmp_path / "model"), tokens_of("marian")
+    before = model.model.encoder.embed_positions.weight.detach().clone()
+    words = model.model.shared.weight.detach().clone()
+    hr.train(model, tokens, letters(8), tmp_path / "new", epochs=1, rate=1e-2)
+    assert model.model.encoder.embed_positions.weight.equal(before)
+    assert not model.model.shared.weight.equal(words)
+
+
 def test_the_command_without_labels_says_so(base, tmp_path):
     path = tmp_path / "plain.txt"
     path.write_text("a good film\na bad film\n")
