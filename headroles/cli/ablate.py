@@ -262,6 +262,7 @@ def train(
         bool, typer.Option("--from-scratch", help="Initialise the weights at random by the seed.")
     ] = False,
     without: Annotated[str | None, typer.Option(help=f"Heads to remove first: {options.HEADS}")] = None,
+    sampling: options.Sampling = options.SAMPLING,
     seed: options.Seed = 0,
     limit: options.Sample = None,
 ) -> None:
@@ -280,7 +281,7 @@ def train(
     loaded = untrained(loaded, seed=seed) if from_scratch else loaded
     if without is not None:
         hr.remove_heads(loaded, heads_of(without, loaded))
-    training = tuning(epochs, batch, rate, warmup, smoothing)
+    training = tuning(epochs, batch, rate, warmup, smoothing, sampling)
     training["seed"] = seed
     history = hr.train(loaded, tokenizer, sentences, output, held_out=measured, metrics=names(metrics), **training)
     show_table(history.set_index("epoch"), f"trained on {len(sentences)} examples")

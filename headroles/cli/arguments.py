@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from headroles.cli.options import SAMPLING
+
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -51,10 +53,16 @@ def study_of(folder: Path, *, overwrite: bool = False) -> Study:
     return study
 
 
-def tuning(epochs: int, batch: int, rate: float, warmup: int, smoothing: float = 0.0) -> TrainOptions:
-    """Return options of `train`; without label smoothing it is no part of their provenance."""
+def tuning(
+    epochs: int, batch: int, rate: float, warmup: int, smoothing: float = 0.0, sampling: str = SAMPLING
+) -> TrainOptions:
+    """Return options of `train`; label smoothing and sampling are part of their provenance where they are given."""
     options: TrainOptions = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
-    return {**options, "label_smoothing_factor": smoothing} if smoothing else options
+    if smoothing:
+        options["label_smoothing_factor"] = smoothing
+    if sampling != SAMPLING:
+        options["train_sampling_strategy"] = sampling
+    return options
 
 
 @overload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -86,3 +86,8 @@ Batch = Annotated[int, typer.Option(help="Examples of a step, on each process.",
 Rate = Annotated[float, typer.Option(help="Peak learning rate of the weights.")]
 Warmup = Annotated[int, typer.Option(help="Number of warm-up steps.", min=0)]
 Smoothing = Annotated[float, typer.Option(help="Label smoothing.", min=0, max=1)]
+SAMPLING: Final = "shuffled_groups"  # the default of `hr.train`
+Sampling = Annotated[
+    Literal["shuffled_groups", "group_by_length", "random"],
+    typer.Option(help="Examples of a step: similar lengths; the same, longest of 50 steps first; any length."),
+]

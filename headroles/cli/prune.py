@@ -41,6 +41,7 @@ def prune(
     batch: options.Batch = 32,
     rate: options.Rate = 2e-5,
     warmup: options.Warmup = 0,
+    sampling: options.Sampling = options.SAMPLING,
     limit: options.Sample = None,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
@@ -64,7 +65,7 @@ def prune(
         metric=metric,
         scored=roles_on,
         seed=seed,
-        tune=arguments.tuning(epochs, batch, rate, warmup),
+        tune=arguments.tuning(epochs, batch, rate, warmup, sampling=sampling),
         study=folder,
         output=output,
         command=shlex.join(["headroles", *sys.argv[1:]]),
@@ -109,6 +110,7 @@ def compare_pruning(
     batch: options.Batch = 32,
     rate: options.Rate = 2e-5,
     warmup: options.Warmup = 0,
+    sampling: options.Sampling = options.SAMPLING,
     smoothing: options.Smoothing = 0.0,
     limit: options.Sample = None,
     overwrite: options.Overwrite = False,
@@ -131,7 +133,7 @@ def compare_pruning(
         kinds=arguments.names(kinds),
         metric=metric,
         scored=scored,
-        tune={**arguments.tuning(epochs, batch, rate, warmup, smoothing), "save_strategy": "no"},
+        tune={**arguments.tuning(epochs, batch, rate, warmup, smoothing, sampling), "save_strategy": "no"},
         study=folder,
     )
     console.show_comparison(table, f"{metric} on {held_out.name}, mean of {seeds} seeds")

@@ -104,6 +104,7 @@ class Recipe:
     def _both(self, rate: float) -> TrainOptions:
         adam: TrainOptions = {"adam_beta2": 0.98, "adam_epsilon": 1e-9}
         schedule: TrainOptions = {"lr_scheduler_type": "cosine", "warmup_steps": WARMUP, "save_strategy": "steps"}
+        schedule["train_sampling_strategy"] = "group_by_length"  # with which the committed studies were made
         return {"batch": self.batch, "rate": rate, "seed": self.seed, **adam, **schedule, **pace()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 
 from headroles import _distributed
@@ -25,6 +26,7 @@ from headroles.scores.runner import score
 
 Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
+ORDER = "shuffled_groups"  # the default of `train_sampling_strategy`
 _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, from which step on, and more
 
 
@@ -110,8 +112,10 @@ class Trainer(transformers.Trainer):
         callbacks: Sequence[TrainerCallback] = (),
         **options: Unpack[TrainerOptions],
     ) -> None:
+        self.shuffles_groups = options.get("train_sampling_strategy", ORDER) == ORDER
+        if self.shuffles_groups:
+            options["train_sampling_strategy"] = "group_by_length"
         usual: TrainerOptions = {
-            "train_sampling_strategy": "group_by_length",
             "save_strategy": "epoch",
             "logging_strategy": "epoch",
             "logging_nan_inf_filter": False,  # it would log 0 for NaN
@@ -162,6 +166,10 @@ class Trainer(transformers.Trainer):
         if self.loss_of_batch is not None:
             return self.loss_of_batch(model, inputs)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        sampler = super()._get_train_sampler(train_dataset)
+        return _ShuffledGroups(sampler) if self.shuffles_groups else sampler
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create an optimizer with a parameter group for each of `rates`; ValueError if no name begins like its key."""
@@ -224,6 +232,22 @@ class Trainer(transformers.Trainer):
 def log_of(state: TrainerState) -> list[dict[str, Any]]:
     """Return the log of a training; its rows also hold records of callbacks, which transformers does not type."""
     return state.log_history
+
+
+class _ShuffledGroups(Sampler[int]):
+    """The groups of transformers' LengthGroupedSampler in a random order; its own falls in length for 50 groups."""
+
+    def __init__(self, grouped: Any) -> None:
+        self.grouped = grouped
+
+    def __len__(self) -> int:
+        return len(self.grouped)
+
+    def __iter__(self) -> Iterator[int]:
+        groups = torch.tensor(list(self.grouped)).split(self.grouped.batch_size)
+        whole = len(self.grouped) // self.grouped.batch_size  # a smaller group stays the last
+        order = [*torch.randperm(whole).tolist(), *range(whole, len(groups))]
+        return iter(torch.cat([groups[number] for number in order]).tolist())
 
 
 class _Unlogged(TrainerCallback):

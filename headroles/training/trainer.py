@@ -24,7 +24,7 @@ from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels, class_names
 from headroles.tables.io import load_table, replacing, save_table
-from headroles.training.hf_trainer import Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
+from headroles.training.hf_trainer import ORDER, Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
@@ -53,8 +53,9 @@ def train(
     each epoch, after the last of which interrupted training continues. If the folder has finished training, its weights
     are loaded.
 
-    The examples of a step have similar lengths, the longest first in every 50 steps: little is padded. Two small
-    translators learnt much more slowly so from random weights; try `train_sampling_strategy="random"` there.
+    The examples of a step have similar lengths, so that little is padded, and steps are in a random order. With
+    `train_sampling_strategy="group_by_length"`, transformers' own, the longest come first in every 50 steps: a small
+    translator learnt much more slowly so from random weights. "random" takes examples of any length.
 
     Args:
         model: A classifier or an encoder-decoder.
@@ -97,7 +98,10 @@ def train(
         batch=batch,
         rate=rate,
         seed=seed,
-        options=",".join(f"{name}={value}" for name, value in sorted({**arguments, **(rates or {})}.items())),
+        options=",".join(
+            f"{name}={value}"
+            for name, value in sorted({"train_sampling_strategy": ORDER, **arguments, **(rates or {})}.items())
+        ),
         **({"note": note} if note else {}),
     )
     if (history := finished(model, place, recipe)) is not None:

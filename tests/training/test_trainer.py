@@ -37,12 +37,16 @@ from helpers.trainings import (
 import headroles as hr
 from headroles.ablation.evaluation import evaluate
 from headroles.analysis.intervals import bootstrap_counts
+from headroles.cli.options import SAMPLING
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.scores.outputs import LABELLED
 from headroles.tables import frame
 from headroles.tables.io import load_table
+from headroles.training.hf_trainer import ORDER, Trainer
 from headroles.training.trainer import load_classifier, train
+
+RANDOM = {"train_sampling_strategy": "random"}
 
 
 @cache
@@ -672,6 +676,24 @@ def test_the_command_trains_a_translator(tmp_path):
     found = load_table(tmp_path / "new" / "history.parquet")["held_out loss"]
     assert len(found) == 2
     assert found.iloc[-1] == evaluate(model, tokens, hr.read(*paths), ["loss"]).loc["loss", "value"]
+
+
+@pytest.mark.parametrize(
+    ("options", "alike", "falls"),
+    [({}, True, 0.5), ({"train_sampling_strategy": "group_by_length"}, True, 1), (RANDOM, False, 0.5)],
+)
+def test_steps_have_similar_lengths_in_a_random_order_by_default(options, alike, falls, tmp_path):
+    torch.manual_seed(0)
+    rows = [
+        {"input_ids": [zoo.FIRST_WORD] * n, "labels": [zoo.FIRST_WORD]} for n in torch.randint(1, 60, (803,)).tolist()
+    ]
+    sampler = Trainer(translator(), tokens_of("marian"), rows, tmp_path, batch=4, **options)._get_train_sampler()
+    order = list(sampler)
+    assert sorted(order) == list(range(len(sampler))) == list(range(len(rows)))
+    lengths = torch.tensor([len(rows[place]["input_ids"]) for place in order[:800]]).unflatten(0, (-1, 4))
+    assert ((lengths.amax(1) - lengths.amin(1)).float().mean() < 3) == alike  # of 59
+    assert (lengths.sum(1).diff() <= 0).float().mean() == pytest.approx(falls, abs=0.15)
+    assert ORDER == SAMPLING
 
 
 def test_sinusoids_are_not_trained(tmp_path):

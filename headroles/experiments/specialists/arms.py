@@ -63,7 +63,7 @@ class Recipe:
     masked_warmup: int = 1000  # steps
     hidden: float = 0.25  # share of masked tokens
     encoder_rate: float = 5e-5  # peak, of a pretrained encoder
-    by_length: bool = True  # whether a step has sentences of similar length (less padding), or any
+    by_length: bool = True  # whether a step has sentences of similar length, the longest of 50 steps first, or any
     every: int = 500  # steps between two probes of the heads
     minutes: float = 5.0  # between two checkpoints
 
@@ -169,8 +169,7 @@ def _arguments(steps: int, warmup: int, recipe: Recipe) -> TrainerOptions:
     adam: TrainerOptions = {"adam_beta2": 0.98, "weight_decay": 0.01}
     rates: TrainerOptions = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
     logs: TrainerOptions = {"logging_strategy": "steps", "logging_steps": recipe.every}
-    if not recipe.by_length:
-        logs["train_sampling_strategy"] = "random"
+    logs["train_sampling_strategy"] = "group_by_length" if recipe.by_length else "random"
     return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **rates, **logs, **pace()}
 
 

@@ -72,6 +72,7 @@ def prune_arm(
         lambda: score(loaded, tokenizer, data.parsed, SCORES, reference=data.train, n_resamples=n_resamples),
     )
     tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup)
+    tune["train_sampling_strategy"] = "group_by_length"  # with which the committed studies were made
     parts = loaded, tokenizer, learnt, data.test
     sweep = partial(sparsity_sweep, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
     if roles:
