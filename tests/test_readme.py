@@ -374,6 +374,16 @@ def test_what_is_said_of_sentences_of_any_length_is_what_the_tables_say():
     assert "at -1 rose by .06 in A and .04 in B, that at +1 by .08 and .05." in page
 
 
+def test_what_is_said_of_the_order_of_steps_is_what_the_table_says():
+    folder = ROOT / "figures/specialists/captions/any-length"
+    page = (folder.parents[1] / "README.md").read_text(encoding="utf-8")
+    for sampling, rows in pd.read_csv(folder / "sampling.csv").groupby("sampling"):
+        first, second, last = rows.sort_values("step").to_dict("records")
+        losses = f"{first['held_out']:.2f} | {second['held_out']:.2f} | {last['held_out']:.2f}"
+        (row,) = [row for row in page.splitlines() if row.startswith("|") and f"(`{sampling}`" in row]
+        assert row.endswith(f"{losses} [{last['low']:.2f}, {last['high']:.2f}] | {last['at -1']:.2f} |")
+
+
 def test_what_is_said_of_shuffled_queries_and_keys_is_what_the_tables_say():
     folder = ROOT / "figures/specialists/captions"
     page = " ".join((folder.parent / "README.md").read_text(encoding="utf-8").split())

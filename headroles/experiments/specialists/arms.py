@@ -17,7 +17,7 @@ from headroles.experiments.specialists.masked_lm import Checkpoints, train_maske
 from headroles.experiments.specialists.probes import Probes
 from headroles.experiments.workflow import pace
 from headroles.models import loading
-from headroles.training.hf_trainer import TrainerOptions
+from headroles.training.hf_trainer import ORDER, TrainerOptions
 from headroles.training.trainer import train
 
 ArmName = Literal["A", "B", "C", "C-shuffled", "E"]
@@ -64,6 +64,7 @@ class Recipe:
     hidden: float = 0.25  # share of masked tokens
     encoder_rate: float = 5e-5  # peak, of a pretrained encoder
     by_length: bool = True  # whether a step has sentences of similar length, the longest of 50 steps first, or any
+    shuffle: bool = False  # whether steps of similar length come in a random order
     every: int = 500  # steps between two probes of the heads
     minutes: float = 5.0  # between two checkpoints
 
@@ -169,7 +170,9 @@ def _arguments(steps: int, warmup: int, recipe: Recipe) -> TrainerOptions:
     adam: TrainerOptions = {"adam_beta2": 0.98, "weight_decay": 0.01}
     rates: TrainerOptions = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": warmup}
     logs: TrainerOptions = {"logging_strategy": "steps", "logging_steps": recipe.every}
-    logs["train_sampling_strategy"] = "group_by_length" if recipe.by_length else "random"
+    logs["train_sampling_strategy"] = "random"
+    if recipe.by_length:
+        logs["train_sampling_strategy"] = ORDER if recipe.shuffle else "group_by_length"
     return {"max_steps": steps, "save_strategy": "no", "save_total_limit": 2, **adam, **rates, **logs, **pace()}
 
 
