@@ -93,11 +93,12 @@ def same(one, other):
 def test_a_classifier_learns_what_decides_the_label(tmp_path):
     model, tokens, text, held_out = given("classifier")
     before = evaluate(model, tokens, held_out, ["accuracy"])
-    table = train(model, tokens, text, tmp_path, held_out=held_out, metrics=["accuracy"], **SMALL)
+    options = SMALL | {"epochs": 6, "rate": 2e-3}  # learns with eight of eight seeds; at 5e-3 one of five does not
+    table = train(model, tokens, text, tmp_path, held_out=held_out, metrics=["accuracy"], **options)
     assert list(table) == [
         "epoch", "step", "loss", "held_out accuracy", "held_out accuracy.low", "held_out accuracy.high"
     ]  # fmt: skip
-    assert table[["epoch", "step"]].to_numpy().tolist() == [[1, 25], [2, 50], [3, 75], [4, 100]]
+    assert table[["epoch", "step"]].to_numpy().tolist() == [[n, 25 * n] for n in range(1, 7)]
     assert before.loc["accuracy", "value"] < 0.7
     assert table["held_out accuracy"].iloc[-1] == 1
     assert table["loss"].iloc[-1] < 0.1 < table["loss"].iloc[0]
@@ -656,8 +657,11 @@ def test_the_command_trains_a_classifier(base, tmp_path):
     assert model.config.id2label == {0: "neg", 1: "pos"}
     again = evaluate(model, tokens, hr.read(held_out), ["accuracy", "loss"], seed=3)
     assert history.iloc[-1, 3:].tolist() == again.to_numpy().ravel().tolist()
-    recipe = history.attrs["recipe"].split("|")
-    assert {"metrics:Accuracy(),Loss()", "batch:8", "rate:0.005", "seed:3", "options:warmup_steps=2"} <= set(recipe)
+    recipe, options = (
+        history.attrs["recipe"].split("|"),
+        "options:train_sampling_strategy=shuffled_groups,warmup_steps=2",
+    )
+    assert {"metrics:Accuracy(),Loss()", "batch:8", "rate:0.005", "seed:3", options} <= set(recipe)
     assert run(*command) == done
 
 
