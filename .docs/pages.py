@@ -42,6 +42,7 @@ COPIES = {  # text of the repository -> its page
     "figures/specialists/PREREGISTERED-2026-11-24-shuffled.md": "preregistration-shuffled.md",
     "figures/specialists/PREREGISTERED-2026-11-24-arms-a-b.md": "preregistration-arms-a-b.md",
     "figures/specialists/PREREGISTERED-2026-11-24-any-length.md": "preregistration-any-length.md",
+    "figures/specialists/PREREGISTERED-2026-11-24-german-english.md": "preregistration-german-english.md",
 }
 MISSING = "*Not made yet: `python tests/benchmarks/predicted.py SHARED --output figures/quality` makes `{}`.*\n"
 _current: set[Path] = set()  # files of this version
