@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from headroles import _distributed
 from headroles.data.corpus import Corpus
@@ -169,7 +170,9 @@ class Trainer(transformers.Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         sampler = super()._get_train_sampler(train_dataset)
-        return _ShuffledGroups(sampler) if self.shuffles_groups else sampler
+        if not isinstance(sampler, LengthGroupedSampler):
+            return sampler
+        return _Groups(sampler, seed=self.args.seed, shuffled=self.shuffles_groups)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create an optimizer with a parameter group for each of `rates`; ValueError if no name begins like its key."""
@@ -234,40 +237,42 @@ def log_of(state: TrainerState) -> list[dict[str, Any]]:
     return state.log_history
 
 
-class _ShuffledGroups(Sampler[int]):
-    """The groups of transformers' LengthGroupedSampler in a random order; its own falls in length for 50 groups."""
+class _Groups(Sampler[int]):
+    """Groups of examples of similar length, in a random order or, as transformers has them, falling in length 50 times.
 
-    def __init__(self, grouped: Any) -> None:
-        self.grouped = grouped
+    The order depends on the seed and the epoch alone, so that all processes and a resumed training have the same.
+    """
+
+    def __init__(self, grouped: LengthGroupedSampler, *, seed: int, shuffled: bool) -> None:
+        self.grouped, self.seed, self.shuffled, self.epoch = grouped, seed, shuffled, 0
 
     def __len__(self) -> int:
         return len(self.grouped)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, as the Trainer does."""
+        self.epoch = epoch
+
     def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 10_007 + self.epoch)
+        self.grouped.generator = generator
         groups = torch.tensor(list(self.grouped)).split(self.grouped.batch_size)
-        whole = len(self.grouped) // self.grouped.batch_size  # a smaller group stays the last
-        order = [*torch.randperm(whole).tolist(), *range(whole, len(groups))]
-        return iter(torch.cat([groups[number] for number in order]).tolist())
+        if self.shuffled:
+            whole = len(self.grouped) // self.grouped.batch_size  # a smaller group stays the last
+            order = torch.randperm(whole, generator=generator).tolist()
+            groups = (*(groups[number] for number in order), *groups[whole:])
+        return iter(torch.cat(groups).tolist())
 
 
 class _Unlogged(TrainerCallback):
-    """Callback that keeps in checkpoints within an epoch the loss since the last row and the order of examples."""
+    """Callback that keeps in checkpoints within an epoch the loss since the last row."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.random = ""  # state of torch's generator, which draws the order of examples, when the epoch began
-        self.resumed = False
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
         kept = [entry for entry in log_of(state) if entry.get("step") == state.global_step and _UNLOGGED in entry]
-        self.resumed = bool(kept)
-        summed, since, self.random = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step, "")
-        self.trainer.summed, self.trainer.since = summed, since
-
-    def on_epoch_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        if self.resumed:
-            torch.set_rng_state(torch.tensor([*bytes.fromhex(self.random)], dtype=torch.uint8))
-        self.random, self.resumed = bytes(torch.get_rng_state().tolist()).hex(), False
+        self.trainer.summed, self.trainer.since = kept[-1][_UNLOGGED] if kept else (0.0, state.global_step)
 
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:  # noqa: ARG002
         if self.trainer.args.logging_strategy == "epoch" and float(state.epoch).is_integer():
@@ -275,8 +280,7 @@ class _Unlogged(TrainerCallback):
         log = log_of(state)
         log[:] = [entry for entry in log if _UNLOGGED not in entry]
         if control.should_save and not control.should_log:
-            unlogged = [self.trainer.total(), self.trainer.since, self.random]
-            log.append({"step": state.global_step, _UNLOGGED: unlogged})
+            log.append({"step": state.global_step, _UNLOGGED: [self.trainer.total(), self.trainer.since]})
 
 
 class Reporter(TrainerCallback):

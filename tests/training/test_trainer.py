@@ -700,6 +700,21 @@ def test_steps_have_similar_lengths_in_a_random_order_by_default(options, alike,
     assert ORDER == SAMPLING
 
 
+@pytest.mark.parametrize("options", [{}, {"train_sampling_strategy": "group_by_length"}])
+def test_the_order_depends_on_the_seed_and_the_epoch_alone(options, tmp_path):
+    """So all processes have the same, whatever dropout has drawn in each."""
+    rows = [{"input_ids": [zoo.FIRST_WORD] * (1 + n % 9), "labels": [zoo.FIRST_WORD]} for n in range(100)]
+    parts = translator(), tokens_of("marian"), rows, tmp_path
+    orders = []
+    for seed, epoch in ((0, 0), (0, 0), (0, 1), (1, 0)):
+        sampler = Trainer(*parts, batch=4, seed=seed, **options)._get_train_sampler()
+        sampler.set_epoch(epoch)
+        torch.rand(len(orders))
+        orders.append(list(sampler))
+    assert orders[0] == orders[1]
+    assert len({*map(tuple, orders)}) == 3
+
+
 def test_sinusoids_are_not_trained(tmp_path):
     translator().save_pretrained(tmp_path / "model")
     model, tokens = type(translator()).from_pretrained(tmp_path / "model"), tokens_of("marian")
