@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 import typer
@@ -18,6 +19,7 @@ from helpers.processes import Fork
 from scipy import stats
 
 import headroles as hr
+from headroles.analysis.multiple_testing import holm
 from headroles.testing import architectures
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -277,7 +279,6 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
 
 
 def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
-    text = " ".join(README.split())
     folder = ROOT / "figures/specialists/tatoeba"
     page = (folder.parent / "README.md").read_text(encoding="utf-8")
     counts = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left"]).loc[("positional", 6)]
@@ -289,18 +290,11 @@ def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
     eight = pd.read_csv(folder / "eight.csv").fillna("").set_index(["given", "predictor", "outcome"]).sort_index()
     positional, given = (eight.loc[(name, "positional", "survival[12]")] for name in ("confidence, sink", "importance"))
     assert positional["models"] == 8
-    small = eight.loc[("confidence, sink", "positional", "survival[6]")]
-    said = [f"{_interval(row, 'r', 2)} (Holm {row['holm']:.3f})" for row in (positional, small)]
-    assert f"in all eight of this shape, of which five had been seen: {said[0]}, at 6 heads {said[1]}, given" in text
-    assert f"given importance {_interval(given, 'r', 2)} ([table]" in text
+    for row in (positional, given):
+        assert _interval(row, "r", 2).replace("0.", ".") in page
     pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
     pooled = pooled.sort_index()
     assert pooled.loc["primary", "holm"].min() > 0.05
-    alone = pooled.loc[("primary", "positional", "survival[12]")]
-    assert (
-        f"does not rank their survivors ({_interval(alone, 'r', 2)} at 12 of 24 heads, Holm {alone['holm']:.2f})"
-        in text
-    )
     for analysis, predictor, shown in (
         *(("primary", name, f"{name}, given confidence and sink") for name in ("positional", "syntactic")),
         ("importance", "importance", "importance"),
@@ -372,6 +366,50 @@ def test_what_is_said_of_sentences_of_any_length_is_what_the_tables_say():
                 )
     assert rises == [[0.06, 0.08], [0.04, 0.05]]
     assert "at -1 rose by .06 in A and .04 in B, that at +1 by .08 and .05." in page
+
+
+def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
+    text, folder = " ".join(README.split()), ROOT / "figures/specialists/captions/any-length"
+    page = " ".join((folder.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    for seed in (5, 6, 7, 8):
+        table, cells = hr.load_table(folder / f"C/probes-C-{seed}.parquet"), []
+        for phase, step in (("masked", 2500), ("translation", 3000)):
+            rows = table[(table["phase"] == phase) & (table["step"] == step)]
+            cells += [f"{rows.loc[rows['score'] == f'position[{side}1]', 'value'].max():.2f}" for side in "-+"]
+            margins = (rows["value"] - rows["baseline"])[rows["score"].str.startswith("syntax")]
+            relation = rows.loc[margins.idxmax(), "score"].removeprefix("syntax[").removesuffix("]")
+            cells.append(f"{margins.max():+.2f} ({relation})")
+        assert f"| {seed} | {' | '.join(cells)} |" in page
+    pooled = hr.load_table(folder / "C/pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
+    pooled = pooled.sort_index()
+    tested = [("primary", "positional", "12"), ("primary", "positional", "6"), ("primary", "syntactic", "12")]
+    tested += [("primary", "syntactic", "6"), *(("positional given importance", "positional", n) for n in ("12", "6"))]
+    rows = [pooled.loc[(analysis, predictor, f"survival[{size}]")] for analysis, predictor, size in tested]
+    assert rows[0]["p"] > 0.05
+    assert rows[0]["r.high"] > 0.2  # neither confirmed nor refuted
+    assert f"{_interval(rows[0], 'r', 2)} at 12 heads, the one test fixed" in text
+    values = [_interval(row, "r", 2).replace("0.", ".") for row in rows]
+    ps = [
+        f"{p:.2f}".removeprefix("0")
+        for part in (rows[1:4], rows[4:])
+        for p in holm(np.array([row["p"] for row in part]))
+    ]
+    assert f"r {values[0]}, p {rows[0]['p']:.2f}, r > 0 in 2 of 4".replace("p 0.", "p .") in page
+    secondary = f"{values[1]} ({ps[0]}), syntactic {values[2]} at 12 ({ps[1]}) and {values[3]} at 6 ({ps[2]})."
+    assert secondary in page
+    assert f"{values[4]} at 12 heads, {values[5]} at 6 (Holm over two {ps[3]} and {ps[4]})" in page
+    counts = pd.read_csv(folder / "C/survivors.csv").set_index(["roles", "heads left"]).sort_index()
+    assert not (counts["survive"] > counts["high"]).any()  # more than by chance in no model
+    for roles, heads, survive, expected in (("positional", 5, 5.0, 2.0), ("syntactic", 6, 2.0, 1.6)):
+        sums = counts.loc[(roles, 6)].sum(numeric_only=True).round(1)
+        assert (sums["with a role"], sums["survive"], sums["expected"]) == (heads, survive, expected)
+    sharp = hr.load_table(folder / "C/pooled-heads.parquet").query("positional >= 0.7")
+    assert (len(sharp), sharp["survival[12]"].sum(), (sharp["survival[6]"] == 1).sum()) == (14, 14, 10)
+    fourteen = pd.read_csv(folder / "fourteen.csv").fillna("").set_index(["given", "predictor", "outcome"]).sort_index()
+    large, small = (fourteen.loc[("confidence, sink", "positional", f"survival[{size}]")] for size in (12, 6))
+    said = [f"{_interval(row, 'r', 2)} (Holm {row['holm']:.3f})" for row in (large, small)]
+    given = _interval(fourteen.loc[("importance", "positional", "survival[12]")], "r", 2)
+    assert f"does a little: {said[0]}, at 6 heads {said[1]}, given importance {given} ([table]" in text
 
 
 def test_what_is_said_of_the_order_of_steps_is_what_the_table_says():
