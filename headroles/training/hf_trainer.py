@@ -28,7 +28,7 @@ from headroles.scores.runner import score
 Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
 ORDER = "shuffled_groups"  # the default of `train_sampling_strategy`
-_UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, from which step on, and more
+_UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, and that row's step
 
 
 class TrainerOptions(TypedDict, total=False):
@@ -238,7 +238,7 @@ def log_of(state: TrainerState) -> list[dict[str, Any]]:
 
 
 class _Groups(Sampler[int]):
-    """Groups of examples of similar length, in a random order or, as transformers has them, falling in length 50 times.
+    """Groups of examples of similar length in a random order or, as transformers has them, the longest of 50 first.
 
     The order depends on the seed and the epoch alone, so that all processes and a resumed training have the same.
     """
