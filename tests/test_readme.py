@@ -368,18 +368,23 @@ def test_what_is_said_of_sentences_of_any_length_is_what_the_tables_say():
     assert "at -1 rose by .06 in A and .04 in B, that at +1 by .08 and .05." in page
 
 
+def _probed(path, seed):
+    """The row of a table of probes: the heads after the masked language model and after translation."""
+    table, cells = hr.load_table(path), []
+    for phase, step in (("masked", 2500), ("translation", 3000)):
+        rows = table[(table["phase"] == phase) & (table["step"] == step)]
+        cells += [f"{rows.loc[rows['score'] == f'position[{side}1]', 'value'].max():.2f}" for side in "-+"]
+        margins = (rows["value"] - rows["baseline"])[rows["score"].str.startswith("syntax")]
+        relation = rows.loc[margins.idxmax(), "score"].removeprefix("syntax[").removesuffix("]")
+        cells.append(f"{margins.max():+.2f} ({relation})")
+    return f"| {seed} | {' | '.join(cells)} |"
+
+
 def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
     text, folder = " ".join(README.split()), ROOT / "figures/specialists/captions/any-length"
     page = " ".join((folder.parents[1] / "README.md").read_text(encoding="utf-8").split())
     for seed in (5, 6, 7, 8):
-        table, cells = hr.load_table(folder / f"C/probes-C-{seed}.parquet"), []
-        for phase, step in (("masked", 2500), ("translation", 3000)):
-            rows = table[(table["phase"] == phase) & (table["step"] == step)]
-            cells += [f"{rows.loc[rows['score'] == f'position[{side}1]', 'value'].max():.2f}" for side in "-+"]
-            margins = (rows["value"] - rows["baseline"])[rows["score"].str.startswith("syntax")]
-            relation = rows.loc[margins.idxmax(), "score"].removeprefix("syntax[").removesuffix("]")
-            cells.append(f"{margins.max():+.2f} ({relation})")
-        assert f"| {seed} | {' | '.join(cells)} |" in page
+        assert _probed(folder / f"C/probes-C-{seed}.parquet", seed) in page
     pooled = hr.load_table(folder / "C/pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
     pooled = pooled.sort_index()
     tested = [("primary", "positional", "12"), ("primary", "positional", "6"), ("primary", "syntactic", "12")]
@@ -410,6 +415,38 @@ def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
     said = [f"{_interval(row, 'r', 2)} (Holm {row['holm']:.3f})" for row in (large, small)]
     given = _interval(fourteen.loc[("importance", "positional", "survival[12]")], "r", 2)
     assert f"does a little: {said[0]}, at 6 heads {said[1]}, given importance {given} ([table]" in text
+
+
+def test_what_is_said_of_german_to_english_is_what_the_tables_say():
+    folder = ROOT / "figures/specialists/captions/german-english"
+    page = " ".join((folder.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    partial = pd.read_csv(folder / "partial.csv").set_index(["predictor", "given", "outcome", "model"]).sort_index()
+    for predictor, given, said in (
+        ("positional", "confidence, sink", ".23 (p .31) and .33 (p .17; / .20 (.40) and .36 (.08)"),
+        ("positional", "importance", ".50 (.02) and .20 (.31) / .39 (.08) and .27 (.19)"),
+        ("importance", "positional", ".49 (.02) and .42 (.09), / .60 (.004) and .52 (.03)"),
+    ):
+        for text, size in zip(said.split(" / "), (12, 6), strict=True):
+            assert text in page
+            rows = partial.loc[(predictor, given, f"survival[{size}]")]
+            expected = [*rows["r"].round(2), *rows["p"].round(3)]
+            numbers = [float(number) for number in re.findall(r"\.\d+", text)]
+            assert [*numbers[::2], *numbers[1::2]] == pytest.approx(expected, abs=0.0051)
+    assert partial.loc[("positional", "confidence, sink", "survival[12]"), "p"].min() > 0.05  # met in neither
+    assert (pd.read_csv(folder / "survivors.csv")["with a role"] == 0).all()
+    sizes = pd.read_csv(folder / "sizes.csv").groupby(["enc-self", "model"])[["value", "change"]].mean().round(1)
+    said = " and ".join(f"{value}" for value in sizes.loc[24, "value"])
+    lost = [" and ".join(f"{-change}" for change in sizes.loc[size, "change"]) for size in (12, 6, 3)]
+    assert f"{said} BLEU with all heads (500 steps longer); pruning costs {lost[0]} with 12" in page
+    assert f"{lost[1]} with 6, {lost[2]} with 3 (mean" in page
+    sharp = [
+        hr.load_table(folder / f"C-{seed}/survival.parquet").query("positional >= 0.7")[["survival[12]", "survival[6]"]]
+        for seed in (0, 1)
+    ]
+    assert [len(heads) for heads in sharp] == [1, 2]
+    assert all((heads == 1).all(axis=None) for heads in sharp)
+    for seed in (0, 1):
+        assert _probed(folder / f"probes-C-{seed}.parquet", seed) in page
 
 
 def test_what_is_said_of_the_order_of_steps_is_what_the_table_says():
