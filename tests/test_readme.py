@@ -392,7 +392,7 @@ def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
     rows = [pooled.loc[(analysis, predictor, f"survival[{size}]")] for analysis, predictor, size in tested]
     assert rows[0]["p"] > 0.05
     assert rows[0]["r.high"] > 0.2  # neither confirmed nor refuted
-    assert f"{_interval(rows[0], 'r', 2)} at 12 heads, the one test fixed" in text
+    assert f"{_interval(rows[0], 'r', 2)} at 12 heads, the primary test fixed" in text
     values = [_interval(row, "r", 2).replace("0.", ".") for row in rows]
     ps = [
         f"{p:.2f}".removeprefix("0")
