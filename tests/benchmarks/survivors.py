@@ -159,10 +159,14 @@ def draw(models: dict[str, tuple[pd.DataFrame, pd.DataFrame]], counted: pd.DataF
     """Draw the survivors of each model with their roles, and how many heads with a role are left."""
     import matplotlib.pyplot as plt
 
-    width = [*[1.2] * len(models), 1.5]
-    figure, axes = plt.subplots(
-        1, len(width), figsize=(3.3 * sum(width), 3.4), layout="constrained", width_ratios=width
-    )
+    names, n_rows = list(models), 1 if len(models) < 4 else 2
+    n_columns = -(-len(names) // n_rows)
+    places = [*names, *"." * (n_rows * n_columns - len(names))]
+    mosaic = [[*places[row * n_columns : (row + 1) * n_columns], "share"] for row in range(n_rows)]
+    width = [*[1.2] * n_columns, 1.5]
+    size = 3.3 * sum(width), (3.4 if n_rows == 1 else 2.6) * n_rows
+    figure, by_name = plt.subplot_mosaic(mosaic, figsize=size, layout="constrained", width_ratios=width)
+    axes = [by_name[name] for name in (*names, "share")]
     for ax, (name, (roles, survival)) in zip(axes[:-1], models.items(), strict=True):
         share = survival[f"survival[{drawn}]"].rename("share of gate seeds")
         of_roles = held(roles).query("not role.str.startswith('sink')").set_index(["kind", "layer", "head"])["role"]
