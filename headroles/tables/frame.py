@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-
-if TYPE_CHECKING:
-    pass
 
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
