@@ -43,6 +43,8 @@ COPIES = {  # text of the repository -> its page
     "figures/specialists/PREREGISTERED-2026-11-24-arms-a-b.md": "preregistration-arms-a-b.md",
     "figures/specialists/PREREGISTERED-2026-11-24-any-length.md": "preregistration-any-length.md",
     "figures/specialists/PREREGISTERED-2026-11-24-german-english.md": "preregistration-german-english.md",
+    "figures/specialists/PREREGISTERED-2026-11-24-any-length-controls.md": "preregistration-any-length-controls.md",
+    "figures/specialists/PREREGISTERED-2026-11-24-sst2.md": "preregistration-sst2.md",
 }
 MISSING = "*Not made yet: `python tests/benchmarks/predicted.py SHARED --output figures/quality` makes `{}`.*\n"
 _current: set[Path] = set()  # files of this version

@@ -45,11 +45,12 @@ def prune_arm(
     metric: str = "bleu",
     roles: bool = False,
     n_resamples: int = 1000,
+    sampling: str = "group_by_length",  # examples of a step; with this one the committed studies were made
 ) -> pd.DataFrame:
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
     Scores are computed before pruning, on the sentences of `data` with trees. Gates are learnt in one epoch with the
-    decoder frozen. Controls of equal size are removed from the trained model and retrained on the same pairs with the
+    decoder frozen, if the model has one: a classifier is pruned in the same way. Controls of equal size are removed from the trained model and retrained on the same pairs with the
     same rate and steps: the choice of each gate seed, and other strategies; none without `chosen` sizes. With `roles`
     the heads that are left are scored, too, on the same sentences. Finished parts are kept: the tables `heads` and
     `survival`, the folders `gates-SEED`, `l0-KEEP-SEED`, `controls` and `random`.
@@ -71,8 +72,8 @@ def prune_arm(
         recipe,
         lambda: score(loaded, tokenizer, data.parsed, SCORES, reference=data.train, n_resamples=n_resamples),
     )
-    tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup)
-    tune["train_sampling_strategy"] = "group_by_length"  # with which the committed studies were made
+    tune = TrainOptions(epochs=1, batch=batch, rate=rate, warmup_steps=warmup, train_sampling_strategy=sampling)
+    gates = L0(rate=GATES, freeze="decoder" if loaded.config.is_encoder_decoder else "nothing")
     parts = loaded, tokenizer, learnt, data.test
     sweep = partial(sparsity_sweep, *parts, kinds=ENCODER, metric=metric, tune=tune, n_resamples=n_resamples)
     if roles:
@@ -81,7 +82,7 @@ def prune_arm(
     columns: dict[str, list[pd.Series[float]]] = {}
     for seed in range(gate_seeds):
         place = Study(folder.folder / f"gates-{seed}")
-        sweep(L0(rate=GATES, freeze="decoder"), keep=keep, seed=seed, study=place)
+        sweep(gates, keep=keep, seed=seed, study=place)
         survival = place.load("survival-l0-enc-self")
         for count in keep:
             columns.setdefault(f"survival[{count}]", []).append(survival[f"survival[l0 {count} enc-self]"])
