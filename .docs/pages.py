@@ -33,19 +33,11 @@ COPIES = {  # text of the repository -> its page
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "figures/README.md": "studies.md",
-    "figures/specialists/README.md": "specialists.md",
-    "figures/specialists/PREREGISTERED-2026-11-22.md": "preregistration.md",
-    "figures/specialists/PREREGISTERED-2026-11-23-captions.md": "preregistration-captions.md",
-    "figures/specialists/PREREGISTERED-2026-11-23-minilm.md": "preregistration-minilm.md",
-    "figures/specialists/PREREGISTERED-2026-11-23-minilm-seeds.md": "preregistration-minilm-seeds.md",
-    "figures/specialists/PREREGISTERED-2026-11-23-tatoeba.md": "preregistration-tatoeba.md",
-    "figures/specialists/PREREGISTERED-2026-11-24-shuffled.md": "preregistration-shuffled.md",
-    "figures/specialists/PREREGISTERED-2026-11-24-arms-a-b.md": "preregistration-arms-a-b.md",
-    "figures/specialists/PREREGISTERED-2026-11-24-any-length.md": "preregistration-any-length.md",
-    "figures/specialists/PREREGISTERED-2026-11-24-german-english.md": "preregistration-german-english.md",
-    "figures/specialists/PREREGISTERED-2026-11-24-any-length-controls.md": "preregistration-any-length-controls.md",
-    "figures/specialists/PREREGISTERED-2026-11-24-sst2.md": "preregistration-sst2.md",
 }
+SPECIALISTS = FIGURES / "specialists"
+for _page in sorted(SPECIALISTS.rglob("*.md")):  # README.md: specialists.md; captions/README.md: specialists-captions.md
+    _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts if part != "README"]
+    COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"
 MISSING = "*Not made yet: `python tests/benchmarks/predicted.py SHARED --output figures/quality` makes `{}`.*\n"
 _current: set[Path] = set()  # files of this version
 PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", "budhraja2020": "Budhraja et al. 2020"}
@@ -343,7 +335,10 @@ def _copied(source: str) -> None:
         place = MADE / COPIES[str(target)] if str(target) in COPIES else ROOT / target
         return f"]({os.path.relpath(place, MADE)}{'#' * bool(anchor)}{anchor})"
 
-    _put(COPIES[source], re.sub(r"\]\(([^)\s]+)\)", link, (ROOT / source).read_text(encoding="utf-8")))
+    text = re.sub(r"\]\(([^)\s]+)\)", link, (ROOT / source).read_text(encoding="utf-8"))
+    if ROOT / source == SPECIALISTS / "README.md":
+        text += "\n```{toctree}\n:hidden:\n:glob:\n\nspecialists-*\n```\n"
+    _put(COPIES[source], text)
 
 
 def _json(name: str) -> Any:

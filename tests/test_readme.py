@@ -181,6 +181,12 @@ def test_what_it_finds_is_what_the_tables_say():
         assert said.format(_interval(row, "auc", 2), float(f"{row['holm']:.2g}")) in text
 
 
+def _specialists():
+    """The pages of all studies of specialised heads."""
+    pages = sorted((ROOT / "figures/specialists").rglob("README.md"))
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
 def test_what_is_said_of_specialists_is_what_the_tables_say():
     text = " ".join(README.split())
     folder = ROOT / "figures/specialists/captions"
@@ -235,7 +241,7 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     row = pooled.loc[("primary", "positional", "survival[12]")]
     assert f"is open ({_interval(row, 'r', 2)}, Holm {row['holm']:.2f})" in text
     assert pooled.loc["primary", "holm"].min() > 0.05
-    page = (ROOT / "figures/specialists/README.md").read_text(encoding="utf-8")
+    page = _specialists()
     controls = hr.load_table(folder / "pooled-differences.parquet").set_index(["strategy", "against"])
     for pair, sign, said in (
         (("roles", "random"), -1, "{} nats less loss than 12 random ones (Holm 0.012)"),
@@ -280,7 +286,7 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
 
 def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
     folder = ROOT / "figures/specialists/tatoeba"
-    page = (folder.parent / "README.md").read_text(encoding="utf-8")
+    page = _specialists()
     counts = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left"]).loc[("positional", 6)]
     assert counts["with a role"].tolist() == [2, 0, 2]
     assert not (counts["survive"] > counts["high"]).any()  # not confirmed
@@ -307,14 +313,14 @@ def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():
         rows = [pooled.loc[(analysis, predictor, f"survival[{size}]")].squeeze() for size in (12, 6)]
         holm = [f", Holm {row['holm']:.2f}" if analysis == "primary" else "" for row in rows]
         cells = [(_interval(row, "r", 2) + end).replace("0.", ".") for row, end in zip(rows, holm, strict=True)]
-        section = page[page.index("## Tatoeba") :]
+        section = page[page.index("# Tatoeba") :]
         line = next(line for line in section.splitlines() if line.startswith(f"| {shown}"))
         assert line.endswith(f"| {' | '.join(cells)} |"), line
 
 
 def test_what_is_said_of_translation_alone_is_what_the_tables_say():
     folder = ROOT / "figures/specialists/captions"
-    page = " ".join((folder.parent / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join(_specialists().split())
     bleu = pd.read_csv(folder / "evaluation-A-B.csv").query("metric == 'bleu'").set_index("model")
     for arm in ("A", "B"):
         row = bleu.loc[f"{arm}-0"]
@@ -332,7 +338,7 @@ def test_what_is_said_of_translation_alone_is_what_the_tables_say():
 
 def test_what_is_said_of_sentences_of_any_length_is_what_the_tables_say():
     folder = ROOT / "figures/specialists/captions/any-length"
-    page = " ".join((folder.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join(_specialists().split())
     bleu = pd.read_csv(folder / "evaluation.csv").query("metric == 'bleu'").set_index("model").round(1)
     a, b = (f"{row['value']} {{}}[{row['low']}, {row['high']}]" for _, row in bleu.iterrows())
     assert f"have {a.format('BLEU ')} (A) and {b.format('')} (B)".replace("{}", "") in page
@@ -382,7 +388,7 @@ def _probed(path, seed):
 
 def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
     text, folder = " ".join(README.split()), ROOT / "figures/specialists/captions/any-length"
-    page = " ".join((folder.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join(_specialists().split())
     for seed in (5, 6, 7, 8):
         assert _probed(folder / f"C/probes-C-{seed}.parquet", seed) in page
     pooled = hr.load_table(folder / "C/pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
@@ -419,7 +425,7 @@ def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
 
 def test_what_is_said_of_german_to_english_is_what_the_tables_say():
     folder = ROOT / "figures/specialists/captions/german-english"
-    page = " ".join((folder.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join(_specialists().split())
     partial = pd.read_csv(folder / "partial.csv").set_index(["predictor", "given", "outcome", "model"]).sort_index()
     for predictor, given, said in (
         ("positional", "confidence, sink", ".23 (p .31) and .33 (p .17; / .20 (.40) and .36 (.08)"),
@@ -451,7 +457,7 @@ def test_what_is_said_of_german_to_english_is_what_the_tables_say():
 
 def test_what_is_said_of_the_order_of_steps_is_what_the_table_says():
     folder = ROOT / "figures/specialists/captions/any-length"
-    page = (folder.parents[1] / "README.md").read_text(encoding="utf-8")
+    page = _specialists()
     for sampling, rows in pd.read_csv(folder / "sampling.csv").groupby("sampling"):
         first, second, last = rows.sort_values("step").to_dict("records")
         losses = f"{first['held_out']:.2f} | {second['held_out']:.2f} | {last['held_out']:.2f}"
@@ -461,7 +467,7 @@ def test_what_is_said_of_the_order_of_steps_is_what_the_table_says():
 
 def test_what_is_said_of_shuffled_queries_and_keys_is_what_the_tables_say():
     folder = ROOT / "figures/specialists/captions"
-    page = " ".join((folder.parent / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join(_specialists().split())
     for seed in (0, 1):
         table = hr.load_table(folder / f"shuffled/probes-C-shuffled-{seed}.parquet")
         cells = []
