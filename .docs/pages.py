@@ -35,7 +35,9 @@ COPIES = {  # text of the repository -> its page
     "figures/README.md": "studies.md",
 }
 SPECIALISTS = FIGURES / "specialists"
-for _page in sorted(SPECIALISTS.rglob("*.md")):  # README.md: specialists.md; captions/README.md: specialists-captions.md
+for _page in sorted(
+    SPECIALISTS.rglob("*.md")
+):  # README.md: specialists.md; captions/README.md: specialists-captions.md
     _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts if part != "README"]
     COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"
 MISSING = "*Not made yet: `python tests/benchmarks/predicted.py SHARED --output figures/quality` makes `{}`.*\n"

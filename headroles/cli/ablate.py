@@ -280,7 +280,7 @@ def train(
     loaded, tokenizer = load(model) if target is not None else hr.load_classifier(model, sentences)
     loaded = untrained(loaded, seed=seed) if from_scratch else loaded
     if without is not None:
-        hr.remove_heads(loaded, heads_of(without, loaded))
+        hr.remove_heads(loaded, heads_of(without))
     training = tuning(epochs, batch, rate, warmup, smoothing, sampling)
     training["seed"] = seed
     history = hr.train(loaded, tokenizer, sentences, output, held_out=measured, metrics=names(metrics), **training)

@@ -169,14 +169,13 @@ def check_heads(text: str) -> None:
         parsed_head(part)
 
 
-def heads_of(text: str, model: PreTrainedModel) -> list[Head] | pd.Series[float]:
-    """Return the heads of a text, such as enc-self:0:2,cross:1:0, or the column FILE:COLUMN of a survival table."""
-    from headroles.models.heads import named_heads
+def heads_of(text: str) -> str | pd.Series[float]:
+    """Return the column FILE:COLUMN of a survival table, or a text such as enc-self:0:2,cross:1:0 as it is."""
     from headroles.tables.io import load_table
 
     file, mark, column = text.partition(".parquet")
     if not mark:
-        return named_heads(model, text)
+        return text
     table = load_table(f"{file}{mark}")
     columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]

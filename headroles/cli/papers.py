@@ -11,7 +11,7 @@ import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import names, numbers, pairs_of, recipe_of, study_of
+from headroles.cli.arguments import heads_of, names, numbers, pairs_of, recipe_of, study_of
 from headroles.cli.console import draw_figures, list_figures, say, show_claims, show_probes, show_rows, show_table
 
 if TYPE_CHECKING:
@@ -212,15 +212,17 @@ def specialise(
     ] = None,
     limit: Annotated[int, typer.Option(help="Number of sentences of each such file.", min=1)] = 300,
     size: Annotated[list[str] | None, typer.Option(help="Size or option, such as width=256; repeatable.")] = None,
+    without: Annotated[str | None, typer.Option(help=f"Encoder heads to do without: {options.HEADS}")] = None,
     study: Annotated[Path | None, typer.Option(help="Folder for a copy of the table of heads.")] = None,
 ) -> None:
     """Train a translator from an untrained, masked-language-model or pretrained encoder; resumes if stopped."""
     from headroles.experiments.specialists.arms import specialise as run
 
-    recipe, data = recipe_of(size or []), hr.experiments.prepared(folder)
+    recipe, removed = recipe_of(size or []), () if without is None else heads_of(without)
+    data = hr.experiments.prepared(folder)
     probed = [data.parsed[:limit], *(hr.read(path, limit=limit) for path in probe or ())]
     more = None if texts is None else hr.read(texts)
-    table = run(output, data, arm, seed=seed, recipe=recipe, texts=more, probed=probed)
+    table = run(output, data, arm, seed=seed, recipe=recipe, texts=more, probed=probed, without=removed)
     if study is not None:
         hr.save_table(table, study / f"probes-{arm}-{seed}.parquet")
     show_probes(table, f"arm {arm}, seed {seed}")

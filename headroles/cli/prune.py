@@ -161,11 +161,11 @@ def remove_heads(
     check_writable(output, "folder")
     loaded, tokenizer = loading.load(model)
     if zero:
-        hr.save(hr.zero_heads(loaded, arguments.heads_of(heads, loaded)), tokenizer, output, overwrite=overwrite)
+        hr.save(hr.zero_heads(loaded, arguments.heads_of(heads)), tokenizer, output, overwrite=overwrite)
         console.say(f"written: {output}, with these heads set to zero, for any program that loads the original model")
         return
     before, heads_before = loaded.num_parameters(), hr.models.head_index(loaded)
-    smaller = hr.remove_heads(loaded, arguments.heads_of(heads, loaded), groups=groups)
+    smaller = hr.remove_heads(loaded, arguments.heads_of(heads), groups=groups)
     hr.save(smaller, tokenizer, output, overwrite=overwrite, command=shlex.join(["headroles", *sys.argv[1:]]))
     console.show_removed(heads_before, hr.models.head_index(smaller))
     console.say(f"written: {output}, {smaller.num_parameters():,} of {before:,} parameters")

@@ -23,6 +23,7 @@ from headroles.experiments.specialists.arms import ARMS, Recipe, longer_twice, m
 from headroles.experiments.specialists.probes import COLUMNS
 from headroles.experiments.specialists.pruning import prune_arm
 from headroles.models import loading, tokenization
+from headroles.models.heads import attention_sites
 from headroles.tables.io import load_table
 
 TINY = Recipe(
@@ -32,6 +33,7 @@ TINY = Recipe(
 SIZES = ("width", "heads", "encoder_layers", "steps", "batch", "warmup", "masked_steps", "masked_batch", "every")
 
 
+KIND = "enc-self"
 FIGURES = Path(hr.__file__).parents[1] / "figures" / "specialists"
 
 
@@ -121,6 +123,20 @@ def test_arm_c_begins_with_the_encoder_of_the_masked_language_model(data, traine
     last = tables["C"][tables["C"]["phase"] == "masked"].drop(columns=["phase", "step"]).iloc[-33:]
     start = tables["C"][tables["C"]["phase"] == "translation"].drop(columns=["phase", "step"]).iloc[:33]
     pd.testing.assert_frame_equal(last.reset_index(drop=True), start.reset_index(drop=True))
+
+
+@pytest.mark.slow
+def test_an_arm_may_never_have_some_heads(data, tmp_path):
+    heads = ["enc-self:0:1", "enc-self:1:0"]
+    table = specialise(tmp_path, data, "C", recipe=TINY, probed=[data.parsed], without=heads)
+    assert {(row.layer, row.head) for row in table.itertuples()} == {(0, 0), (1, 1)}
+    for name in ("masked-0", "C-0"):
+        model, _ = hr.load(tmp_path / name)
+        left = [(site.layer, number) for site in attention_sites(model) for number in site.numbers if site.kind == KIND]
+        assert left == [(0, 0), (1, 1)]
+        assert model.get_encoder().layers[0].self_attn.q_proj.out_features == TINY.width // TINY.heads
+    with pytest.raises(ValueError, match="holds training of another model, corpus or options; give another folder"):
+        specialise(tmp_path, data, "C", recipe=TINY, probed=[data.parsed], without=heads[:1])
 
 
 @pytest.mark.slow

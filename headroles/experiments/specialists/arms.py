@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,8 @@ from headroles.experiments.specialists.masked_lm import Checkpoints, train_maske
 from headroles.experiments.specialists.probes import Probes
 from headroles.experiments.workflow import pace
 from headroles.models import loading
+from headroles.models.masking import Head
+from headroles.pruning.removal import remove_heads
 from headroles.training.hf_trainer import ORDER, TrainerOptions
 from headroles.training.trainer import train
 
@@ -83,10 +85,13 @@ def specialise(
     recipe: Recipe | None = None,
     texts: Corpus | None = None,  # more sentences for the masked language model beside the sources
     probed: Sequence[Corpus] = (),  # with trees, on which heads are scored every `recipe.every` steps
+    without: Iterable[Head | str] | str | pd.Series[float] = (),  # heads that the model never has, as in `remove_heads`
 ) -> pd.DataFrame:
     """Train the translator of an arm and a seed, and probe the heads of its encoder.
 
-    The model is saved in `folder/ARM-SEED`, a masked language model in `folder/masked-SEED`. Interrupted training is
+    With `without` the remaining heads are trained from the beginning, for Voita et al.'s comparison of pruned models
+    with models from scratch (Table 2). The model is saved in `folder/ARM-SEED`, a masked language model in
+    `folder/masked-SEED`. Interrupted training is
     resumed from its last checkpoint; finished models are read.
 
     Returns:
@@ -100,6 +105,7 @@ def specialise(
         raise ValueError(f"unknown arm: got {arm!r}; expected one of {', '.join(ARMS)}")
     chosen, options, place = ARMS[arm], recipe or Recipe(), Path(folder)
     model, tokenizer = _untrained(data, chosen, options, seed)
+    remove_heads(model, without)
     before: list[pd.DataFrame] = []
     if chosen.masked:
         first = Probes(place / f"masked-{seed}", tokenizer, probed, "masked")

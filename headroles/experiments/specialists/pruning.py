@@ -50,10 +50,11 @@ def prune_arm(
     """Score the heads of a trained arm, prune its encoder by L0 gates, and retrain controls of equal size.
 
     Scores are computed before pruning, on the sentences of `data` with trees. Gates are learnt in one epoch with the
-    decoder frozen, if the model has one: a classifier is pruned in the same way. Controls of equal size are removed from the trained model and retrained on the same pairs with the
-    same rate and steps: the choice of each gate seed, and other strategies; none without `chosen` sizes. With `roles`
-    the heads that are left are scored, too, on the same sentences. Finished parts are kept: the tables `heads` and
-    `survival`, the folders `gates-SEED`, `l0-KEEP-SEED`, `controls` and `random`.
+    decoder frozen, if the model has one: a classifier is pruned in the same way. Controls of equal size are removed
+    from the trained model and retrained on the same pairs with the same rate and steps: the choice of each gate seed,
+    and other strategies; none without `chosen` sizes. With `roles` the heads that are left are scored, too, on the same
+    sentences. Finished parts are kept: the tables `heads` and `survival`, the folders `gates-SEED`, `l0-KEEP-SEED`,
+    `controls` and `random`.
 
     Returns:
         One row per encoder head: `graded_roles`, importance, and for each number of heads `survival[KEEP]`, the share
