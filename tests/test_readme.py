@@ -221,6 +221,36 @@ def test_what_is_said_of_specialists_is_what_the_tables_say():
     assert f"Removing the 18 other heads costs {-sizes.mean():.1f} [{low:.1f}, {high:.1f}] BLEU" in text
 
 
+def test_the_summary_of_all_studies_is_what_its_table_says():
+    table = pd.read_csv(ROOT / "figures/specialists/overview.csv").set_index(["panel", "of", "what"])
+    scratch, minilm = "translators trained from nothing", "MiniLM translates"
+
+    def said(row):
+        return f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+    page, text = " ".join(_specialists().split()), " ".join(README.split())
+    most = "as many of their layers, the most important"
+    for what in ("positional", "syntactic", most):
+        assert said(table.loc[("survivors", scratch, what)]) in text
+    chance = [table.loc[("survivors", of, "all heads of their layers"), "value"] for of in (scratch, minilm)]
+    assert f"all heads of their layers: {chance[0]:.2f})" in text
+    assert f"of all heads of these layers {chance[0]:.2f} and {chance[1]:.2f}.".replace("0.", ".") in page
+    for what in ("importance", "positional", "positional, given importance"):
+        for of in (scratch, minilm):
+            assert said(table.loc[("rank", of, what)]).replace("0.", ".") in page
+    counts = table.loc[("survivors", scratch, "positional")]
+    assert (counts["models"], counts["heads"]) == (7, 10)
+    differences = hr.load_table(ROOT / "figures/specialists/captions/any-length/C/pooled-differences.parquet")
+    for row in differences.itertuples():
+        if row.against == "random":
+            assert (
+                f"{row.difference:+.3f} [{row.low:.3f}, {row.high:.3f}], p {row.p:.3f}".replace("p 0.", "p .") in page
+            )
+    nearest = differences.set_index(["strategy", "against"]).loc[("roles", "random")]
+    assert nearest["holm"] > 0.05  # not shown
+    assert f"p .040, Holm {nearest['holm']:.3f}".replace("0.", ".") in page
+
+
 def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     text, folder = " ".join(README.split()), ROOT / "figures/specialists/minilm"
     table = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left", "model"]).sort_index()

@@ -27,14 +27,13 @@ import headroles as hr
 from headroles.analysis.pooling import pooled_survival
 
 PLACE = Path(__file__).parents[2] / "figures/specialists"
-SCRATCH, MINILM, CLASSIFIER = "translators trained from nothing", "MiniLM translates", "MiniLM classifies"
+SCRATCH, MINILM = "translators trained from nothing", "MiniLM translates"
 STUDIES = {
     "captions": SCRATCH,
     "captions/any-length/C": SCRATCH,
     "captions/any-length/A-B": SCRATCH,
     "tatoeba": SCRATCH,
     "minilm": MINILM,
-    "sst2": CLASSIFIER,
 }
 ROLES = {"positional": 0.9, "syntactic": 0.1}  # thresholds of `hr.roles`, on the columns of `graded_roles`
 RANKS = (  # label, predictor, covariates
@@ -51,7 +50,7 @@ KEPT = {  # strategy -> label
     "-roles": "farthest from a role",
     "-importance": "least important",
 }
-COLOURS = {SCRATCH: "C0", MINILM: "C1", CLASSIFIER: "C2"}
+COLOURS = {SCRATCH: "C0", MINILM: "C1"}
 Model = pd.DataFrame
 Row = dict[str, object]
 
