@@ -92,16 +92,11 @@ def prune_arm(
             compare(strategies=[survivors], keep=[count], seeds=1, study=folder.folder / f"l0-{count}-{seed}")
     joined = _survival(table, columns, recipe)
     save_table(joined, folder.path("survival"))
-    if not chosen:
-        return joined
-    by_roles = ByRoles(table)
-    compare(
-        strategies=["importance", "-importance", by_roles, Reverse(by_roles)],
-        keep=chosen,
-        seeds=gate_seeds,
-        study=folder.folder / "controls",
-    )
-    compare(strategies=["random"], keep=chosen, seeds=random_draws, study=folder.folder / "random")
+    if chosen:
+        by_roles = ByRoles(table)
+        ranked = ["importance", "-importance", by_roles, Reverse(by_roles)]
+        compare(strategies=ranked, keep=chosen, seeds=gate_seeds, study=folder.folder / "controls")
+        compare(strategies=["random"], keep=chosen, seeds=random_draws, study=folder.folder / "random")
     return joined
 
 
