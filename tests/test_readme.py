@@ -187,38 +187,77 @@ def _specialists():
     return "\n".join(page.read_text(encoding="utf-8") for page in pages)
 
 
-def test_what_is_said_of_specialists_is_what_the_tables_say():
-    text = " ".join(README.split())
+def _dotted(text):
+    """Numbers without their leading zero, as the pages of the studies have them."""
+    return re.sub(r"(?<!\d)0\.", ".", text)
+
+
+def _pooled(folder):
+    table = hr.load_table(ROOT / "figures/specialists" / folder / "pooled-survival.parquet")
+    return table.set_index(["analysis", "predictor", "outcome"]).sort_index()
+
+
+def test_the_tests_fixed_beforehand_are_those_of_the_tables():
+    rows = {line.split("](")[0].removeprefix("| ["): line.split(" | ")[1:] for line in README.splitlines()}
+    for said, folder, p in (
+        ("five translators of captions", "captions", "Holm"),
+        ("four more, other seeds and order of steps", "captions/any-length/C", "p"),
+        ("three of Tatoeba", "tatoeba", "Holm"),
+        ("three with MiniLM as encoder", "minilm", "Holm"),
+    ):
+        row = _pooled(folder).loc[("primary", "positional", "survival[12]")]
+        digits = 3 if folder == "captions" else 2
+        assert rows[said][0] == f"{_interval(row, 'r', 2)}, {p} {row[p.lower()]:.{digits}f}: open"
+        assert row[p.lower()] > 0.05  # not shown
+        assert row["r.high"] > 0.2  # nor refuted
+    partial = pd.read_csv(ROOT / "figures/specialists/captions/german-english/partial.csv")
+    position = "predictor == 'positional' and given == 'confidence, sink' and outcome == 'survival[12]'"
+    one, other = (f"{row.r:.2f}, p {row.p:.2f}" for row in partial.query(position).sort_values("model").itertuples())
+    assert rows["two from German to English"][0] == f"{one}; {other}: in 0 of 2"
+    for said, folder, metric, shown in (
+        ("five translators of captions", "captions", "{:+.1f} [{:.1f}, {:.1f}] BLEU", False),
+        ("four more, other seeds and order of steps", "captions/any-length/C", "loss {:.3f} [{:.3f}, {:.3f}]", False),
+        ("three with MiniLM as encoder", "minilm", "loss {:.3f} [{:.3f}, {:.3f}]", True),
+    ):
+        table = hr.load_table(ROOT / "figures/specialists" / folder / "pooled-differences.parquet")
+        row = table.set_index(["strategy", "against"]).loc[("roles", "random")]
+        numbers = metric.format(*row[["difference", "low", "high"]])
+        digits = 2 if folder == "captions" else 3
+        assert rows[said][1].startswith(f"{numbers}, Holm {row['holm']:.{digits}f}: {'**shown' if shown else 'not'}")
+        assert (row["holm"] < 0.05) == shown
+
+
+def test_what_is_said_of_captions_is_what_the_tables_say():
+    page = " ".join(_specialists().split())
     folder = ROOT / "figures/specialists/captions"
-    pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
-    pooled = pooled.sort_index()
-    first = pooled.loc[("primary", "positional", "survival[6]")]
-    assert f"(rank correlation {_interval(first, 'r', 2)} at 6 of 24 encoder heads" in text
-    assert f"but p by Holm is {first['holm']:.3f}" in text
-    assert pooled.loc["primary", "holm"].min() > 0.05  # open
-    ranked, given = (
-        pooled.loc[(analysis, score, "survival[6]")]
-        for analysis, score in (("importance", "importance"), ("positional given importance", "positional"))
+    pooled = _pooled("captions")
+    for predictor, size in (("positional", 12), ("positional", 6), ("syntactic", 12), ("syntactic", 6)):
+        row = pooled.loc[("primary", predictor, f"survival[{size}]")]
+        holm_p = f"{row['holm']:.{3 if row['holm'] < 0.1 else 2}f}"
+        assert f"| {_dotted(_interval(row, 'r', 2))}, p " in page
+        assert f", Holm {_dotted(holm_p)}, " in page
+        assert row["holm"] > 0.05  # open
+    ranked, given, ablated, survived = (
+        pooled.loc[(analysis, score, outcome)]
+        for analysis, score, outcome in (
+            ("importance", "importance", "survival[6]"),
+            ("positional given importance", "positional", "survival[6]"),
+            ("roles and ablation[loss]", "positional", "ablation[loss]"),
+            ("ablation[loss]", "ablation[loss]", "survival[6]"),
+        )
     )
-    assert f"ranks the survivors ({_interval(ranked, 'r', 2)})" in text
-    assert f"position adds nothing ({_interval(given, 'r', 2)})" in text
-    ablated = pooled.loc[("roles and ablation[loss]", "positional", "ablation[loss]")]
-    survived = pooled.loc[("ablation[loss]", "ablation[loss]", "survival[6]")]
-    assert f"ablating positional heads costs more ({_interval(ablated, 'r', 2)})" in text
-    assert f"the effect of ablation ranks the survivors too ({_interval(survived, 'r', 2)})" in text
+    for row in (ranked, given, ablated, survived):
+        assert f" {_dotted(_interval(row, 'r', 2))}, " in page
     untrained = hr.load_table(folder / "untrained/pooled-survival.parquet")
     assert ((untrained["r.low"] < 0) & (untrained["r.high"] > 0)).all()
     assert untrained["models"].eq(3).all()
     kept = hr.load_table(folder / "pooled-differences.parquet").set_index(["strategy", "against"])
     row = kept.loc[("roles", "random")]
-    assert (
-        f"reach {_interval(row.rename({'low': 'difference.low', 'high': 'difference.high'}), 'difference', 1)}" in text
-    )
-    assert f"BLEU more than six random ones (Holm {row['holm']:.2f})" in text
+    assert f"| +{row['difference']:.2f} [{row['low']:.2f}, {row['high']:.2f}], p .12, Holm .24 |" in page
+    assert (f"{row['p']:.2f}", f"{row['holm']:.2f}") == ("0.12", "0.24")
     sizes = hr.load_table(folder / "pooled-sizes.parquet").groupby(["heads", "model"])["change"].mean().loc[6]
     half = stats.t.ppf(0.975, len(sizes) - 1) * sizes.sem()
-    low, high = -sizes.mean() - half, -sizes.mean() + half
-    assert f"Removing the 18 other heads costs {-sizes.mean():.1f} [{low:.1f}, {high:.1f}] BLEU" in text
+    assert f"6 left {-sizes.mean():.1f} [{-sizes.mean() - half:.1f}, {-sizes.mean() + half:.1f}]" in page
 
 
 def test_the_summary_of_all_studies_is_what_its_table_says():
@@ -238,6 +277,10 @@ def test_the_summary_of_all_studies_is_what_its_table_says():
     for what in ("importance", "positional", "positional, given importance"):
         for of in (scratch, minilm):
             assert said(table.loc[("rank", of, what)]).replace("0.", ".") in page
+    ranked, given = (table.loc[("rank", scratch, what)] for what in ("importance", "positional, given importance"))
+    assert f"Importance ranks survivors better ({said(ranked)} in the fourteen translators)" in text
+    assert f"position adds nothing that is shown ({said(given)})" in text
+    assert (ranked["models"], given["low"] < 0) == (14, True)
     counts = table.loc[("survivors", scratch, "positional")]
     assert (counts["models"], counts["heads"]) == (7, 10)
     differences = hr.load_table(ROOT / "figures/specialists/captions/any-length/C/pooled-differences.parquet")
@@ -256,7 +299,7 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     rows = table.loc[("any of these", 12)]
     survive, of, most = rows["survive"].map("{:.1f}".format), rows["with a role"], rows["high"].map("{:.1f}".format)
     assert f"{survive.iloc[0]}, {survive.iloc[1]} and {survive.iloc[2]} of {of.iloc[0]}, {of.iloc[1]} and" in text
-    assert f"and {of.iloc[2]} heads with a role are among the last 12 of 72" in text
+    assert f"and {of.iloc[2]} are among the last 12, where" in text
     assert f"gives at most {most.iloc[0]}, {most.iloc[1]} and {most.iloc[2]} (97.5 %)" in text
     tested = table.loc[["positional", "syntactic", "any of these"]].query("`heads left` in (18, 12)")
     beyond = tested["survive"] > tested["high"]
@@ -267,18 +310,15 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
     assert (positional["with a role"] == 4).all()
     pooled = hr.load_table(folder / "pooled-survival.parquet").set_index(["analysis", "predictor", "outcome"])
     pooled = pooled.sort_index()
-    row = pooled.loc[("primary", "positional", "survival[12]")]
-    assert f"is open ({_interval(row, 'r', 2)}, Holm {row['holm']:.2f})" in text
     assert pooled.loc["primary", "holm"].min() > 0.05
     page = _specialists()
     controls = hr.load_table(folder / "pooled-differences.parquet").set_index(["strategy", "against"])
-    for pair, sign, said in (
-        (("roles", "random"), -1, "{} nats less loss than 12 random ones (Holm 0.012)"),
-        (("-roles", "random"), 1, "the 12 farthest from one {} more"),
-        (("roles", "importance"), 1, "the 12 most important do {} better"),
+    for pair, said in (
+        (("roles", "random"), "{:+.3f} [{:.3f}, {:.3f}], Holm .012 |"),
+        (("-roles", "random"), "{:+.3f} [{:.3f}, {:.3f}], p .002 |"),
+        (("roles", "importance"), "have {:.3f} nats less [{:.3f}, {:.3f}]"),
     ):
-        low, middle, high = sorted(sign * controls.loc[pair, ["low", "difference", "high"]])
-        assert said.format(f"{middle:.3f} [{low:.3f}, {high:.3f}]") in text
+        assert said.format(*controls.loc[pair, ["difference", "low", "high"]]) in page
     assert f"{controls.loc[('roles', 'random'), 'holm']:.3f}" == "0.012"
     least = controls.loc[("-importance", "random")]
     low, middle, high = (f"{least[end]:.3f}" for end in ("low", "difference", "high"))
@@ -372,7 +412,8 @@ def test_what_is_said_of_sentences_of_any_length_is_what_the_tables_say():
     a, b = (f"{row['value']} {{}}[{row['low']}, {row['high']}]" for _, row in bleu.iterrows())
     assert f"have {a.format('BLEU ')} (A) and {b.format('')} (B)".replace("{}", "") in page
     before = pd.read_csv(folder.parent / "evaluation-A-B.csv").query("metric == 'bleu'")["value"].round(1)
-    assert f"after about 4,190 steps ({before.iloc[0]} and {before.iloc[1]} BLEU;" in " ".join(README.split())
+    said = f"in 4,190 steps ({before.iloc[0]} and {before.iloc[1]} BLEU); with steps of any length both have "
+    assert said + a.split()[0] in " ".join(README.split())
     assert (bleu["value"] == 29.8).all()
     partial = pd.read_csv(folder / "partial.csv").set_index(["model", "predictor", "given", "outcome"])
     rises = []
@@ -416,7 +457,7 @@ def _probed(path, seed):
 
 
 def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
-    text, folder = " ".join(README.split()), ROOT / "figures/specialists/captions/any-length"
+    folder = ROOT / "figures/specialists/captions/any-length"
     page = " ".join(_specialists().split())
     for seed in (5, 6, 7, 8):
         assert _probed(folder / f"C/probes-C-{seed}.parquet", seed) in page
@@ -427,7 +468,6 @@ def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
     rows = [pooled.loc[(analysis, predictor, f"survival[{size}]")] for analysis, predictor, size in tested]
     assert rows[0]["p"] > 0.05
     assert rows[0]["r.high"] > 0.2  # neither confirmed nor refuted
-    assert f"{_interval(rows[0], 'r', 2)} at 12 heads, the primary test fixed" in text
     values = [_interval(row, "r", 2).replace("0.", ".") for row in rows]
     ps = [
         f"{p:.2f}".removeprefix("0")
@@ -447,9 +487,10 @@ def test_what_is_said_of_four_more_models_of_captions_is_what_the_tables_say():
     assert (len(sharp), sharp["survival[12]"].sum(), (sharp["survival[6]"] == 1).sum()) == (14, 14, 10)
     fourteen = pd.read_csv(folder / "fourteen.csv").fillna("").set_index(["given", "predictor", "outcome"]).sort_index()
     large, small = (fourteen.loc[("confidence, sink", "positional", f"survival[{size}]")] for size in (12, 6))
-    said = [f"{_interval(row, 'r', 2)} (Holm {row['holm']:.3f})" for row in (large, small)]
     given = _interval(fourteen.loc[("importance", "positional", "survival[12]")], "r", 2)
-    assert f"does a little: {said[0]}, at 6 heads {said[1]}, given importance {given} ([table]" in text
+    said = f"position {_interval(large, 'r', 2)} at 12 heads and {_interval(small, 'r', 2)} at 6, syntax"
+    assert _dotted(said) in page
+    assert f"given importance {_dotted(given)}" in page
 
 
 def test_what_is_said_of_german_to_english_is_what_the_tables_say():
@@ -525,19 +566,10 @@ def test_what_is_said_of_shuffled_queries_and_keys_is_what_the_tables_say():
 
 
 def test_what_is_said_of_roles_after_pruning_is_what_the_table_says():
-    text = " ".join(README.split())
-    folder = ROOT / "figures/specialists"
-    table = hr.load_table(folder / "minilm/pooled-changes.parquet").set_index(["role", "heads"]).sort_index()
+    table = hr.load_table(ROOT / "figures/specialists/minilm/pooled-changes.parquet")
+    table = table.set_index(["role", "heads"]).sort_index()
     assert (table.loc[("positional", 12), ["before", "stayed", "after"]] == 4).all(axis=None)
     assert len(table.loc[("positional", 12)]) == 9
-    mean = table.groupby(level=["role", "heads"])[["before", "stayed", "lost", "new", "after"]].mean()
-    syntactic, control = mean.loc[("syntactic", 12)], mean.loc[("syntactic", 72)]
-    assert f"of {syntactic['before']:.1f} syntactic heads {syntactic['stayed']:.1f} are left" in text
-    assert f"and {syntactic['new']:.1f} others are syntactic now ({control['new']:.1f} if trained on without" in text
-    sinks = mean.loc[("sink", 12)]
-    assert (
-        f"of {sinks['before']:.0f} sinks {sinks['stayed'] + sinks['lost']:.1f} are left, {sinks['after']:.1f}" in text
-    )
     page = _specialists()
     rows = {"still there": ("syntactic", "stayed"), "now are": ("syntactic", "new"), "with the role": ("sink", "after")}
     for said, (role, column) in rows.items():
