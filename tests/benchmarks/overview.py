@@ -51,6 +51,11 @@ KEPT = {  # strategy -> label
     "-importance": "least important",
 }
 COLOURS = {SCRATCH: "C0", MINILM: "C1"}
+WORDS = {  # studies with controls, in the legend
+    "captions": "captions",
+    "captions/any-length/C": "captions, other seeds",
+    "minilm": "MiniLM translates",
+}
 Model = pd.DataFrame
 Row = dict[str, object]
 
@@ -149,11 +154,11 @@ def row(
 
 def draw(table: pd.DataFrame) -> None:
     """Draw the three panels."""
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(14, 4.6), layout="constrained")
     titles = {
-        "survivors": ("share among the last quarter of the encoder's heads", "which heads survive L0 pruning?"),
-        "rank": ("rank correlation with survival within layers", "what predicts survival?"),
-        "controls": ("loss or BLEU: 0 as random heads, 1 as all heads", "equal size, retrained: heads that stay"),
+        "survivors": ("share among the last quarter of the heads", "Which heads survive L0 pruning?"),
+        "rank": ("rank correlation with survival within layers", "What predicts survival?"),
+        "controls": ("metric: 0 as random heads, 1 as all heads", "Retrained with these heads alone"),
     }
     for ax, (panel, (label, title)) in zip(axes, titles.items(), strict=True):
         part = table[table["panel"] == panel]
@@ -165,7 +170,7 @@ def draw(table: pd.DataFrame) -> None:
             error = np.abs(rows[["low", "high"]].sub(rows["value"], axis=0)).fillna(0).to_numpy().T
             colour = COLOURS.get(family, COLOURS[STUDIES.get(family, SCRATCH)])
             marker = "os^D"[number] if panel == "controls" else "o"
-            name = f"{family} ({rows['models'].max()} models)"
+            name = f"{WORDS.get(family, family)} ({rows['models'].max()} models)"
             ax.errorbar(rows["value"], y, xerr=error, fmt=marker, color=colour, capsize=3, label=name)
         ax.set_yticks(range(len(whats)), [what.replace(", ", ",\n") for what in whats])
         ax.invert_yaxis()
@@ -173,8 +178,8 @@ def draw(table: pd.DataFrame) -> None:
         ax.axvline(0, color="grey", linestyle=":", linewidth=1)
     axes[2].axvline(1, color="grey", linestyle=":", linewidth=1)
     axes[0].set_xlim(-0.05, 1.05)
-    axes[0].legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.3, -0.16))
-    axes[2].legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.3, -0.16), ncols=2)
+    for ax in axes[[0, 2]]:
+        ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.35, -0.15))
     figure.savefig(PLACE / "overview.png", dpi=130)
     plt.close(figure)
 
