@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
+from transformers import PreTrainedModel
 
 import headroles as hr
 from headroles.experiments import prepared
@@ -25,19 +26,23 @@ def main() -> None:
     test, rows = prepared(given.data).test, []
     for place in sorted(path for path in given.models.iterdir() if (given.pruned / path.name / "gates-0").is_dir()):
         whole, tokenizer = hr.load(place)
-        trials = [path for path in (given.pruned / place.name / "gates-0/.trials").iterdir() if path.is_dir()]
-        survivals = {trial: survival(trial) for trial in trials}
-        (control,) = (trial for trial in trials if survivals[trial] is None)  # fails for an unfinished training
-        (small,) = (trial for trial, left in survivals.items() if left is not None and left.sum() == given.heads)
-        pruned = hr.load(small)[0]
-        hr.remove_heads(
-            pruned, [head for head, stays in hr.load_table(small / "survival.parquet").iloc[:, 0].items() if not stays]
-        )
-        for name, model in (("before", whole), ("all heads", hr.load(control)[0]), (f"{given.heads} heads", pruned)):
+        control, pruned = trained(given.pruned / place.name / "gates-0", given.heads)
+        for name, model in (("before", whole), ("all heads", control), (f"{given.heads} heads", pruned)):
             table = hr.evaluate(model, tokenizer, test, ["loss", "bleu"])
             rows += [{"model": place.name, "encoder": name, "metric": metric, **row} for metric, row in table.T.items()]
             print(place.name, name, table, sep="\n", flush=True)
     pd.DataFrame(rows).to_csv(given.output, index=False, float_format="%.4f")
+
+
+def trained(gates: Path, heads: int) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """Return the control with all heads and the model pruned to `heads` encoder heads of a training of gates."""
+    trials = [path for path in (gates / ".trials").iterdir() if path.is_dir()]
+    survivals = {trial: survival(trial) for trial in trials}
+    (control,) = (trial for trial in trials if survivals[trial] is None)  # fails for an unfinished training
+    (small,) = (trial for trial, left in survivals.items() if left is not None and left.sum() == heads)
+    pruned = hr.load(small)[0]
+    stays = hr.load_table(small / "survival.parquet").iloc[:, 0]
+    return hr.load(control)[0], hr.remove_heads(pruned, stays.index[stays == 0])
 
 
 def survival(trial: Path) -> pd.Series | None:
