@@ -2,8 +2,8 @@
 
 `python tests/benchmarks/scratch.py GATES SCRATCH DATA OUTPUT`: GATES is a training of gates of `prune_arm`, with the
 control and the pruned model; SCRATCH the model of `headroles specialise --without` that never had the other heads; DATA
-the folder of `headroles prepare`. Rows of the table OUTPUT, by loss and BLEU on the test pairs: each of the three models,
-and differences between two, paired by sentence (95 % intervals of 1,000 bootstrap resamples).
+the folder of `headroles prepare`. Rows of OUTPUT, by loss and BLEU on the test pairs: each of the three models, and
+differences between two, paired by sentence (95 % intervals of 1,000 bootstrap resamples).
 """
 
 from __future__ import annotations
