@@ -50,7 +50,7 @@ def corpora(folder: Path, trees: Path) -> Prepared:
 
 def gates(model: Path, data: Prepared, study: Path, _seed: int) -> None:
     options = {"rate": 3e-5, "pairs": 12_000, "warmup": 50, "metric": "loss", "sampling": "shuffled_groups"}
-    prune_arm(study, model, data, keep=SIZES, chosen=(), gate_seeds=3, **options)
+    prune_arm(study, model, data, keep=SIZES, chosen=(), gate_seeds=2, **options)
     loaded, tokenizer = hr.load(model)
     hr.ablate(loading.place(loaded), tokenizer, data.test, metric="loss", precision=1.1, study=study)
 
