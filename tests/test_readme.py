@@ -204,6 +204,7 @@ def test_the_tests_fixed_beforehand_are_those_of_the_tables():
         ("four more, other seeds and order of steps", "captions/any-length/C", "p"),
         ("three of Tatoeba", "tatoeba", "Holm"),
         ("three with MiniLM as encoder", "minilm", "Holm"),
+        ("three MiniLM classifiers, SST-2", "sst2", "Holm"),
     ):
         row = _pooled(folder).loc[("primary", "positional", "survival[12]")]
         digits = 3 if folder == "captions" else 2
@@ -218,6 +219,7 @@ def test_the_tests_fixed_beforehand_are_those_of_the_tables():
         ("five translators of captions", "captions", "{:+.1f} [{:.1f}, {:.1f}] BLEU", False),
         ("four more, other seeds and order of steps", "captions/any-length/C", "loss {:.3f} [{:.3f}, {:.3f}]", False),
         ("three with MiniLM as encoder", "minilm", "loss {:.3f} [{:.3f}, {:.3f}]", True),
+        ("three MiniLM classifiers, SST-2", "sst2", "loss {:.3f} [{:.3f}, {:.3f}]", False),
     ):
         table = hr.load_table(ROOT / "figures/specialists" / folder / "pooled-differences.parquet")
         row = table.set_index(["strategy", "against"]).loc[("roles", "random")]
@@ -262,7 +264,11 @@ def test_what_is_said_of_captions_is_what_the_tables_say():
 
 def test_the_summary_of_all_studies_is_what_its_table_says():
     table = pd.read_csv(ROOT / "figures/specialists/overview.csv").set_index(["panel", "of", "what"])
-    scratch, minilm = "translators trained from nothing", "MiniLM translates"
+    scratch, minilm, classifier = (
+        "translators trained from nothing",
+        "MiniLM translates",
+        "MiniLM classifies (SST-2)",
+    )
 
     def said(row):
         return f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
@@ -271,12 +277,13 @@ def test_the_summary_of_all_studies_is_what_its_table_says():
     most = "as many of their layers, the most important"
     for what in ("positional", "syntactic", most):
         assert said(table.loc[("survivors", scratch, what)]) in text
-    chance = [table.loc[("survivors", of, "all heads of their layers"), "value"] for of in (scratch, minilm)]
-    assert f"all heads of their layers: {chance[0]:.2f})" in text
-    assert f"of all heads of these layers {chance[0]:.2f} and {chance[1]:.2f}.".replace("0.", ".") in page
+    families = scratch, minilm, classifier
+    chance = [f"{table.loc[('survivors', of, 'all heads of their layers'), 'value']:.2f}" for of in families]
+    assert f"all heads of their layers: {chance[0]})" in text
+    assert _dotted("of all heads of these layers {}, {} and {}.".format(*chance)) in page
     for what in ("importance", "positional", "positional, given importance"):
-        for of in (scratch, minilm):
-            assert said(table.loc[("rank", of, what)]).replace("0.", ".") in page
+        for of in families:
+            assert _dotted(said(table.loc[("rank", of, what)])) in page
     ranked, given = (table.loc[("rank", scratch, what)] for what in ("importance", "positional, given importance"))
     assert f"Importance ranks survivors better ({said(ranked)} in the fourteen translators)" in text
     assert f"position adds nothing that is shown ({said(given)})" in text
@@ -351,6 +358,54 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
         before = "expected " * (model == "E-0" and roles == "positional" and left == 36)
         low, high = (f"{row[end]:.1f}".removesuffix(".0") for end in ("low", "high"))
         assert f"{row['survive']:.1f}, {before}{row['expected']:.1f} [{low}, {high}] |" in page
+
+
+def test_what_is_said_of_the_classifiers_is_what_the_tables_say():
+    folder, text = ROOT / "figures/specialists/sst2", " ".join(README.split())
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    counts = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left", "model"]).sort_index()
+    beyond = counts["survive"] > counts["high"]
+    assert (beyond.loc[("any of these", 18)].sum(), beyond.loc[("any of these", 12)].sum()) == (3, 1)
+    assert not (beyond.loc[("positional", 18)] | beyond.loc[("positional", 12)]).any()
+    assert not (beyond.loc[("syntactic", 18)] & beyond.loc[("syntactic", 12)]).any()
+    assert "this holds in 1 of 3 models (with 18 heads left in all three, with 12 in one)" in text
+    for roles, label in (("positional", "positional"), ("syntactic", "syntactic"), ("any of these", "all")):
+        for model in ("S-0", "S-1", "S-2"):
+            rows = [counts.loc[(roles, size, model)] for size in (18, 12)]
+            (large, small) = (
+                f"{r['survive']:.1f}, {{}}{r['expected']:.1f} [{r['low']:g}, {r['high']:g}]" for r in rows
+            )
+            count = f"{rows[0]['with a role']:.0f}"
+            said = f"all {count}" if label == "all" else f"{count} {label}"
+            before = "expected " * (model == "S-0" and label == "positional")
+            assert f"{said} | {large.format(before)} | {small.format('')} |" in page
+    pooled = _pooled("sst2")
+    for predictor in ("positional", "syntactic"):
+        for size in (18, 12):
+            row = pooled.loc[("primary", predictor, f"survival[{size}]")]
+            said = f"{_interval(row, 'r', 2)}, p {row['p']:.3f}, Holm {row['holm']:.2f}, "
+            assert f"| {_dotted(said)}" in page
+            assert row["agree"] == 1
+    for analysis, predictor in (
+        *(("positional given importance", "positional"), ("importance", "importance"), ("rare words", "rarity")),
+        *(("importance given positional", "importance"), ("ablation[loss precision=1.1]",) * 2),
+        *(("without covariates", "positional"), ("without covariates", "syntactic")),
+    ):
+        for size in (18, 12):
+            assert _dotted(_interval(pooled.loc[(analysis, predictor, f"survival[{size}]")], "r", 2)) in page
+    differences = hr.load_table(folder / "pooled-differences.parquet").set_index(["strategy", "against"])
+    for strategy in ("importance", "roles", "-roles", "-importance"):
+        row = differences.loc[(strategy, "random")]
+        p = f"Holm {row['holm']:.3f}" if strategy == "roles" else f"p {row['p']:.3f}"
+        assert f"| {row['difference']:+.3f} [{row['low']:.3f}, {row['high']:.3f}], {_dotted(p)} |" in page
+    retrained = (
+        hr.load_table(folder / "pooled-controls.parquet").query("tuned").set_index(["strategy", "model"])["value"]
+    )
+    for strategy in retrained.index.unique("strategy"):
+        assert f"| {' | '.join(f'{value:.3f}' for value in retrained.loc[strategy].sort_index())} |" in page
+    sizes = pd.read_csv(folder / "sizes.csv").set_index("enc-self")["change"]
+    small, large = (_dotted(f"{sizes.loc[size].min():.3f} to {sizes.loc[size].max():.3f}") for size in (12, 18))
+    assert f"rises by {small}, with 18 by {large}, against" in page
 
 
 def test_what_is_said_of_the_models_on_tatoeba_is_what_the_tables_say():

@@ -27,13 +27,14 @@ import headroles as hr
 from headroles.analysis.pooling import pooled_survival
 
 PLACE = Path(__file__).parents[2] / "figures/specialists"
-SCRATCH, MINILM = "translators trained from nothing", "MiniLM translates"
+SCRATCH, MINILM, CLASSIFIER = "translators trained from nothing", "MiniLM translates", "MiniLM classifies (SST-2)"
 STUDIES = {
     "captions": SCRATCH,
     "captions/any-length/C": SCRATCH,
     "captions/any-length/A-B": SCRATCH,
     "tatoeba": SCRATCH,
     "minilm": MINILM,
+    "sst2": CLASSIFIER,
 }
 ROLES = {"positional": 0.9, "syntactic": 0.1}  # thresholds of `hr.roles`, on the columns of `graded_roles`
 RANKS = (  # label, predictor, covariates
@@ -50,11 +51,12 @@ KEPT = {  # strategy -> label
     "-roles": "farthest from a role",
     "-importance": "least important",
 }
-COLOURS = {SCRATCH: "C0", MINILM: "C1"}
+COLOURS = {SCRATCH: "C0", MINILM: "C1", CLASSIFIER: "C2"}
 WORDS = {  # studies with controls, in the legend
     "captions": "captions",
     "captions/any-length/C": "captions, other seeds",
     "minilm": "MiniLM translates",
+    "sst2": CLASSIFIER,
 }
 Model = pd.DataFrame
 Row = dict[str, object]
