@@ -288,6 +288,11 @@ def test_the_summary_of_all_studies_is_what_its_table_says():
     assert f"Importance ranks survivors better ({said(ranked)} in the fourteen translators)" in text
     assert f"position adds nothing that is shown ({said(given)})" in text
     assert (ranked["models"], given["low"] < 0) == (14, True)
+    for what in ("nearest to a role", "most important", "farthest from a role"):
+        kept = table.loc[("controls", "all studies", what)]
+        assert said(kept) in text
+        assert _dotted(said(kept)) in page
+        assert kept["models"] == 15
     counts = table.loc[("survivors", scratch, "positional")]
     assert (counts["models"], counts["heads"]) == (7, 10)
     differences = hr.load_table(ROOT / "figures/specialists/captions/any-length/C/pooled-differences.parquet")

@@ -8,7 +8,8 @@ Written there:
   them, cut at 0 and 1.
   Panel "rank": rank correlation with that survival within layers, pooled over models (`pooled_survival`). Panel
   "controls": models without the other heads, retrained: how much of the difference between random heads (0) and all
-  heads (1) the chosen ones keep, by the metric; the interval is that of the chosen less the random ones, t over models.
+  heads (1, mean of the study) the chosen ones keep, by the metric; the interval is that of the chosen less the random
+  ones, t over models. Its last rows are over the models of all studies.
 - `overview.png`, the same as a picture.
 
 Families are not tests: what was fixed before looking is in the page of each study.
@@ -36,6 +37,7 @@ STUDIES = {
     "minilm": MINILM,
     "sst2": CLASSIFIER,
 }
+EVERY = "all studies"
 ROLES = {"positional": 0.9, "syntactic": 0.1}  # thresholds of `hr.roles`, on the columns of `graded_roles`
 RANKS = (  # label, predictor, covariates
     ("importance", "importance", ()),
@@ -51,7 +53,7 @@ KEPT = {  # strategy -> label
     "-roles": "farthest from a role",
     "-importance": "least important",
 }
-COLOURS = {SCRATCH: "C0", MINILM: "C1", CLASSIFIER: "C2"}
+COLOURS = {SCRATCH: "C0", MINILM: "C1", CLASSIFIER: "C2", EVERY: "black"}
 WORDS = {  # studies with controls, in the legend
     "captions": "captions",
     "captions/any-length/C": "captions, other seeds",
@@ -124,6 +126,7 @@ def ranks(models: dict[str, dict[str, Model]]) -> list[Row]:
 def controls() -> list[Row]:
     """Models of equal size with heads chosen in other ways, retrained."""
     rows = []
+    shares: dict[str, list[float]] = {}
     for study in STUDIES:
         path = PLACE / study / "pooled-controls.parquet"
         if not path.is_file():
@@ -133,10 +136,10 @@ def controls() -> list[Row]:
         whole = (means["all heads"] - means["random"]).mean()
         for strategy, label in KEPT.items():
             if strategy in means:
-                size, *numbers = over_models((means[strategy] - means["random"]).tolist())
-                low, high = sorted((numbers[1] / whole, numbers[2] / whole))
-                rows.append(row("controls", study, label, size, numbers[0] / whole, low, high))
-    return rows
+                kept = ((means[strategy] - means["random"]) / whole).tolist()
+                rows.append(row("controls", study, label, *over_models(kept)))
+                shares.setdefault(label, []).extend(kept)
+    return rows + [row("controls", EVERY, label, *over_models(kept)) for label, kept in shares.items()]
 
 
 def over_models(values: list[float]) -> tuple[int, float, float, float]:
@@ -168,10 +171,10 @@ def draw(table: pd.DataFrame) -> None:
         families = list(dict.fromkeys(part["of"]))
         for number, family in enumerate(families):
             rows = part[part["of"] == family].set_index("what")
-            y = np.array([whats.index(what) for what in rows.index]) + 0.17 * (number - (len(families) - 1) / 2)
+            y = np.array([whats.index(what) for what in rows.index]) + 0.15 * (number - (len(families) - 1) / 2)
             error = np.abs(rows[["low", "high"]].sub(rows["value"], axis=0)).fillna(0).to_numpy().T
-            colour = COLOURS.get(family, COLOURS[STUDIES.get(family, SCRATCH)])
-            marker = "os^D"[number] if panel == "controls" else "o"
+            colour = COLOURS[STUDIES.get(family, family)]
+            marker = "os^DP"[number] if panel == "controls" else "o"
             name = f"{WORDS.get(family, family)} ({rows['models'].max()} models)"
             ax.errorbar(rows["value"], y, xerr=error, fmt=marker, color=colour, capsize=3, label=name)
         ax.set_yticks(range(len(whats)), [what.replace(", ", ",\n") for what in whats])
