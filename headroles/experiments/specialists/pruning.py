@@ -15,6 +15,7 @@ from headroles.models import loading, provenance
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.l0 import L0
 from headroles.pruning.rankings import ByRoles, FromColumn, Reverse
+from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep
 from headroles.scores import score
 from headroles.tables import frame
@@ -94,7 +95,7 @@ def prune_arm(
     save_table(joined, folder.path("survival"))
     if chosen:
         by_roles = ByRoles(table)
-        ranked = ["importance", "-importance", by_roles, Reverse(by_roles)]
+        ranked: list[str | Strategy] = ["importance", "-importance", by_roles, Reverse(by_roles)]
         compare(strategies=ranked, keep=chosen, seeds=gate_seeds, study=folder.folder / "controls")
         compare(strategies=["random"], keep=chosen, seeds=random_draws, study=folder.folder / "random")
     return joined
