@@ -368,6 +368,8 @@ def test_what_is_said_of_the_translator_with_minilm_is_what_the_tables_say():
 def test_what_is_said_of_the_classifiers_is_what_the_tables_say():
     folder, text = ROOT / "figures/specialists/sst2", " ".join(README.split())
     page = (folder / "README.md").read_text(encoding="utf-8")
+    untrained = hr.load_table(ROOT / "figures/minilm-sst2/untrained/pud/roles.parquet").select_dtypes(bool)
+    assert not untrained.any(axis=None)
     one, two, three = (_dotted(f"{value:.3f}") for value in pd.read_csv(folder / "trained.csv")["accuracy"])
     assert f"(accuracy on dev {one}, {two} and {three};" in page
     counts = pd.read_csv(folder / "survivors.csv").set_index(["roles", "heads left", "model"]).sort_index()

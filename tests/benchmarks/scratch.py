@@ -38,7 +38,8 @@ def main() -> None:
     if heads(pruned) != heads(scratch):
         raise ValueError(f"other heads: got {heads(scratch)} from scratch; expected {heads(pruned)}, as pruned")
     for name in ("loss", "bleu"):
-        chosen, runs = metric(name), [sweep(model, tokenizer, test, [], metric(name)) for model in models.values()]
+        chosen = metric(name)
+        runs = [sweep(model, tokenizer, test, [], chosen) for model in models.values()]
         stats = [run.take(np.argsort(run.numbers)).intact for run in runs]
         draws = dict(zip(models, values(chosen, stats), strict=True))
         draws |= {f"{one} less {other}": draws[one] - draws[other] for one, other in PAIRS}
