@@ -109,7 +109,7 @@ def _reference() -> None:
     for group, content in GROUPS.items():
         entries = "".join(f"   headroles.{name}\n" for name in content["names"])
         _put(f"api/{group}.rst", _listed(group.capitalize(), content["about"], entries))
-    for package in ("plots", "experiments"):
+    for package in ("plots", "papers"):
         _put(f"api/{package}.rst", _package(package, "="))
     _put(
         "api/packages.rst",

@@ -1,14 +1,16 @@
 from . import ablation as ablation
 from . import analysis as analysis
 from . import data as data
-from . import experiments as experiments
 from . import models as models
+from . import papers as papers
 from . import plots as plots
 from . import pruning as pruning
 from . import scores as scores
 from . import tables as tables
 from . import testing as testing
 from . import training as training
+from .ablation.compare_scores import agreement as agreement
+from .ablation.compare_scores import score_correlations as score_correlations
 from .ablation.curves import ablation_curve as ablation_curve
 from .ablation.effects import ablate as ablate
 from .ablation.effects import ablate_sets as ablate_sets
@@ -36,10 +38,6 @@ from .data.stanza_parser import parse as parse
 from .data.streaming import StreamingCorpus as StreamingCorpus
 from .data.synthetic import repeated_tokens as repeated_tokens
 from .data.synthetic import synthetic_corpus as synthetic_corpus
-from .experiments.compare_scores import agreement as agreement
-from .experiments.compare_scores import score_correlations as score_correlations
-from .experiments.explorer import explore as explore
-from .experiments.training_dynamics import dynamics as dynamics
 from .models.heads import attention_sites as attention_sites
 from .models.heads import capture_attention as capture_attention
 from .models.loading import load as load
@@ -47,7 +45,6 @@ from .models.loading import save as save
 from .models.masking import head_mask as head_mask
 from .models.masking import mask_heads as mask_heads
 from .models.sites import submodel as submodel
-from .plots.report import report as report
 from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
 from .pruning.costs import efficiency as efficiency
@@ -60,6 +57,8 @@ from .pruning.removal import zero_heads as zero_heads
 from .pruning.selection import prune as prune
 from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change
+from .reports import report as report
+from .reports.explorer import explore as explore
 from .scores.base import Score as Score
 from .scores.circuits import composition as composition
 from .scores.circuits import copying as copying
@@ -87,3 +86,4 @@ from .testing.runner import check_model as check_model
 from .testing.tiny_models import tiny_model as tiny_model
 from .training.trainer import load_classifier as load_classifier
 from .training.trainer import train as train
+from .training.training_dynamics import dynamics as dynamics

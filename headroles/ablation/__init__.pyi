@@ -1,4 +1,5 @@
 from . import metrics as metrics
+from .compare_scores import compare as compare
 from .curves import ablation_curve as ablation_curve
 from .curves import areas as areas
 from .curves import orders as orders

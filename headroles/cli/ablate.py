@@ -34,7 +34,7 @@ def compare(
     first = hr.read(corpus, target, limit=limit)
     second = first if held_out is None else hr.read(held_out, held_out_target, limit=limit)
     loaded, tokenizer = load_model(model, device)
-    correlations, areas = hr.experiments.compare(
+    correlations, areas = hr.ablation.compare(
         loaded, tokenizer, first, second, rules=names(rules), n_resamples=n_resamples, study=folder
     )
     show_table(correlations, "rank correlation with ablating one head, over all heads and within layers")
@@ -169,7 +169,7 @@ def agreement(
     overwrite: options.Replace = False,
 ) -> None:
     """Compare the effects of ablating the same heads on two corpora: correlations and a scatter plot."""
-    table = hr.experiments.agreement_study(study, other, output, column=column, overwrite=overwrite)
+    table = hr.papers.agreement_study(study, other, output, column=column, overwrite=overwrite)
     show_table(table, f"{column} on {' and on '.join(table.attrs['corpora'])}")
     say(f"written: {output} and its table")
 
@@ -185,7 +185,7 @@ def correlate(
     overwrite: options.Replace = False,
 ) -> None:
     """Correlate scores, effects and survival of heads with each other: a table and a clustered map."""
-    table = hr.experiments.correlation_study(tables, output, columns=names(columns), overwrite=overwrite)
+    table = hr.papers.correlation_study(tables, output, columns=names(columns), overwrite=overwrite)
     pairs = list(table["first"] + ", " + table["second"])
     shown = table.drop(columns=["first", "second"])
     show_table(shown[:20], f"the strongest of {len(table)} rank correlations", label="scores", rows=pairs[:20])
@@ -207,7 +207,7 @@ def relate(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Relate the roles of heads to the effects of ablation and to survival of pruning, within layers."""
-    from headroles.experiments.relate_study import relate_study
+    from headroles.analysis.relate_study import relate_study
 
     folder = study_of(study, overwrite=overwrite)
     show_relations(relate_study(folder, roles, outcomes, by=by, kinds=names(kinds), only=names(only), seed=seed))

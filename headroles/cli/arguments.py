@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from headroles.data.corpus import Corpus
-    from headroles.experiments.specialists.arms import Recipe
     from headroles.models.masking import Head
     from headroles.pruning.l0 import Freeze
     from headroles.pruning.selection import Strategy
     from headroles.scores import Relevance
+    from headroles.specialists.arms import Recipe
     from headroles.tables.study import Study
     from headroles.training.hf_trainer import TrainOptions
 
@@ -111,7 +111,7 @@ def threshold(text: str) -> tuple[str, float]:
 
 def recipe_of(texts: list[str]) -> Recipe:
     """Return the recipe of `specialise` with fields such as width=256; raise ValueError for another form."""
-    from headroles.experiments.specialists.arms import Recipe
+    from headroles.specialists.arms import Recipe
 
     known, fields = Recipe.__dataclass_fields__, {}
     for text in texts:

@@ -33,7 +33,7 @@ def say(text: str) -> None:
 def draw_figures(study: hr.Study) -> None:
     """Draw every figure that the tables of a study allow, and print their names; none after --no-figures."""
     if draws.get():
-        list_figures(hr.experiments.draw(study), study.folder)
+        list_figures(hr.papers.draw(study), study.folder)
     else:
         say(f"tables are in {study.folder}; headroles plot {study.folder} draws figures")
 

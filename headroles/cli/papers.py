@@ -17,7 +17,7 @@ from headroles.cli.console import draw_figures, list_figures, say, show_claims, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headroles.experiments.reproduction import Reproduction
+    from headroles.papers.reproduction import Reproduction
 
 SOURCES = "expected one of --from STUDY, --model MODEL with --data FOLDER, or --tiny"
 
@@ -52,8 +52,8 @@ def reproduce(
     device: options.Device = None,
 ) -> None:
     """Reproduce the figures and tables of the papers, with their numbers, and judge whether each claim holds."""
-    from headroles.experiments import reproduction
-    from headroles.experiments.papers.running import paper_of
+    from headroles.papers import reproduction
+    from headroles.papers.running import paper_of
 
     source, name = paper_of(paper, artefact)
     sources = [option for option, value in {"--from": folders, "--model": model, "--tiny": tiny}.items() if value]
@@ -126,7 +126,7 @@ def prepare(
 ) -> None:
     """Clean and split sentence pairs, parse a part, and train a tokenizer, for headroles replicate."""
     further, treed = (None if text is None else pairs_of(text) for text in (other, parsed))
-    counts = hr.experiments.prepare(
+    counts = hr.papers.prepare(
         output,
         [pairs_of(text) for text in pairs],
         further,
@@ -174,7 +174,7 @@ def replicate(
     only: Annotated[str | None, typer.Option(help="Stages to run, such as train,score; by default all.")] = None,
 ) -> None:
     """Replicate the papers: train a Transformer from scratch, score, ablate, prune and relate; resumes if stopped."""
-    from headroles.experiments.replication import Recipe
+    from headroles.papers.replication import Recipe
 
     recipe = Recipe(
         width=width,
@@ -191,8 +191,8 @@ def replicate(
         n_resamples=n_resamples,
         seed=seed,
     )
-    data = hr.experiments.prepared(folder)
-    hr.experiments.replicate(study, data, recipe, weights=weights, only=names(only), report=say)
+    data = hr.papers.prepared(folder)
+    hr.papers.replicate(study, data, recipe, weights=weights, only=names(only), report=say)
     list_figures(sorted(study.glob("*.png")), study)
 
 
@@ -216,10 +216,10 @@ def specialise(
     study: Annotated[Path | None, typer.Option(help="Folder for a copy of the table of heads.")] = None,
 ) -> None:
     """Train a translator from an untrained, masked-language-model or pretrained encoder; resumes if stopped."""
-    from headroles.experiments.specialists.arms import specialise as run
+    from headroles.specialists.arms import specialise as run
 
     recipe, removed = recipe_of(size or []), () if without is None else heads_of(without)
-    data = hr.experiments.prepared(folder)
+    data = hr.papers.prepared(folder)
     probed = [data.parsed[:limit], *(hr.read(path, limit=limit) for path in probe or ())]
     more = None if texts is None else hr.read(texts)
     table = run(output, data, arm, seed=seed, recipe=recipe, texts=more, probed=probed, without=removed)
@@ -236,7 +236,7 @@ def pool_models(
     study: options.Study = Path("study"),
 ) -> None:
     """Test over several pruned models whether roles predict which heads survive, and compare their controls."""
-    from headroles.experiments.specialists.several_models import pool_models as run
+    from headroles.specialists.several_models import pool_models as run
 
     pooled = run(folders, tested=[int(size) for size in numbers(tested)], study=study)
     rows = pooled.survival

@@ -185,7 +185,7 @@ def efficiency(
     folder = arguments.study_of(study, overwrite=overwrite)
     counts = arguments.sizes(batches)
     loaded, tokenizer = arguments.load_model(model, device, whole=True)
-    table = hr.experiments.efficiency_study(
+    table = hr.papers.efficiency_study(
         loaded, tokenizer, folder, batches=counts, length=length, repeats=repeats, seed=seed
     )
     console.show_speed(table)
@@ -255,6 +255,6 @@ def weight_change(
 ) -> None:
     """Measure how much the weights of each head changed in fine-tuning, and whether all changed alike."""
     folder = arguments.study_of(study, overwrite=overwrite)
-    if (uniformity := hr.experiments.weight_change_study(before, after, folder)) is not None:
+    if (uniformity := hr.papers.weight_change_study(before, after, folder)) is not None:
         console.show_table(uniformity, "do all heads move alike? w 0: chance, 1: the same heads move most each time")
     console.draw_figures(folder)

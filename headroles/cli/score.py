@@ -60,7 +60,7 @@ def score(
 ) -> None:
     """Score every attention head of a model on a corpus, assign roles and draw the figures."""
     from headroles.analysis.role_rules import assignable
-    from headroles.experiments.score_study import balances
+    from headroles.papers.score_study import balances
 
     folder = study_of(study, overwrite=overwrite)
     sentences = (hr.StreamingCorpus if stream else hr.read)(corpus, target, limit=limit)
@@ -83,7 +83,7 @@ def score(
         parts = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
         say(f"relevance by {name}, shares of the target: {parts}")
     if assignable(folder.load("heads")):
-        show_roles(hr.experiments.assign_roles(folder))
+        show_roles(hr.papers.assign_roles(folder))
     draw_figures(folder)
     show_measured(table, hr.scores.left_out(table, chosen))
 
@@ -100,7 +100,7 @@ def circuits(
 
     folder = study_of(study, overwrite=overwrite)
     loaded, tokenizer = load_model(model, device, submodel=submodel, whole=True)
-    pairs, lacking = hr.experiments.circuits_study(loaded, tokenizer, folder)
+    pairs, lacking = hr.papers.circuits_study(loaded, tokenizer, folder)
     record().left_out.update(lacking)
     if folder.has("circuits"):
         table = folder.load("circuits")
@@ -123,7 +123,7 @@ def roles(
 ) -> None:
     """Assign roles to the heads of a study by its scores, and print the heads that have any."""
     folder = hr.Study(study)
-    assigned = hr.experiments.assign_roles(folder, thresholds=dict(map(threshold, thresholds or [])), test=test)
+    assigned = hr.papers.assign_roles(folder, thresholds=dict(map(threshold, thresholds or [])), test=test)
     show_roles(assigned)
     if test:
         decisions = hr.analysis.role_decisions(assigned)
@@ -134,7 +134,7 @@ def roles(
 def plot(study: options.Tables) -> None:
     """Draw every figure that the tables of a study allow."""
     folder = hr.Study(study)
-    list_figures(hr.experiments.draw(folder), folder.folder)
+    list_figures(hr.papers.draw(folder), folder.folder)
 
 
 def attention(
@@ -208,8 +208,8 @@ def demo(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Score a pretrained encoder on the embedded corpus, assign roles and draw the figures, offline."""
-    from headroles.experiments.demo import OF_TRANSLATOR
-    from headroles.experiments.demo import demo as run
+    from headroles.cli.demo import OF_TRANSLATOR
+    from headroles.cli.demo import demo as run
 
     study = study or Path("headroles-demo-translation" if translation else "headroles-demo")
     assigned, files = run(study, translation=translation, overwrite=overwrite)

@@ -26,9 +26,9 @@ from helpers.traces import _traces
 
 import headroles as hr
 from headroles import plots
+from headroles.ablation.compare_scores import ABLATION, agreement, compare
 from headroles.ablation.curves import ablation_curve, areas
 from headroles.analysis.intervals import bootstrap_counts
-from headroles.experiments.compare_scores import ABLATION, agreement, compare
 from headroles.models import batching, masking
 from headroles.models import heads as families
 from headroles.scores.objectives import objective

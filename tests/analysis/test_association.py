@@ -19,9 +19,9 @@ from scipy import optimize, stats
 import headroles as hr
 from headroles.analysis import intervals
 from headroles.analysis.logistic import firth
+from headroles.analysis.relate_study import relate_study
 from headroles.analysis.role_rules import roles
-from headroles.experiments import score_study
-from headroles.experiments.relate_study import relate_study
+from headroles.papers import score_study
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study

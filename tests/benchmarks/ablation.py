@@ -20,8 +20,8 @@ from relevance import MARIAN, _side
 from transformers import MarianConfig, MarianMTModel
 
 from headroles.ablation.runner import Runner
-from headroles.experiments.demo import minilm
 from headroles.models import heads
+from headroles.models.at_hand import minilm
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
 from headroles.models.masking import head_mask, mask_heads

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 import headroles as hr
-from headroles.experiments.demo import PACKAGE
+from headroles.models.at_hand import PACKAGE
 from headroles.pruning.selection import undecided
 
 KEYS = ["model", "examples", "epochs", "rate", "keep"]

@@ -52,8 +52,8 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import metric
 from headroles.ablation.prediction_powered import Estimate, estimates, sizes
 from headroles.ablation.sweep import Sweep
-from headroles.experiments.demo import PACKAGE
 from headroles.models import attention_hooks, batching
+from headroles.models.at_hand import PACKAGE
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
 from headroles.models.heads import head_index

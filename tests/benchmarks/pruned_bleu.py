@@ -14,7 +14,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 import headroles as hr
-from headroles.experiments import prepared
+from headroles.papers import prepared
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import headroles as hr
 from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import metric
 from headroles.ablation.sweep import sweep
-from headroles.experiments import prepared
+from headroles.papers import prepared
 from headroles.pruning.cached_evaluation import values
 
 PAIRS = [("pruned", "scratch"), ("pruned", "all heads"), ("scratch", "all heads")]

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import headroles as hr
 from headroles.data.corpus import Corpus
-from headroles.experiments.preparation import Prepared
-from headroles.experiments.specialists.pruning import ENCODER, prune_arm
 from headroles.models import loading
+from headroles.papers.preparation import Prepared
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.rankings import ByRoles, Reverse
+from headroles.specialists.pruning import ENCODER, prune_arm
 from headroles.training.hf_trainer import TrainOptions
 
 SIZES, CONTROLS = (18, 12), (12,)  # heads left

@@ -30,8 +30,8 @@ from headroles.analysis.intervals import p_value
 from headroles.analysis.pooling import fisher_z, graded_roles, residual_ranks
 from headroles.analysis.resampling import permuted_values, strata
 from headroles.analysis.role_rules import held
-from headroles.experiments import prepared
 from headroles.models import loading
+from headroles.papers import prepared
 from headroles.plots.matrix import short
 from headroles.tables import frame, io
 

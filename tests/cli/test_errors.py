@@ -34,10 +34,10 @@ from headroles.ablation.sweep import sweep
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import write
 from headroles.data.stanza_parser import parse
-from headroles.experiments import score_study
 from headroles.models import batching, loading, provenance
 from headroles.models.batching import encode
 from headroles.models.tokenization import NO_WORD, pieces, word_of
+from headroles.papers import score_study
 from headroles.pruning.l0 import L0, SubsetSelection
 from headroles.tables import frame
 from headroles.tables.io import load_table

@@ -11,9 +11,9 @@ from helpers.commands import run
 from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles.experiments import score_study
-from headroles.experiments.papers.running import reproduce
-from headroles.experiments.papers.tables import Bench
+from headroles.papers import score_study
+from headroles.papers.running import reproduce
+from headroles.papers.tables import Bench
 from headroles.tables import frame
 from headroles.tables.io import save_table
 

@@ -17,7 +17,7 @@ from helpers import planted
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.experiments import score_study
+from headroles.papers import score_study
 from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import save_table

@@ -1,1 +1,0 @@
-"""The papers' artefacts: each figure and table, its claim and its verdict."""

@@ -1,0 +1,5 @@
+"""The three papers: their figures, tables and claims on a study, and whole replications from a corpus."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,269 @@
+"""Michel et al. 2019, sections 4 to 6: ablating heads by importance, speed, and the course of training (no torch)."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from headroles import plots
+from headroles.papers.artefact import (
+    Claim,
+    Interval,
+    Reproduced,
+    Verdict,
+    beside,
+    bounded,
+    claim,
+    every,
+    judged,
+    printed,
+    provided,
+)
+from headroles.papers.needs import NEEDS, Missing, Need, only_translation
+from headroles.papers.tables import LITTLE, VALUES, Bench, costs, metric_label, metric_of, rises
+from headroles.tables import frame
+from headroles.tables.io import save_table
+
+if TYPE_CHECKING:
+    from headroles.papers.workflow import Workflow
+
+THIRD = 0.28, 0.38  # "about a third" (our choice)
+ENOUGH = 0.85  # of the score (section 6)
+
+
+def fig3(bench: Bench) -> Reproduced:
+    """Show the score when heads are ablated by importance and by their single effects."""
+    return _curves(bench, "fig3", fig3_claim)
+
+
+def _swap_orders(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
+    """Swap the names of a random ranking and the ranking by importance."""
+    chance = [name for name in table["order"].unique() if re.fullmatch(r"random \d+", name)]
+    if not chance:
+        raise Missing("the curves have no random ranking")
+    drawn = random.choice(chance)
+    return table.assign(order=table["order"].replace({"importance": drawn, drawn: "importance"}))
+
+
+@claim(
+    "Some 20 % (translation) or 40 % (BERT) of the heads can be ablated by importance without a noticeable loss.",
+    """Holds if ablating that share costs less than 3 % of the score, with the interval of the cost, and ablating
+    all heads more than that.""",
+    shuffles={"curves": _swap_orders},
+)
+def fig3_claim(table: pd.DataFrame) -> Verdict:
+    return _harmless(table)
+
+
+def fig6(bench: Bench) -> Reproduced:
+    """Show the score on other tasks when heads are ablated by importance."""
+    return _curves(bench, "fig6", fig6_claim)
+
+
+@claim(
+    "On other tasks too: 60 % can be ablated on SST-2, 50 % on CoLA and MRPC, 20 % in a small translation model.",
+    "The rule of Fig. 3, at the share of the task with the same metric.",
+    shuffles={"curves": _swap_orders},
+)
+def fig6_claim(table: pd.DataFrame) -> Verdict:
+    return _harmless(table)
+
+
+def _curves(bench: Bench, figure: str, judge: Claim) -> Reproduced:
+    """Return curves by importance, by single effects and by chance, with the paper's harmless share of heads."""
+    table = bench.table("curves")
+    metric = metric_of(table)
+    wanted = table["order"].str.fullmatch(r"importance|ablation\[.*\]|random \d+")
+    rows = table[wanted].reset_index(drop=True)
+    whole = rows.loc[rows["closed"] == 0, VALUES].iloc[0]
+    rows = rows.assign(paired="change" in rows, **costs(rows, whole, metric), paper=math.nan)
+    known = printed("michel2019-fig3")
+    theirs = known[(known["figure"] == figure) & (known["metric"] == metric)]
+    if len(theirs):
+        place = (rows["share"] - theirs["paper"].iloc[0]).abs().where(rows["order"] == "importance").idxmin()
+        rows.loc[place, ["paper", "task"]] = theirs.iloc[0][["paper", "task"]]
+    rows.attrs["source"] = known.attrs["source"]
+    return judged(judge, rows, lambda: plots.curves(table[wanted], label=metric_label(table)))
+
+
+def _harmless(table: pd.DataFrame) -> Verdict:
+    """Judge whether the paper's share of heads can be ablated at little cost."""
+    curve = table[table["order"] == "importance"]
+    rows = curve[curve["paper"].notna()]
+    if rows.empty:
+        return Verdict(None, "the paper has no task of this metric")
+    row = rows.iloc[0]
+    cost, most = Interval.of(row, "cost"), Interval.of(curve.iloc[curve["share"].argmax()], "cost")
+    if math.isnan(cost.value):
+        return Verdict(None, "the score of the whole model is 0, of which nothing can be lost")
+    text = f"with {100 * row['share']:.0f} % ablated {cost.scaled(100):.1f} % of the score is lost{_unpaired(table)}"
+    return Verdict(provided(cost.below(LITTLE), most.above(LITTLE)), text)
+
+
+def _unpaired(table: pd.DataFrame) -> str:
+    return "" if table["paired"].all() else " (an interval as if the two scores varied independently: too wide)"
+
+
+def fig4(bench: Bench) -> Reproduced:
+    """Show the score when heads of one kind are ablated by importance."""
+    table = bench.table("kinds")
+    curves = table[table["order"].str.endswith(" by importance")].reset_index(drop=True)
+    whole = curves.loc[curves["closed"] == 0, VALUES].iloc[0]
+    rows = curves.assign(kind=curves["order"].str.partition(" ")[0], **costs(curves, whole, metric_of(table)))
+    rows = rows[["kind", "closed", "share", *VALUES, *bounded("cost")]]
+    return judged(fig4_claim, rows, lambda: plots.curves(curves, label=metric_label(table)))
+
+
+def _permute_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
+    """Permute the names of the kinds' curves; that of cross-attention always changes."""
+    names = table["order"].str.partition(" ")
+    kinds = list(names[0].unique())
+    drawn = list(random.permutation(kinds))
+    while "cross" in kinds and len(kinds) > 1 and drawn[kinds.index("cross")] == "cross":
+        drawn = list(random.permutation(kinds))
+    return table.assign(order=names[0].map(dict(zip(kinds, drawn, strict=True))) + " " + names[2])
+
+
+@claim(
+    "Cross-attention breaks first: beyond 60 % it collapses, while the other kinds keep most of the score.",
+    """Holds if 80 % of its heads cost more, with the interval, than 80 % of the heads of either other kind; fails
+    if they cost less than those of one of them.""",
+    shuffles={"kinds": _permute_kinds},
+)
+def fig4_claim(table: pd.DataFrame) -> Verdict:
+    rows = table.loc[(table["share"] - 0.8).abs().groupby(table["kind"]).idxmin()].set_index("kind")
+    lost = {kind: Interval.of(row, "cost") for kind, row in rows.iterrows()}
+    if "cross" not in lost or len(lost) < 2:
+        return Verdict(None, f"cross-attention is compared with other kinds; the curves show {len(lost)} kind of heads")
+    holds = every(lost["cross"].minus(cost).above(0) for kind, cost in lost.items() if kind != "cross")
+    text = ", ".join(f"{kind} {cost.scaled(100):.0f} %" for kind, cost in lost.items())
+    return Verdict(holds, f"lost with 80 % ablated: {text}")
+
+
+def _dynamics(run: Workflow) -> list[Path]:
+    """Train the model from scratch and measure its checkpoints."""
+    from headroles.models import loading
+    from headroles.training.training_dynamics import dynamics
+
+    only_translation(run)
+    study = run.study("dynamics")
+    training = run.train(loading.untrained(run.model), "training", "all", options=run.scratch)
+    corpora = run.material.trees or run.material.dev, run.material.test
+    dynamics(training, *corpora, metric=run.metric, n_resamples=run.n_resamples, study=study)
+    return [study.path("dynamics-curves")]
+
+
+NEEDS["dynamics"] = Need(
+    "curves at each epoch of a training",
+    "headroles dynamics TRAINING CORPUS",
+    "dynamics-curves",
+    _dynamics,
+    columns=("kept",),
+    trains=True,
+)
+
+
+def fig5(bench: Bench) -> Reproduced:
+    """Show the share of the score that remains after ablation at each epoch."""
+    table = bench.table("dynamics")
+    parts = []
+    for _, part in table.groupby("step"):
+        rows = part.loc[[(part["share"] - 0.4).abs().idxmin()]]
+        whole = part.loc[part["closed"] == 0, VALUES].iloc[0]
+        cost = costs(rows, whole, metric_of(table))
+        kept = {"kept": 1 - cost["cost"], "kept.low": 1 - cost["cost.high"], "kept.high": 1 - cost["cost.low"]}
+        parts.append(rows[["epoch", "step", "share"]].assign(score=whole["value"], **kept, paired="change" in rows))
+    rows = beside(pd.concat(parts, ignore_index=True), "michel2019-fig5", "epoch")
+    return judged(fig5_claim, rows, lambda: plots.dynamics(table, label=metric_label(table)))
+
+
+def _permute_steps(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
+    steps = table[["step", "epoch"]].drop_duplicates()
+    drawn = steps.iloc[random.permutation(len(steps))].set_axis(steps["step"])
+    return table.assign(step=table["step"].map(drawn["step"]), epoch=table["step"].map(drawn["epoch"]))
+
+
+@claim(
+    "Early in training a model needs its heads; later 40 % can be ablated within 85 to 90 % of the score.",
+    """Holds if ablating 40 % keeps a smaller share of the score at the first epoch than at the last, and there at
+    least 0.85, each with its interval, and this share rises over all epochs (Kendall's tau, p < 0.05); fails if the
+    first keeps more, or the last less than 0.85.""",
+    shuffles={"dynamics": _permute_steps},
+)
+def fig5_claim(table: pd.DataFrame) -> Verdict:
+    ends = table.iloc[[0, -1]]
+    first, last = (Interval.of(row, "kept") for _, row in ends.iterrows())
+    holds = provided(every([first.minus(last).below(0), last.above(ENOUGH)]), rises(table, "kept", "epoch"))
+    text = " and ".join(f"{Interval.of(row, 'kept')} at epoch {row['epoch']:.0f}" for _, row in ends.iterrows())
+    return Verdict(holds, f"ablating 40 % keeps {text}{_unpaired(table)}")
+
+
+def _efficiency(run: Workflow) -> list[Path]:
+    from headroles.models import provenance
+    from headroles.pruning.costs import efficiency
+
+    study = run.study("efficiency")
+    study.remove(study.claim("efficiency", frame.sign(weights=provenance.revision(run.model))))
+    if not study.has("efficiency"):
+        save_table(efficiency(run.model, run.random_ranking(), **run.timed), study.path("efficiency"))
+    return [study.path("efficiency")]
+
+
+NEEDS["efficiency"] = Need("speeds with heads removed", "headroles efficiency MODEL", "efficiency", _efficiency)
+
+
+def table4(bench: Bench) -> Reproduced:
+    """Show the speed with half of the heads removed, in batches of several sizes."""
+    table = bench.table("efficiency")
+    half = table["share"].iloc[(table["share"] - 0.5).abs().argmin()]
+    rows = table[(table["way"] == "cut") & (table["share"] == half)].reset_index(drop=True)
+    columns = ["batch", "speed", "speed.sd", *bounded("speedup"), "allowed"]
+    return judged(table4_claim, beside(rows[columns], "michel2019-table4", "batch"))
+
+
+def _copy_speeds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:  # noqa: ARG001
+    """Replace all speeds by those of a copy without removed heads (deterministic)."""
+    copies = table[(table["way"] == "cut") & (table["closed"] == 0)].set_index("batch")
+    for name in ("speed", "speed.sd", *bounded("speedup")):
+        table[name] = table["batch"].map(copies[name])
+    return table
+
+
+@claim(
+    "Removing half of the heads makes inference faster, by 17.5 % in large batches.",
+    "Holds if the speed-up in the largest batch is above 1 with its interval.",
+    shuffles={"efficiency": _copy_speeds},
+    exempt="speed does not depend on weights; the control is a copy with nothing removed",
+)
+def table4_claim(table: pd.DataFrame) -> Verdict:
+    row = table.iloc[table["batch"].argmax()]
+    speedup = Interval.of(row, "speedup")
+    return Verdict(speedup.above(1), f"{speedup} in batches of {row['batch']:.0f}")
+
+
+def heads_share(bench: Bench) -> Reproduced:
+    """Show the share of parameters of one head, and of all heads (section 4.3, text)."""
+    table = bench.table("efficiency").query("way == 'cut'").drop_duplicates("closed")
+    whole, cut = table.iloc[0], table.iloc[table["closed"].argmax()]
+    head = (whole["parameters"] - cut["parameters"]) / cut["closed"]
+    counts = bench.table("single").groupby(level=["kind", "layer"]).size()
+    rows = [("one head of its layer", 1 / counts.max())]
+    rows += [("one head of all parameters", head / whole["parameters"])]
+    rows += [("attention of all parameters", counts.sum() * head / whole["parameters"])]
+    shares = beside(pd.DataFrame(rows, columns=["what", "ours"]), "michel2019-heads_share", "what")
+    return judged(heads_share_claim, shares)
+
+
+@claim(
+    "Attention has about a third of a model's parameters.",
+    "Holds if its share is from 28 to 38 %.",
+    exempt="a count of parameters does not depend on weights",
+)
+def heads_share_claim(table: pd.DataFrame) -> Verdict:
+    share = table.set_index("what")["ours"]["attention of all parameters"]
+    return Verdict(bool(THIRD[0] <= share <= THIRD[1]), f"{100 * share:.0f} % of the parameters are attention's")

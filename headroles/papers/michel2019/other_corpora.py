@@ -1,0 +1,100 @@
+"""Michel et al. 2019, section 3.4: effects of ablating the same heads on other corpora (no torch)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from headroles import plots
+from headroles.papers.artefact import (
+    Interval,
+    Reproduced,
+    Verdict,
+    claim,
+    every,
+    judged,
+    printed,
+    provided,
+    sourced,
+)
+from headroles.papers.michel2019.effects import cost_of_all, encoder_rows, is_translation
+from headroles.papers.needs import Missing
+from headroles.papers.tables import Bench, at_stake, field, metric_of, stake
+from headroles.plots.axes import new_axes
+from headroles.plots.effects import correlations, effect_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def fig2(bench: Bench) -> Reproduced:
+    """Show the effects of the same heads on two corpora against each other: a panel for each other corpus."""
+    first, *others = _of_other_texts(bench.tables("single"))
+    name = effect_of(first)
+    names = [field(table, "corpus", name).partition("+")[0] for table in (first, *others)]
+    parts = []
+    for other, corpus in zip(others, names[1:], strict=True):
+        part = correlations(first[name], other[name]).reset_index().assign(corpus=corpus)
+        part["pearson.rest"] = _without_largest(first[name], other[name])
+        parts.append(part if len(part) > 1 else part.replace({"heads of": {"all": "enc-self"}}))
+    theirs = printed("michel2019-fig2")
+    paper = theirs.set_index("model")["paper"]["translation" if is_translation(first) else "encoder"]
+    rows = pd.concat(parts, ignore_index=True)
+    rows["paper"] = float(paper)
+    rows["paper"] = rows["paper"].where(rows["heads of"] == "enc-self")
+    rows = sourced(rows.assign(**stake(bench, metric_of(first))), rows, theirs)
+    return judged(fig2_claim, rows, lambda: _agreements(first, others, names))
+
+
+def _permute_within_kinds(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
+    order = np.arange(len(table))
+    for kind in table.index.unique("kind"):
+        rows = np.flatnonzero(table.index.get_level_values("kind") == kind)
+        order[rows] = random.permutation(rows)
+    return table.iloc[order].set_axis(table.index)
+
+
+@claim(
+    "Heads that matter on one corpus matter on another: Pearson's correlation 0.56 and 0.68.",
+    """Holds if the rank correlation over the encoder's heads, which does not depend on a few large effects, is
+    above 0 with its interval on every other corpus, and ablating all heads costs more than 3 % of the score.""",
+    shuffles={"single": _permute_within_kinds},
+)
+def fig2_claim(table: pd.DataFrame) -> Verdict:
+    rows = [row for _, row in table[table["heads of"] == "enc-self"].iterrows()]
+    holds = every(Interval.of(row, "spearman").above(0) for row in rows)
+    text = ", ".join(
+        f"{row['corpus']} rank correlation {Interval.of(row, 'spearman')}, Pearson's {Interval(row['pearson'])}, "
+        f"{Interval(row['pearson.rest'])} without the two largest effects"
+        for row in rows
+    )
+    return Verdict(provided(holds, at_stake(table)), f"{text}; {cost_of_all(table)}")
+
+
+def _of_other_texts(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Select tables of different texts, of the first metric that has two; raise Missing without any."""
+    for name in dict.fromkeys(map(effect_of, tables)):
+        texts: dict[str, pd.DataFrame] = {}
+        for table in (table for table in tables if effect_of(table) == name):
+            texts.setdefault(field(table, "text", name), table)
+        if len(texts) > 1:
+            return [*texts.values()]
+    raise Missing("Fig. 2 compares two corpora, got effects on one; try headroles ablate MODEL OTHER")
+
+
+def _without_largest(first: pd.Series[float], other: pd.Series[float]) -> list[float]:
+    """Return Pearson's correlation without the two largest effects: of all heads, and of each kind."""
+    both = pd.concat([first, other], axis=1, keys=["first", "other"]).dropna()
+    kinds = [part for _, part in both.groupby(level="kind", sort=False, observed=True)]
+    rest = [part.drop(part["first"].abs().nlargest(2).index) for part in (both, *(kinds if len(kinds) > 1 else []))]
+    return [float(part["first"].corr(part["other"])) for part in rest]
+
+
+def _agreements(first: pd.DataFrame, others: list[pd.DataFrame], names: list[str]) -> Axes:
+    """Draw a panel for each other corpus: the effects of the same heads there against those of the first."""
+    axes = new_axes((10, 11), cell=0.42, panels=len(others))
+    for other, corpus, ax in zip(others, names[1:], axes, strict=True):
+        plots.agreement(encoder_rows(first), encoder_rows(other), names=(names[0], corpus), ax=ax)
+    return axes[0]

@@ -1,0 +1,225 @@
+"""Tables of artefacts: the bench that finds or computes them, and what is read from them (no torch)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow.parquet as pq
+from scipy import stats
+
+from headroles.papers.artefact import Holds, Interval, bounded
+from headroles.papers.needs import METRIC, METRICS, NEEDS, Missing, Need
+from headroles.plots.effects import correlations
+from headroles.plots.styling import SMALLER_IS_BETTER
+from headroles.tables import frame
+from headroles.tables.frame import KINDS, Kind
+from headroles.tables.frame import metric_of as metric_in
+from headroles.tables.io import load_table
+
+if TYPE_CHECKING:
+    from headroles.papers.workflow import Workflow
+
+Numbers = npt.NDArray[np.float64]
+UNREPEATED = "pruning and training are not repeated for an untrained model"
+SKIPPED = ("papers", "untrained")  # subfolders of a study without tables of the model itself
+VALUES = ["value", "low", "high"]
+LITTLE = 0.03  # of the score of the whole model, or nats of a loss: a small change (our choice)
+TWICE = 2  # trainings with steps that differ by a larger factor are not comparable (our choice)
+CLEAR = 0.05  # p below which a tendency counts as shown (our choice)
+
+
+class Bench:
+    """Tables by need, computed by the workflow of the model; without one, searched for in study folders.
+
+    They are searched for in the order of the folders. Tables of the papers' own metrics come first, then those
+    outside subfolders, then those of a subfolder named as a part of its folder (the model's own domain: `captions` in
+    `captions-en-de`).
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[str | Path],
+        run: Workflow | None = None,
+        *,
+        untrained: Bench | None = None,
+        shared: Bench | None = None,
+    ) -> None:
+        self.folders, self.run = [Path(folder) for folder in folders], run
+        self.untrained = untrained  # tables of an untrained model of the same shape, for negative controls
+        self.shared = shared  # of the model itself, from which an untrained control takes the shared needs
+        self.used: list[Path] = []  # the files that were loaded
+
+    def tables(self, name: str) -> list[pd.DataFrame]:
+        """Load all tables for a need, the foremost first; raise Missing without any."""
+        return self._loaded(self._found(name))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Load the foremost table for a need; raise Missing without any."""
+        return self._loaded(self._found(name)[:1])[0]
+
+    def beside(self, table: pd.DataFrame, name: str) -> pd.DataFrame | None:
+        """Load the table of a name in the folder of another table; None without one."""
+        path = Path(str(table.attrs["file"])).with_name(f"{name}.parquet")
+        return self._loaded([path])[0] if path.is_file() else None
+
+    def _found(self, name: str) -> list[Path]:
+        need = NEEDS[name]
+        if self.shared and need.shared:
+            return self.shared._found(name)
+        if self.run and need.trains and not self.run.trains:
+            raise Missing(UNREPEATED)
+        paths = need.make(self.run) if self.run else self._files(need)
+        if not paths and need.trains and self.shared:
+            raise Missing(UNREPEATED)
+        if not paths:
+            places = ", ".join(map(str, self.folders))
+            raise Missing(f"no table of {need.what} in {places}; make one with {need.command}")
+        return paths
+
+    def _loaded(self, paths: list[Path]) -> list[pd.DataFrame]:
+        self.used += [path for path in paths if path not in self.used]
+        tables = [load_table(path) for path in paths]
+        for table, path in zip(tables, paths, strict=True):
+            table.attrs["file"] = str(path)
+        return tables
+
+    def _files(self, need: Need) -> list[Path]:
+        ranked: list[tuple[tuple[int, int, int, bool, tuple[str, ...]], Path]] = []
+        for number, folder in enumerate(self.folders):
+            if not folder.is_dir():
+                raise FileNotFoundError(f"no folder {folder}; give the folder of a study")
+            place = folder.resolve()
+            study = place.parent if place.name == "untrained" else place  # of an untrained model, the study beside it
+            for path in sorted(folder.rglob("*.parquet")):
+                inside = path.relative_to(folder)
+                named = re.fullmatch(need.names, path.stem)
+                skipped = any(part.startswith(".") or part in SKIPPED for part in inside.parts[:-1])
+                if named and not skipped and _fits(path, need):
+                    metric = METRICS.index(named["metric"]) if "metric" in named.groupdict() else 0
+                    other = not (len(inside.parts) > 1 and inside.parts[-2] in study.name.split("-"))
+                    ranked.append(((number, metric, len(inside.parts), other, inside.parts), path))
+        return [path for _, path in sorted(ranked)]
+
+
+def _fits(path: Path, need: Need) -> bool:
+    columns = pq.read_schema(path).names
+    if not all(any(re.fullmatch(pattern, name) for name in columns) for pattern in need.columns):
+        return False
+    column, *values = need.values or ("",)
+    return not values or set(values) <= set(load_table(path)[column])
+
+
+def of_kind(table: pd.DataFrame, kind: Kind = "enc-self") -> pd.DataFrame:
+    """Select the rows of one kind, the index unchanged; raise Missing for a model without such heads."""
+    present = [str(other) for other in KINDS if other in table.index.unique("kind")]
+    if kind not in present:
+        raise Missing(f"the paper shows {kind} heads; {table.attrs.get('file', 'the table')} has {', '.join(present)}")
+    rows: pd.DataFrame = table[table.index.get_level_values("kind") == kind]
+    return rows
+
+
+def metric_of(table: pd.DataFrame) -> str:
+    """Return the metric of a table, from its file name or its provenance."""
+    named = re.search(METRIC, Path(str(table.attrs.get("file", ""))).stem)
+    signed = filter(None, map(metric_in, table.attrs.get("signatures", {}).values()))
+    return named["metric"] if named else next(signed, "metric")
+
+
+def metric_label(table: pd.DataFrame) -> str:
+    """Return the name of a table's metric as papers write it."""
+    metric = metric_of(table)
+    return {"bleu": "BLEU", "chrf": "chrF"}.get(metric, metric)
+
+
+def gains(differences: Numbers, metric: str) -> Numbers:
+    """Turn differences of a metric (rows of value, low, high) so that larger is better."""
+    return -differences[:, [0, 2, 1]] if metric in SMALLER_IS_BETTER else differences
+
+
+def field(table: pd.DataFrame, name: str, column: str | None = None) -> str:
+    """Return a provenance field of a column, by default of the first with provenance; "" without any."""
+    signatures: dict[str, str] = table.attrs.get("signatures", {})
+    text = signatures.get(column, "") if column else next(iter(signatures.values()), "")
+    return dict(frame.fields(text)).get(name, "")
+
+
+def best_of_layers(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Select the head of each layer with the largest value of a column, as rows of `layer` and `head`."""
+    return table.loc[table.groupby(level="layer")[column].idxmax()].reset_index().drop(columns="kind")
+
+
+def scale(metric: str, value: float) -> float:
+    """Return the unit of changes of a metric: the score of the whole model, or one nat of a loss."""
+    return 1.0 if metric == "loss" else abs(value)
+
+
+def costs(rows: pd.DataFrame, whole: pd.Series[float], metric: str) -> dict[str, Numbers]:
+    """Return `cost` with its interval, the lost share of the whole model's score; paired where `rows` has changes."""
+    if "change" in rows:
+        changes = rows[bounded("change")].to_numpy()
+    else:
+        changes = np.array([Interval(*row).minus(Interval(*whole[VALUES])) for row in rows[VALUES].to_numpy()])
+    value, low, high = (-gains(changes, metric) / (scale(metric, whole["value"]) or math.nan)).T
+    return {"cost": value, "cost.low": high, "cost.high": low}
+
+
+def stake(bench: Bench, metric: str, kind: Kind | None = None) -> dict[str, float]:
+    """Return `all` with its interval, the cost of removing all heads or all of a kind; NaN without a curve.
+
+    The cost is measured by `metric` if there is such a curve, else by the foremost one.
+    """
+    name = "importance" if kind is None else f"{kind} by importance"
+    unknown = dict.fromkeys(bounded("all"), math.nan)
+    try:
+        tables = bench.tables("curves" if kind is None else "kinds")
+    except Missing:
+        return unknown
+    table = next((curves for curves in tables if metric_of(curves) == metric), tables[0])
+    rows = table[table["order"] == name]
+    if rows.empty:
+        return unknown
+    last = rows.nlargest(1, "closed")
+    cost = costs(last, rows.iloc[rows["closed"].argmin()], metric_of(table))
+    return {name.replace("cost", "all"): float(values[0]) for name, values in cost.items()}
+
+
+def at_stake(table: pd.DataFrame) -> Holds:
+    """Return whether removing all heads costs more than a little, by the columns `all` of a table."""
+    return Interval.of(table.iloc[0], "all").above(LITTLE)
+
+
+def trained(bench: Bench, model: str, column: str) -> float:
+    """Return how long a model was trained, in `steps` or in `epochs` of all data of its task; NaN if unknown."""
+    try:
+        table = bench.table("trainings").set_index("what")
+    except Missing:
+        return math.nan
+    return float(table[column][model]) if model in table.index else math.nan
+
+
+def within_layers(pair: pd.DataFrame) -> pd.Series[float]:
+    """Correlate two columns of all heads after subtracting the mean of each layer."""
+    inside = pair - pair.groupby(level="layer").transform("mean")
+    return correlations(inside.iloc[:, 0], inside.iloc[:, 1]).iloc[0]
+
+
+def better(metric: str) -> int:
+    """Return 1 if larger values of a metric are better, else -1."""
+    return -1 if metric in SMALLER_IS_BETTER else 1
+
+
+def reached(bound: float) -> str:
+    """Describe the bound of untrained models in words."""
+    return "the value of untrained models is unknown" if math.isnan(bound) else f"untrained models reach {bound:.2f}"
+
+
+def rises(table: pd.DataFrame, column: str, along: str) -> bool:
+    """Return whether a column rises along another beyond chance (Kendall's tau, one-sided)."""
+    return bool(stats.kendalltau(table[along], table[column], alternative="greater").pvalue < CLEAR)

@@ -1,0 +1,191 @@
+"""The engine of `reproduce` and `replicate`: scores, ablates and prunes one model, the tables kept in studies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Self, TypedDict
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.ablation.curves import ablation_curve
+from headroles.ablation.effects import ablate
+from headroles.ablation.runner import Unit
+from headroles.data.corpus import Corpus
+from headroles.models import loading
+from headroles.models.heads import heads_of_kinds
+from headroles.models.masking import Head
+from headroles.papers.preparation import Material
+from headroles.pruning.comparison import compare_pruning
+from headroles.pruning.l0 import L0
+from headroles.pruning.rankings import Random, RankingContext
+from headroles.pruning.selection import Strategy
+from headroles.pruning.sparsity import sparsity_sweep
+from headroles.scores import Measure, outputs, score
+from headroles.tables.frame import Kind
+from headroles.tables.study import Study
+from headroles.training.hf_trainer import TrainerOptions, TrainOptions
+from headroles.training.trainer import train
+
+GATES = 0.1  # learning rate of gates; most of them converge in a few hundred steps
+
+
+class Sampling(TypedDict):
+    """Number of bootstrap resamples, and the largest number of tokens in a batch."""
+
+    n_resamples: int
+    max_tokens: int
+
+
+class Timing(TypedDict, total=False):
+    """Options of `headroles.pruning.costs.efficiency`."""
+
+    shares: Sequence[float]
+    batches: Sequence[int]
+    length: int
+    repeats: int
+
+
+@dataclass(eq=False)
+class Workflow:
+    """A model, its corpora and options; each method computes tables of a study, or finds them there."""
+
+    folder: Path  # of the studies
+    model: PreTrainedModel  # pruning and training change copies of it
+    tokenizer: PreTrainedTokenizerBase
+    material: Material
+    _: KW_ONLY
+    metric: str = ""  # by default BLEU of a translation model, accuracy of a classifier, else the loss
+    keep: Sequence[float] = (0.75, 0.5, 0.375, 0.25, 0.2, 0.1)  # shares of heads that gates keep
+    contested: Sequence[float] = (0.5, 0.25)  # shares of heads that compared pruning strategies keep
+    seeds: int = 3  # number of seeds of compared strategies
+    seed: int = 0  # of pruning
+    gate_rate: float = GATES
+    tune: TrainOptions = field(default_factory=TrainOptions)  # options of retraining
+    scratch: TrainOptions = field(default_factory=TrainOptions)  # options of training from scratch
+    n_resamples: int = 1000
+    max_tokens: int = 4096  # in a batch of measuring
+    timed: Timing = field(default_factory=Timing)
+    counted: Corpus | None = None  # for token counts; by default the training corpus
+    trains: bool = True  # whether tables that take training are computed
+    overwrite: bool = False  # whether to remove tables of another model or corpus
+
+    def __post_init__(self) -> None:
+        self.translation = bool(self.model.config.is_encoder_decoder)
+        classifies = outputs.has_classes(self.model)
+        self.metric = self.metric or ("bleu" if self.translation else "accuracy" if classifies else "loss")
+        self._parts = self.model, self.tokenizer
+        self._sampling = Sampling(n_resamples=self.n_resamples, max_tokens=self.max_tokens)
+        self.tune = {"epochs": 1, "save_strategy": "no", **self.tune}
+        self.scratch = {"epochs": 10, "rate": 2e-3, "save_strategy": "epoch", **self.scratch}
+
+    def untrained(self, *, trains: bool = False) -> Self:
+        """Return the negative control, an untrained model in a subfolder; trained, if it is, with a rate of 0."""
+        return replace(
+            self,
+            folder=self.folder / "untrained",
+            model=loading.untrained(self.model),
+            tune={**self.tune, "rate": 0.0},
+            scratch={**self.scratch, "rate": 0.0},
+            trains=trains,
+        )
+
+    def study(self, name: str) -> Study:
+        """Return a study of the folder."""
+        return Study(self.folder / name, overwrite=self.overwrite)
+
+    @property
+    def frequencies(self) -> Corpus:
+        """The corpus by which tokens are rare."""
+        return self.material.train if self.counted is None else self.counted
+
+    def score(
+        self,
+        study: Study,
+        corpus: Corpus,
+        scores: Iterable[str | Measure] | None = None,
+        *,
+        reference: Corpus | None = None,
+    ) -> Path:
+        """Compute scores, by default all that need no gradient; return their file."""
+        score(*self._parts, corpus, scores, reference=reference, study=study, **self._sampling)
+        return study.path("heads")
+
+    def ablate(self, study: Study, corpus: Corpus, unit: Unit = "head", *, metric: str = "") -> None:
+        """Ablate every head alone, or all but one head of each layer."""
+        ablate(*self._parts, corpus, metric=metric or self.metric, unit=unit, study=study, **self._sampling)
+
+    def curves(self, orders: Mapping[str, Iterable[Head]], kind: Literal["each"] | None = None) -> Path:
+        """Ablate heads cumulatively in several orders; return the file of the curves."""
+        study = self.study("curves")
+        parts = *self._parts, self.material.test, orders
+        ablation_curve(*parts, metric=self.metric, kind=kind, study=study, **self._sampling)
+        return study.path("-".join(["curves", self.metric, *([kind] if kind else [])]))
+
+    def prune(
+        self, study: Study, kind: Kind | None, keep: Sequence[float] = (), *, reference: Corpus | None = None
+    ) -> None:
+        """Prune the encoder by learnt gates with the decoder frozen, or heads of all kinds (kind None)."""
+        sparsity_sweep(
+            *self._parts,
+            self.material.train,
+            self.material.test,
+            L0(rate=self.gate_rate, freeze="decoder" if kind and self.translation else "nothing"),
+            keep=keep or self.keep,
+            kinds=[kind] if kind else None,
+            scored=self.material.trees,
+            reference=reference,
+            tune=self.tune,
+            metric=self.metric,
+            seed=self.seed,
+            study=study,
+            **self._sampling,
+        )
+
+    def compare(self, name: str, strategies: Sequence[str | Strategy], keep: Sequence[float]) -> Path:
+        """Compare pruning strategies before and after retraining; return the file of the comparison."""
+        study = self.study(name)
+        compare_pruning(
+            *self._parts,
+            self.material.train,
+            self.material.test,
+            strategies=strategies,
+            keep=keep,
+            seeds=self.seeds,
+            tune=self.tune,
+            metric=self.metric,
+            n_resamples=self.n_resamples,
+            study=study,
+        )
+        return study.path("contest")
+
+    def train(self, model: PreTrainedModel, *names: str, options: TrainOptions) -> Path:
+        """Train a model on the training corpus; return the folder of its checkpoints."""
+        folder = self.folder.joinpath(".trainings", *names)
+        train(model, self.tokenizer, self.material.train, folder, **options)
+        return folder
+
+    def random_ranking(self) -> list[Head]:
+        """Rank all heads at random, a head of each layer in turn."""
+        context = RankingContext(self.model, self.tokenizer, Corpus("none", ()), heads_of_kinds(self.model, None), 0)
+        return Random("layer").order(context)
+
+
+def pace() -> TrainerOptions:
+    """Return options of the Trainer that keep a GPU busy: bfloat16 and workers for batches; none on a CPU."""
+    if not torch.cuda.is_available():
+        return {}
+    return {
+        "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+        "dataloader_num_workers": max(1, min(4, (os.cpu_count() or 1) - 1)),
+        "dataloader_prefetch_factor": 4,
+        "dataloader_persistent_workers": True,
+    }
+
+
+def batch_tokens() -> int:
+    """Return the largest number of tokens in a batch of measuring: as many as keep a GPU busy."""
+    return 32768 if torch.cuda.is_available() else 4096

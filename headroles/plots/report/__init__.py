@@ -1,5 +1,0 @@
-"""Reports: the tables of a model's studies as one page that opens from disk, with a card for every head (no torch)."""
-
-from headroles.plots.report.page import report
-
-__all__ = ["report"]

@@ -1,0 +1,139 @@
+"""Reports: the tables of a model's studies written as one self-contained HTML file (no torch)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+from headroles.plots.axes import TITLES
+from headroles.plots.labels import FINDS, LOOKS, MATTERS
+from headroles.reports import contents, results
+from headroles.reports.contents import Entry
+from headroles.reports.sources import Studies, Table, gathered, heads_of
+from headroles.tables.frame import KINDS
+from headroles.tables.io import check_ours, mark_of, replacing
+
+log = logging.getLogger(__name__)
+SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # in this order
+HEAVY = 5_000_000  # bytes above which a page is slow to open
+MADE_BY = {  # part of the page -> command that makes its tables
+    "scores": "headroles score",
+    "effects": "headroles ablate",
+    "roles": "headroles roles",
+    "sizes": "headroles prune",
+    "curves": "headroles ablation-curve",
+    "relate": "headroles relate",
+    "attention": "headroles attention-examples",
+}
+
+
+def report(studies: Studies, output: str | Path, *, title: str | None = None, overwrite: bool = False) -> Path:
+    """Write one self-contained HTML page of the studies of a model.
+
+    The page makes no network requests. Missing parts are named, with the command that makes them.
+
+    Args:
+        studies: A `Study` or its folder, or several. Later ones add the columns that earlier ones lack.
+        output: The file to write.
+        title: Title of the page; by default from the model's name.
+        overwrite: Whether to replace a page of another model, or a file of another origin.
+
+    Returns:
+        The path of the page.
+
+    Raises FileNotFoundError if a folder has no table to show, ValueError for studies of models with other heads, and
+    FileExistsError for an output that only `overwrite` may replace.
+    """
+    tables, others = gathered(studies)
+    check_ours(Path(output), ", ".join(results.facts(tables)["weights"]), overwrite=overwrite)
+    page = rendered(tables, others, title=title)
+    size = len(page.encode())
+    if size > HEAVY:
+        log.warning("the report has %.1f MB; attention on fewer or shorter sentences makes it smaller", size / 1e6)
+    with replacing(Path(output)) as draft:
+        draft.write_text(page, encoding="utf-8")
+    return Path(output)
+
+
+def rendered(
+    tables: list[Table], others: list[str], *, title: str | None = None, notebook: Mapping[str, bool] | None = None
+) -> str:
+    """Render tables as an HTML page; `others` are not shown, `notebook` maps requests of the page to their support."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("headroles", "reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    data, duplicates = _data(tables)
+    facts = results.facts(tables)
+    heading = title or f"The heads of {', '.join(facts['model'][:1]) or 'a model'}"
+    names = SCRIPTS if notebook is None else (*SCRIPTS, "notebook")
+    styles, script = _asset("page.css"), "\n".join(_asset(f"{name}.js") for name in names)
+    script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
+    return environment.get_template("page.html").render(
+        title=heading,
+        data=data,
+        facts=facts,
+        mark=mark_of(", ".join(facts["weights"])),
+        lacks={name: command for name, command in MADE_BY.items() if not _has(data, name)},
+        signatures=results.signatures(tables),
+        again=[(name, contents.place(table)) for name, table in duplicates],
+        others=others,
+        version=version("headroles"),
+        styles=Markup(styles),
+        script=Markup(script),
+        hashes={"style": _hash(styles), "script": _hash(script)},
+        json=Markup(_json({"title": heading, **data, "notebook": notebook})),
+    )
+
+
+def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
+    """Data of the page's script, and the columns that an earlier table had."""
+    index = heads_of(tables)
+    columns, duplicates = contents.measured(tables, index)
+    data = {
+        "heads": index,
+        "kinds": {kind: TITLES[kind] for kind in KINDS if any(head[0] == kind for head in index)},
+        "groups": [LOOKS, FINDS, MATTERS],
+        "columns": columns,
+        "shared": contents.shared(tables, index),
+        **contents.roles(tables, index),
+        "prunings": contents.prunings(tables, index),
+        "gates": results.gates(tables, index),
+        "sizes": results.sizes(tables),
+        "curves": results.curves(tables),
+        "relate": results.relate(tables),
+        "attention": results.attention(tables, index),
+    }
+    return data, duplicates
+
+
+def _has(data: Entry, name: str) -> bool:
+    columns = data["columns"]
+    if name in ("scores", "effects") and isinstance(columns, list):
+        return any((column["harm"] != 0) == (name == "effects") for column in columns)
+    return bool(data[name])
+
+
+def _asset(name: str) -> str:
+    return (files("headroles") / "reports" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Hash by which the content security policy admits the page's own style and script, and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(data: Entry) -> str:
+    """JSON that cannot end a script element."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text

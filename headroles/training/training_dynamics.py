@@ -1,0 +1,129 @@
+"""Training dynamics: ablation curves, importance and roles of heads at every checkpoint of a training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from headroles.ablation.compare_scores import agreement
+from headroles.ablation.curves import ablation_curve, orders
+from headroles.analysis import role_rules
+from headroles.data.corpus import Corpus
+from headroles.models import loading, provenance
+from headroles.models.masking import Head
+from headroles.models.provenance import cache_key
+from headroles.scores import score
+from headroles.tables import frame
+from headroles.tables.io import save_table
+from headroles.tables.study import Study, study_at
+
+
+def dynamics(
+    training: str | Path,
+    corpus: Corpus,
+    held_out: Corpus,
+    *,
+    metric: str = "loss",
+    steps: int = 10,
+    n_resamples: int = 1000,
+    study: Study | str | Path | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Ablate and score heads at each checkpoint of a training (Michel et al. 2019, section 6, Fig. 5).
+
+    The tables are kept in the study; finished checkpoints are not measured again.
+
+    Args:
+        training: Folder of `hr.train`, with checkpoints.
+        corpus: Corpus on which importance and roles are computed.
+        held_out: Corpus on which ablated models are evaluated.
+        metric: Metric of the curves.
+        steps: Number of steps in which all heads are ablated.
+        n_resamples: Number of bootstrap resamples.
+        study: Study or folder that keeps the tables.
+
+    Returns:
+        `dynamics-curves`, a row per checkpoint and number of ablated heads, the least important first: `epoch`, `step`,
+        `closed`, `share`, `value` with `low` and `high`, and `kept`, the share of the intact model's value at that
+        checkpoint. And `dynamics-order`, a row per checkpoint: Spearman's correlation of importance with that at the
+        last one, over `all` heads and `within` layers, with intervals; the number of heads with each family of roles;
+        and the share of the last checkpoint's roles that are already assigned.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+    """  # noqa: DOC502
+    places = checkpoints(training)
+    last = provenance.revision(loading.alone(places[-1][2]))
+    kept = study_at(study)
+    outdated = kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
+    tables, parts = [], []
+    for epoch, step, place in places:
+        part, table = _measured(kept, place, step, corpus, held_out, metric, steps, n_resamples)
+        parts.append(part.assign(epoch=epoch, step=step))
+        tables.append(table)
+    curves = pd.concat(parts, ignore_index=True)
+    whole = curves[curves["closed"] == 0].set_index("step")["value"]
+    curves["kept"] = curves["value"] / curves["step"].map(whole)
+    order = pd.DataFrame(
+        {"epoch": epoch, "step": step} | _agreement(table, tables[-1])
+        for (epoch, step, _), table in zip(places, tables, strict=True)
+    )
+    kept.remove(outdated)
+    for name, table in (("dynamics-curves", curves), ("dynamics-order", order)):
+        save_table(frame.signed(table, frame.provenance(parts[-1], "value")), kept.path(name))
+    return curves, order
+
+
+def checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:
+    """List the checkpoints of a training in order: epoch, step, folder; raise FileNotFoundError without any."""
+    places = sorted(Path(training).glob("checkpoint-*"), key=lambda place: int(place.name.rpartition("-")[2]))
+    if not places:
+        raise FileNotFoundError(f"no checkpoint in {training}; headroles train keeps one each epoch")
+    states = [json.loads((place / "trainer_state.json").read_text()) for place in places]
+    return [(float(at["epoch"]), int(at["global_step"]), place) for at, place in zip(states, places, strict=True)]
+
+
+def _measured(
+    study: Study, place: Path, step: int, corpus: Corpus, held_out: Corpus, metric: str, steps: int, n_resamples: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the curve and the scores of one checkpoint."""
+    kept = Study(study.work / ".checkpoints", overwrite=True)
+    model, tokenizer = loading.load(place)
+    corpora = {"text": corpus.hash, "held_out": held_out.hash}
+    key = cache_key(model, **corpora, metric=metric, steps=steps, resamples=n_resamples)
+
+    def scores() -> pd.DataFrame:
+        rest = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
+        importance = score(model, tokenizer, corpus, ["importance"], n_resamples=n_resamples)
+        return frame.join(importance, rest[[name for name in rest if not str(name).startswith("importance")]])
+
+    table = kept.keep(f"heads-{step}", key, scores)
+
+    def curve() -> pd.DataFrame:
+        ranking = orders(table, ["importance"])
+        return ablation_curve(model, tokenizer, held_out, ranking, metric=metric, steps=steps, n_resamples=n_resamples)
+
+    return kept.keep(f"curve-{step}", key, curve), table
+
+
+def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
+    """Compare the importance and roles of heads with those at the last checkpoint."""
+    index = frame.rows(table)
+    resamples = {"now": frame.resamples(table), "last": frame.resamples(last)}
+    draws = {name: drawn.of("importance", index) for name, drawn in resamples.items() if drawn is not None}
+    columns = {"now": table["importance"], "last": last["importance"].reindex(table.index)}
+    both = frame.table(columns, index, frame.provenance(table, "importance"), draws=draws)
+    row = dict(agreement(both, ["now"], "last").iloc[0])
+    if not role_rules.assignable(table):
+        return row
+    now, then = _held(table), _held(last)
+    families = [name.partition("[")[0] for _, name in now]
+    row |= {f"roles[{name}]": families.count(name) for name in sorted({role.name for role in role_rules.ROLES})}
+    return row | {"roles of the last": float(np.nan) if not then else len(now & then) / len(then)}
+
+
+def _held(table: pd.DataFrame) -> set[tuple[Head, str]]:
+    held = role_rules.held(role_rules.roles(table)).itertuples(index=False, name=None)
+    return {((kind, layer, head), role) for kind, layer, head, role, *_ in held}

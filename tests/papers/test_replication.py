@@ -1,0 +1,414 @@
+"""The study at the papers' size, at a tiny one: what is prepared, what each stage leaves, that none is run twice."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from helpers.commands import forked, run
+from helpers.messages import line, whole
+
+import headroles as hr
+from headroles.data import synthetic
+from headroles.data.corpus import Corpus, Sentence
+from headroles.models import heads as families
+from headroles.models import loading, provenance
+from headroles.models.batching import encode, tokenised
+from headroles.papers.preparation import prepare, prepared
+from headroles.papers.replication import MAKES, STAGES, Recipe, replicate
+from headroles.tables import frame
+from headroles.tables.io import load_table, save_table
+from headroles.training.marian import END, marian, pieced
+from headroles.training.trainer import train
+
+TINY = Recipe(
+    width=32, layers=1, heads=2, epochs=2, batch=16, tune_pairs=48, encoder_keep=(0.5,), keep=(0.5,), n_resamples=20
+)
+OPTIONS = (
+    *("--width", 32, "--layers", 1, "--heads", 2, "--epochs", 2, "--batch", 16, "--tune-pairs", 48),
+    *("--encoder-keep", 0.5, "--keep", 0.5, "--resamples", 20),
+)
+DRAWN = {"heads", "stages", "sizes-l0", "sizes-l0-enc-self", "gates-l0-3", *MAKES.values()}
+HALVES = {"held_out": 8, "trees": 10, "pieces": 300}
+
+
+@cache
+def pairs():
+    """Toy sentences with trees and translations."""
+    return synthetic.synthetic_corpus(100, translated=True)
+
+
+def given(*texts):
+    """Pairs of these texts, each "source = target"."""
+    sides = [text.split(" = ") for text in texts]
+    return Corpus("given", tuple(Sentence(one, target=Sentence(other)) for one, other in sides))
+
+
+def numbered(size):
+    """Pairs that have nothing to do with one another."""
+    words = ["".join(chr(97 + int(digit)) for digit in f"{number:03}") for number in range(size)]
+    return [f"{word} {word} = {word} {word} {word}" for word in words]
+
+
+def contents(folder):
+    """What is in each file, and when it was written."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def texts(part):
+    return [(one.text, one.target.text) for one in part]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A prepared folder of toy pairs."""
+    place = tmp_path_factory.mktemp("prepared") / "toy"
+    prepare(place, [pairs()], **HALVES)
+    return place
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return prepared(folder)
+
+
+@pytest.fixture(scope="module")
+def killed(folder, tmp_path_factory):
+    """A study of which the command was killed when its model was trained, and what was in the folder of that model."""
+    study = tmp_path_factory.mktemp("replicated") / "study"
+    place = study.with_name("study-weights") / "model"
+    process = forked("replicate", folder, "--study", study, *OPTIONS)
+    while not (place / "history.parquet").exists():
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    for draft in study.glob(".*"):  # a table it was writing; a process that began later removes it, this one is older
+        draft.unlink()
+    return study, contents(place)
+
+
+@pytest.fixture(scope="module")
+def replicated(data, killed):
+    """That study, of which every stage but the figures was then finished, and what was said."""
+    said = []
+    replicate(killed[0], data, TINY, only=STAGES[:-1], report=said.append)
+    return killed[0], said
+
+
+# --- preparing -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    again = [line.upper().replace(" = ", "! = other ") for line in numbered(40)]  # the same source but for its case
+    faulty = ["12 345 = a", "a b c = 1 2 3", "x\x07y = a b", "w " * 51 + "= a", "aaa   aaa = aaa aaa\taaa"]
+    counts = prepare(tmp_path / "made", [given(*numbered(40), *faulty), given(*again)], parsed=pairs()[:5], held_out=4)
+    assert counts["pairs"].to_dict() == {
+        "left out: not text": 3,
+        "left out: too long": 1,
+        "left out: twice": 1,
+        "left out: also held out": 8,
+        "train": 64,
+        "dev": 4,
+        "test": 4,
+        "parsed": 5,
+    }
+    assert load_table(tmp_path / "made/counts.parquet").equals(counts)
+
+
+@pytest.mark.parametrize("other", [None, given("Good news = Gute Nachricht", "aaa! = x")])
+def test_parts_have_nothing_in_common(other, tmp_path):
+    table = prepare(tmp_path / "made", [pairs()], other, **HALVES)
+    found = prepared(tmp_path / "made")
+    held = [found.dev, found.test, found.parsed]
+    sources = [one.text for part in (*held, found.train) for one in part]
+    assert len(sources) == len(set(sources))
+    assert [len(part) for part in held] == [8, 8, 10] == table.loc[["dev", "test", "parsed"], "pairs"].tolist()
+    known = {one.text: one for one in pairs()}
+    assert all(known[source].target.text == to for part in (found.train, *held) for source, to in texts(part))
+    assert table["pairs"].sum() == 100 + (0 if other is None else 2)
+    assert all((one.heads, one.spans) == (known[one.text].heads, known[one.text].spans) for one in found.parsed)
+    assert not any(one.has_tree for part in (found.train, found.dev, found.test) for one in part)
+    assert found.other is None if other is None else texts(found.other) == texts(other)
+
+
+def test_the_seed_says_what_is_held_out(folder, data, tmp_path):
+    for seed in (0, 1):
+        prepare(tmp_path / str(seed), [pairs()], **HALVES, seed=seed)
+    first, second = (prepared(tmp_path / str(seed)) for seed in (0, 1))
+    for part in ("train", "dev", "test", "parsed"):
+        assert texts(getattr(first, part)) == texts(getattr(data, part)) != texts(getattr(second, part))
+    assert {path.name for path in folder.rglob("*")} == {path.name for path in (tmp_path / "1").rglob("*")}
+
+
+def test_at_most_as_many_pairs_to_train_on_as_asked(tmp_path):
+    assert prepare(tmp_path / "made", [pairs()], **HALVES, limit=20).loc["train", "pairs"] == 20
+
+
+def test_the_tokenizer_cuts_words_and_gives_them_back(data):
+    tokenizer = loading.tokenizer_of(data.tokenizer)
+    assert len(tokenizer) <= HALVES["pieces"]
+    for one in data.train:
+        assert tokenizer.decode(tokenizer(one.text)["input_ids"], skip_special_tokens=True) == one.text
+    model = TINY.model(tokenizer)
+    assert encode(data.parsed, tokenizer, model).unaligned == 0  # each word has a piece of its own, which syntax needs
+    encoded = encode(data.train, tokenizer, model)
+    assert not any(tokenizer.unk_token_id in one.ids for one in (*encoded.source, *encoded.target))
+    assert all(one.ids[-1] == tokenizer.convert_tokens_to_ids(END) for one in encoded.source)
+
+
+def test_punctuation_is_never_part_of_a_word():
+    tokenizer = pieced(['"Well," said Tom. "Don\'t (ever) go!"'] * 9, 400)
+    found = tokenizer.tokenize('"Well," said Tom.')
+    assert [one for one in found if not one.strip("▁").isalpha()] == ["▁", '"', ",", '"', "."]
+    assert (
+        tokenizer.decode(tokenizer('"Well," said Tom.')["input_ids"], skip_special_tokens=True) == '"Well," said Tom.'
+    )
+
+
+def test_the_untrained_model_is_of_the_size_that_was_asked(data):
+    tokenizer = loading.tokenizer_of(data.tokenizer)
+    model = Recipe(width=48, layers=2, heads=3).model(tokenizer)
+    assert len(families.head_index(model)) == 3 * 2 * 3
+    shapes = {tuple(value.shape) for name, value in model.named_parameters() if "layers" in name}
+    assert shapes == {(48, 48), (48,), (192, 48), (192,), (48, 192)}
+    same = (Recipe(width=48, layers=2, heads=3, seed=seed).model(tokenizer) for seed in (0, 1))
+    assert [provenance.revision(one) == provenance.revision(model) for one in same] == [True, False]
+
+
+def test_a_corpus_is_tokenised_once(data):
+    tokenizer = loading.tokenizer_of(data.tokenizer)
+    model, other = TINY.model(tokenizer), pieced(["a b c"], 100)
+    first = tokenised(data.dev, tokenizer, model)
+    assert tokenised(data.dev, tokenizer, model) is first
+    assert tokenised(data.dev, loading.tokenizer_of(data.tokenizer), replace(TINY, width=16).model(tokenizer)) is first
+    small = marian(other, width=16, layers=1, heads=2, inner=16)
+    assert tokenised(data.dev, other, small).source[0].ids != first.source[0].ids
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_sentences_without_trees_are_parsed(shared, tmp_path):
+    plain = given(*(f"{one.text} = {one.target.text}" for one in pairs()))
+    counts = prepare(tmp_path / "made", [plain], **HALVES, models=shared / "stanza")
+    found = prepared(tmp_path / "made").parsed
+    assert counts.loc["parsed", "pairs"] == len(found) == 10
+    assert all(one.has_tree and "nsubj" in one.relations for one in found)
+    known = dict(texts(plain))
+    assert all(known[source] == target for source, target in texts(found))
+
+
+# --- replicating -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_stage_leaves_its_tables_and_nothing_else(replicated, data):
+    study, said = replicated
+    assert list(hr.Study(study).load("stages").index) == list(STAGES[:-1])
+    assert said[::2] == [f"{number} of 8, {name}: begins" for number, name in enumerate(STAGES[:-1], 1)]
+    assert {path.suffix for path in study.rglob("*")} == {".parquet"}
+    names = set(hr.Study(study).names())
+    made = {"heads", "offsets", "conservation-cp", "evaluation-test", "examples-loss-single-zero"}
+    sizes = {f"{table}-l0{kind}" for table in ("sizes", "survival", "functions") for kind in ("", "-enc-self")}
+    gates = {"gates-l0-3", "gates-l0-enc-self-1"}
+    left = {"roles-l0-6", "roles-l0-3", "roles-l0-enc-self-2", "roles-l0-enc-self-1"}
+    related = {"odds", "predictors", "drift-l0", "drift-l0-enc-self"}
+    assert names == made | sizes | gates | left | related | set(MAKES.values())
+    tables = {name: hr.Study(study).load(name) for name in names}
+    assert len(tables["heads"]) == len(tables["ablation-loss-single-zero"]) == 6
+    assert list(tables["history"]["epoch"]) == [1, 2]
+    assert list(tables["evaluation-test"].index) == ["loss", "bleu", "chrf"]
+    assert tables["sizes-l0-enc-self"]["heads"].tolist() == [6, 5]
+    assert tables["sizes-l0"]["heads"].tolist() == [6, 3]
+    assert {"ablation[loss]", "survival[l0 1 enc-self]", "survival[l0 3]"} <= set(tables["relate"]["outcome"])
+    counted = frame.provenance(tables["heads"], "rarity")
+    assert data.train.hash in counted  # words are rare by what the model was trained on
+
+
+@pytest.mark.slow
+def test_weights_are_beside_the_study_without_what_unfinished_training_needs(replicated):
+    study, _ = replicated
+    weights = study.with_name("study-weights")
+    assert not list(weights.rglob("checkpoint-*"))
+    model, _ = hr.load(weights / "model")
+    assert f"weights:{provenance.revision(model)}" in frame.provenance(hr.Study(study).load("heads"), "confidence")
+
+
+@pytest.mark.slow
+def test_what_is_finished_is_not_done_again(replicated, data):
+    study, _ = replicated
+    before, said = contents(study.parent), []
+    replicate(study, data, TINY, only=STAGES[:-1], report=said.append)
+    assert said == [f"{number} of 8, {name}: kept" for number, name in enumerate(STAGES[:-1], 1)]
+    assert contents(study.parent) == before
+
+
+def copied(replicated, place):
+    """A copy of the study, without its weights."""
+    place.mkdir()
+    for path in replicated[0].iterdir():
+        (place / path.name).write_bytes(path.read_bytes())
+    return place
+
+
+@pytest.mark.slow
+def test_a_missing_table_is_made_again_and_what_follows_from_it(replicated, data, tmp_path):
+    study, weights = copied(replicated, tmp_path / "study"), replicated[0].with_name("study-weights")
+    (study / "ablation-loss-single-zero.parquet").unlink()
+    before, said = contents(study), []
+    replicate(study, data, TINY, weights=weights, only=STAGES[:-1], report=said.append)
+    again = [one.partition(", ")[2].partition(":")[0] for one in said if one.endswith("begins")]
+    assert again == ["ablate", "relate"]
+    after = contents(study)
+    related = {"relate", "odds", "predictors", "drift-l0", "drift-l0-enc-self"}
+    changed = {name.removesuffix(".parquet") for name in after if after[name] != before.get(name)}
+    assert changed == related | {"ablation-loss-single-zero", "stages"}
+
+
+@pytest.mark.slow
+def test_without_weights_what_is_finished_stays_and_the_rest_is_refused(replicated, data, tmp_path):
+    study = copied(replicated, tmp_path / "study")
+    replicate(study, data, TINY, only=STAGES[:-1])
+    (study / "roles.parquet").unlink()
+    message = (
+        f"the trained model is not in {tmp_path}/study-weights/model; name its folder, or remove "
+        f"{study}/stages.parquet to train it again"
+    )
+    with pytest.raises(FileNotFoundError, match=whole(message)):
+        replicate(study, data, TINY, only=["score"])
+
+
+@pytest.mark.slow
+def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
+    """bfloat16, and batches that another process makes: what `recipe.pace` asks for where there is a GPU."""
+    tokenizer = loading.tokenizer_of(data.tokenizer)
+    model = TINY.model(tokenizer)
+    fast = {"bf16": True, "use_cpu": True, "dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    history = train(model, tokenizer, data.train, tmp_path / "model", **TINY.training() | fast)
+    assert history["loss"].iloc[-1] < history["loss"].iloc[0]
+    before = provenance.revision(model)
+    strategy = hr.L0(rate=0.5, freeze="decoder")
+    found = hr.prune(model, tokenizer, data.train, strategy, keep=1, kinds=["enc-self"], tune=TINY.tuning() | fast)
+    assert found.loc["enc-self"].iloc[:, 0].sum() == 1
+    assert found.loc["enc-self"].iloc[:, 1].max() < 0.9261  # gates have moved from where they start
+    assert provenance.revision(model) != before
+    assert {value.dtype for value in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.slow
+def test_after_it_was_killed_the_trained_model_is_not_trained_again(killed, replicated):
+    before, after = killed[1], contents(replicated[0].with_name("study-weights") / "model")
+    assert {name for name in after if after[name] != before.get(name)} <= {"recipe.txt"}  # noted once more
+
+
+@pytest.mark.slow
+def test_the_command_reads_what_is_finished_and_draws(replicated, folder, tmp_path):
+    study = copied(replicated, tmp_path / "study")
+    heads = load_table(study / "heads.parquet")  # a picture of each column takes long
+    save_table(
+        heads.drop(columns=heads.filter(regex="^(alignment|distance|entropy|importance|rarity|sink|syntax)")),
+        study / "heads.parquet",
+    )
+    for path in (path for path in study.glob("*.parquet") if path.stem not in DRAWN):
+        path.unlink()
+    done = run("replicate", folder, "--study", study, *OPTIONS, figures=True)
+    assert (done.code, done.err.count("Error")) == (0, 0)
+    assert done.out.count("kept\n") == 7
+    assert {path.suffix for path in study.rglob("*")} == {".parquet", ".png"}
+    drawn = {path.stem for path in study.glob("*.png")}
+    assert {"heatmap-confidence", "relevance-cp-enc-self", "sizes-l0", "sizes-l0-enc-self", "gates-l0-3"} <= drawn
+    assert "8 of 8, draw: done in" in done.out
+    kept = contents(study)
+    again = run("replicate", folder, "--study", study, *OPTIONS)
+    assert again.code == 0
+    assert again.out.count("kept\n") == 8
+    assert contents(study) == kept
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+RECIPES = {
+    "heads": ({"width": 30, "heads": 4}, "4 heads do not share a width of 30 equally; give a multiple of 4"),
+    "layers": ({"layers": 0}, "layers must be at least 1; got 0"),
+    "share": ({"keep": (0.5, 12)}, "keep is a share of the heads, between 0 and 1; got 12"),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_that_cannot_be(name):
+    options, message = RECIPES[name]
+    with pytest.raises(ValueError, match=whole(message)):
+        Recipe(**options)
+
+
+def test_heads_that_do_not_divide_the_width_of_a_model():
+    with pytest.raises(ValueError, match=whole("4 heads do not share a width of 30 equally; give a multiple of 4")):
+        marian(pieced(["a"], 100), width=30, layers=1, heads=4, inner=8)
+
+
+def test_stages_that_cannot_be_run(data, tmp_path):
+    known = "train, score, ablate, evaluate, prune-encoder, prune-all, relate, draw"
+    with pytest.raises(ValueError, match=whole(f"unknown stage 'learn'; known: {known}")):
+        replicate(tmp_path / "study", data, TINY, only=["learn"])
+    message = "stage 'relate' needs score, ablate, prune-encoder, prune-all first; run all stages, or name them too"
+    with pytest.raises(ValueError, match=whole(message)):
+        replicate(tmp_path / "study", data, TINY, only=["relate"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_study_by_another_recipe_is_left_alone(replicated, data):
+    study, _ = replicated
+    before = contents(study)
+    kept = load_table(study / "stages.parquet").attrs["recipe"]
+    other = kept.replace("epochs=2", "epochs=3")
+    message = (
+        f"{study} is a study of other data, or by another recipe: {kept}; this one is {other}; give another folder"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        replicate(study, data, replace(TINY, epochs=3))
+    assert contents(study) == before
+
+
+def test_a_folder_that_was_not_prepared(tmp_path, folder):
+    missing = (
+        "counts.parquet, tokenizer, parsed.conllu.gz, parsed-translations.txt.gz, train.tsv.gz, dev.tsv.gz, test.tsv.gz"
+    )
+    message = f"{tmp_path} lacks {missing}; make such a folder with headroles prepare"
+    assert run("replicate", tmp_path, "--study", tmp_path / "study") == line(message)
+    heads_of = ("--width", 30, "--heads", 4)
+    message = "4 heads do not share a width of 30 equally; give a multiple of 4"
+    assert run("replicate", folder, "--study", tmp_path / "study", *heads_of) == line(message)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pairs_that_cannot_be_prepared(tmp_path, folder):
+    source, target, out = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "out"
+    source.write_text("One.\nTwo.\n")
+    target.write_text("Eins.\n")
+    short = (
+        f"{source} has 2 sentences, {target} has 1; parallel files need the same number, the n-th of one translating "
+        "the n-th of the other"
+    )
+    assert run("prepare", f"{source},{target}", "--output", out) == line(short)
+    alone = "'One.' has no translation; give pairs: a table of two columns, or SOURCE,TARGET"
+    assert run("prepare", source, "--output", out) == line(alone)
+    target.write_text("Eins.\nZwei.\n")
+    few = "2 different source sentences are too few to hold out 3000; hold out at most half"
+    assert run("prepare", f"{source},{target}", "--output", out) == line(few)
+    there = f"{folder} exists and is not empty; name another folder, or remove it"
+    assert run("prepare", f"{source},{target}", "--output", folder) == line(there)
+    assert not out.exists()
+
+
+def test_a_part_of_which_nothing_is_left(tmp_path):
+    message = "no pair is left for other; left out were: 1 not text"
+    with pytest.raises(ValueError, match=whole(message)):
+        prepare(tmp_path / "out", [pairs()], given("1 2 = 3 4"), **HALVES)
+    assert not (tmp_path / "out").exists()
