@@ -84,7 +84,7 @@ def staged(
         if not left:
             break
     assert stats is not None
-    return stats
+    return stats.check()
 
 
 class Tests(TypedDict):

@@ -19,6 +19,7 @@ from headroles.models.masking import Head
 from headroles.tables.frame import KINDS
 from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
 
+SHOWN = 5  # examples in a message
 BLOCK = 1024  # examples whose resamples are in memory together
 HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
 
@@ -45,7 +46,7 @@ class ExampleStats:
             seed: Seed of the resamples.
 
         Returns:
-            The values, [row, 1 + resample]; NaN for a resample without any example, and for those of a single one.
+            The values, [row, 1 + resample]; NaN for a resample without any example, and for all of a single example.
         """
         rows = list(statistics)
         sums = np.zeros((len(rows), 1 + n_resamples, self.intact.shape[1]))
@@ -53,8 +54,23 @@ class ExampleStats:
             sums += [_weighted(weights, values[part]) for values in rows]
         with np.errstate(invalid="ignore"):
             values = np.stack([self.metric.compute(row) for row in sums])
-        values[[np.isfinite(row).all(-1).sum() < 2 for row in rows], 1:] = np.nan
+        read = [np.isfinite(row).all(-1) & row.any(-1) for row in rows]  # an example of zeros adds nothing
+        values[[examples.sum() < 2 for examples in read], 1:] = np.nan
         return values
+
+    def check(self) -> ExampleStats:
+        """Return the statistics; raise ValueError if the intact model has no value, with the examples to blame."""
+        with np.errstate(invalid="ignore"):
+            value = self.metric.compute(self.intact.sum(0))
+            alone = self.metric.compute(self.intact)
+        if not np.isnan(value):
+            return self
+        numbers = [str(self.numbers[row] + 1) for row in np.flatnonzero(np.isnan(alone))]
+        raise ValueError(
+            f"{self.metric.name} has no value: got nothing to measure in example {', '.join(numbers[:SHOWN])}"
+            f"{', ...' if len(numbers) > SHOWN else ''} of {len(self.numbers)}; expected a token or label that the "
+            f"model predicts; try longer texts (a decoder predicts from the second token on)"
+        )
 
     def resamples(self, n_resamples: int, seed: int) -> Iterator[tuple[slice, Array]]:
         """Yield examples, a block at a time, and how often each counts: [1 + resample, example]."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headroles import _distributed
 from headroles._distributed import track
-from headroles.ablation.example_stats import ExampleStats, HeadSet, read_batch, write_batch
+from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
 from headroles.ablation.forward_cache import Others, Replay
 from headroles.ablation.metrics import Metric, Observation, Written
 from headroles.ablation.metrics.base import Array
@@ -31,7 +31,6 @@ from headroles.models.masking import Fill
 from headroles.scores import objectives
 from headroles.tables.frame import Kind
 
-SHOWN = 5  # sentences in a message
 log = logging.getLogger(__name__)
 
 
@@ -161,7 +160,8 @@ class Sweep:
             }
             parts = self._spread(runs, key, "masking heads")
         joined = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
-        return self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
+        stats = self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
+        return stats.check() if rows is None else stats
 
     def predict(self, variants: Sequence[HeadSet]) -> ExampleStats:
         """Predict every variant by the gradient at a mask of ones: one forward and one backward pass of each batch."""
@@ -174,7 +174,7 @@ class Sweep:
             parts = self._spread(runs, key, "gradients of masks")
         joined = np.concatenate(parts)  # [example, statistic + variant]
         count = joined.shape[1] - len(variants)
-        stats = self._stats(joined[:, :count], {}, self.batches)
+        stats = self._stats(joined[:, :count], {}, self.batches).check()
         _, places = self._places([number for batch in self.batches for number in batch.numbers])
         changes = joined[places, count:].sum(axis=1)  # [example, variant]
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
