@@ -74,7 +74,7 @@ from .scores.gradients.patching import AttributionPatching as AttributionPatchin
 from .scores.gradients.relevance import Relevance as Relevance
 from .scores.lrp.context import lrp_rules as lrp_rules
 from .scores.registry import list_scores as list_scores
-from .scores.runner import attribute as attribute
+from .scores.attributions import attribute as attribute
 from .scores.runner import score as score
 from .tables.frame import join as join
 from .tables.frame import provenance as provenance
