@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.ablation.metrics import Metric
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.models.masking import Head
 from headroles.tables.frame import KINDS
 
+BLOCK = 1024  # examples whose resamples are in memory together
 Array = npt.NDArray[np.float64]
 HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
 
@@ -28,6 +31,32 @@ class ExampleStats:
     signature: str = ""
     predicted: dict[HeadSet, Array] | None = None  # change of the first statistic by the gradient: [example]
     sizes: Array | None = None  # how likely examples are to be drawn, if not all alike: [example]
+
+    def resampled(self, statistics: Iterable[Array], n_resamples: int = 1000, seed: int = 0) -> Array:
+        """Compute the metric of some statistics of these examples, and of Poisson resamples of the examples.
+
+        Args:
+            statistics: Of the examples, NaN where a variant was not run: [example, statistic] each.
+            n_resamples: Number of resamples.
+            seed: Seed of the resamples.
+
+        Returns:
+            The values, [row, 1 + resample]; NaN for a resample without any example, and for those of a single one.
+        """
+        rows = list(statistics)
+        sums = np.zeros((len(rows), 1 + n_resamples, self.intact.shape[1]))
+        for part, weights in self.resamples(n_resamples, seed):
+            sums += [_weighted(weights, values[part]) for values in rows]
+        with np.errstate(invalid="ignore"):
+            values = np.stack([self.metric.compute(row) for row in sums])
+        values[[np.isfinite(row).all(-1).sum() < 2 for row in rows], 1:] = np.nan
+        return values
+
+    def resamples(self, n_resamples: int, seed: int) -> Iterator[tuple[slice, Array]]:
+        """Yield examples, a block at a time, and how often each counts: [1 + resample, example]."""
+        for start in range(0, len(self.numbers), BLOCK):
+            part = slice(start, start + BLOCK)
+            yield part, bootstrap_counts(self.numbers[part], n_resamples, seed)
 
     def take(self, rows: npt.NDArray[np.int64]) -> ExampleStats:
         """Return the statistics of some examples, by their places in `numbers`."""
@@ -73,6 +102,12 @@ class ExampleStats:
         if "predicted" in table:
             predicted = {_read(key): parts[key]["predicted"].to_numpy(float) for key in values}
         return ExampleStats(intact, masked, numbers, int(first.partition(":")[2]), metric, text, predicted, sizes)
+
+
+def _weighted(weights: Array, values: Array) -> Array:
+    """Sum the statistics of the examples with numbers, as often as they count: [1 + resample, statistic]."""
+    run = np.isfinite(values).all(-1)
+    return np.asarray(weights @ values if run.all() else weights[:, run] @ values[run])
 
 
 def written(masked: HeadSet) -> str:
