@@ -111,13 +111,12 @@ class Sweep:
         return list(self.model.batches(self.encoded, max_tokens=self.size))
 
     @cached_property
-    def explain(self) -> objectives.Explain | None:
-        """The function that computes the targets of the metric's objective, for a model and corpus that have them."""
+    def objective(self) -> objectives.Objective | None:
+        """The metric's objective, for a model and corpus that have its targets."""
         self.metric.check(self.model, self.corpus, self.batches)
         if self.metric.objective is None:
             return None
-        objective = objectives.objective(self.metric.objective, self.model.model)
-        return objective.explain(self.model.model, lambda: self.batches)
+        return objectives.objective(self.metric.objective, self.model).fit(self.model, self.batches)
 
     @cached_property
     def filling(self) -> Fill | Mapping[tuple[Kind, int], Tensor] | Others:
@@ -267,7 +266,7 @@ class Sweep:
         self, output: Any, batch: Batch, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
     ) -> Array:
         """Return the statistics of variants, [variant, example, statistic]; None is intact; ValueError for NaN."""
-        values = self.metric.update(Observation(self.model, self.corpus, batch, output, self.explain))
+        values = self.metric.update(Observation(self.model, self.corpus, batch, output, self.objective))
         if nan is not None:
             values = np.where(nan[:, None], np.nan, values)
         statistics = values.reshape(len(variants), -1, values.shape[-1])
@@ -288,7 +287,7 @@ class Sweep:
         mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
         with torch.enable_grad(), self.model.mask(mask, filling):
             output = self.model.forward(batch)
-            targets = self.metric.targets(Observation(self.model, self.corpus, batch, output, self.explain))
+            targets = self.metric.targets(Observation(self.model, self.corpus, batch, output, self.objective))
             total = torch.where(targets.counted, targets.values, 0.0).sum()
         (gradient,) = torch.autograd.grad(total, mask)  # [example, heads]
         predicted = (gradient.double() @ (gates - 1).double().T).cpu().numpy()  # [example, variant]

@@ -29,13 +29,13 @@ class Observation:
     corpus: Corpus
     batch: Batch
     output: Any  # of a forward pass; the generated tokens, [example, token], if the metric generates
-    explain: objectives.Explain | None = None  # computes the targets of the metric's objective
+    objective: objectives.Objective | None = None  # the metric's, fitted to the corpus
 
     @property
     def targets(self) -> objectives.Explained:
         """The targets of the metric's objective."""
-        assert self.explain is not None
-        return self.explain(self.output, self.batch)
+        assert self.objective is not None
+        return self.objective.targets(self.output, self.batch)
 
 
 class Metric(ABC):
@@ -91,7 +91,7 @@ class Mean(Metric):
 
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError if the objective needs labels that the corpus lacks."""
-        if objectives.reads_labels(objectives.objective(self.objective, model.model), model.model):
+        if objectives.reads_labels(objectives.objective(self.objective, model), model):
             check_labels(corpus)
 
     def update(self, observation: Observation, /) -> Array:
