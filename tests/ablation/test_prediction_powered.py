@@ -238,14 +238,14 @@ def differences(name, metric, variant, replacement, step=0.005):
     try:
         sweep = Sweep(model, tokenizer, text, metric, replacement=replacement)
         runner = sweep._runner([variant])
-        explain = metric.stand_in(model, lambda: sweep.batches)
+        fitted = metric.stand_in(model, lambda: sweep.batches)
         (batch,) = sweep.batches
         filling = partial(sweep.filling.of(batch), variants=1) if replacement == "resample" else sweep.filling
         values = []
         for sign in (1, -1):
             gates = 1 + sign * step * (runner.gates[0].double() - 1)
             with torch.no_grad(), hr.mask_heads(model, gates, filling):
-                target = explain(model(**batch.inputs), batch)
+                target = fitted.targets(model(**batch.inputs), batch)
             values.append(torch.where(target.counted, target.values, 0.0).double().sum(-1).numpy())
         predicted = sweep.predict([variant])
         assert predicted.numbers == list(batch.numbers)

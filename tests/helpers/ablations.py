@@ -23,6 +23,7 @@ from headroles.data.corpus import Corpus
 from headroles.models import batching, heads, masking
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
+from headroles.models.head_model import HeadModel
 from headroles.scores.objectives import objective
 
 ALL = 10**6  # tokens: one batch
@@ -109,7 +110,7 @@ def looped(name, masked, replacement="zero", metric="loss"):
     """Sums and counts of each sentence in a plain forward with heads closed: two of [sentence]."""
     model = given(name)[0]
     (batch,) = groups(name)
-    explain = objective(metric, model).explain(model, lambda: groups(name))
+    fitted = objective(metric, HeadModel(model)).fit(HeadModel(model), groups(name))
     made = {"mean": lambda: means(name), "rescale": lambda: "zero", "resample": lambda: partner_outputs(name)}
     instead = made.get(replacement, lambda: replacement)()
     row = masking.head_mask(model, masked)
@@ -117,7 +118,7 @@ def looped(name, masked, replacement="zero", metric="loss"):
         layer = pd.Series(row.numpy(), heads.head_index(model)).groupby(["kind", "layer"])
         row *= torch.tensor(layer.transform(wider).to_numpy())
     with torch.no_grad(), hr.mask_heads(model, row, replacement=instead):
-        found = explain(model(**batch.inputs, **without_cache(model)), batch)
+        found = fitted.targets(model(**batch.inputs, **without_cache(model)), batch)
     back = np.argsort(batch.numbers)
     sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
     return sums.double().numpy(), found.counted.sum(-1)[back].double().numpy()
