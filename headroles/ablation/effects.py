@@ -154,13 +154,8 @@ def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) 
     keys = {name: f"{key}|resamples:{n_resamples}|seed:{ablation.seed}" for name in tables}
     if all(study.holds(name, keys[name]) for name in tables):
         return study.load(final)
-    examples = f"examples-{ablation.name}"
-    if study.holds(examples, key):
-        stats = ExampleStats.of(study.load(examples), ablation.metric)
-    else:
-        study.claim(examples, key)  # before the work
-        stats = ablation.measure(**options)
-        study.keep(examples, key, stats.table)
+    statistics = study.keep(f"examples-{ablation.name}", key, lambda: ablation.measure(**options).table())
+    stats = ExampleStats.of(statistics, ablation.metric)
     for name, compute in tables.items():
         if len(stats.numbers) > 1 or not name.endswith("-halves"):
             table = study.keep(name, keys[name], partial(compute, stats, n_resamples))
