@@ -538,8 +538,8 @@ def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
     metric.after, metric.fails = len(variants) + 1 + 3, False  # in the second batch, of the third variant
     numbers = groups[1].numbers
     message = (
-        f"loss of the model without [('dec-self', 0, 2)] is not finite on the sentences {min(numbers) + 1} to "
-        f"{max(numbers) + 1} of the corpus; look for NaN or infinite weights in GPT2LMHeadModel; finished batches "
+        f"loss of the model without [('dec-self', 0, 2)] is not finite on sentence "
+        f"{', '.join(str(number + 1) for number in sorted(numbers))} of the corpus; look for NaN or infinite weights in GPT2LMHeadModel; finished batches "
         f"are kept"
     )
     with pytest.raises(ValueError, match=whole(message)):
@@ -667,7 +667,7 @@ def test_a_model_with_weights_that_are_not_finite():
     model = zoo.tiny("gpt2")
     model.transformer.h[1].mlp.c_proj.bias.data[0] = torch.nan
     message = (
-        "loss of the intact model is not finite on the sentences 1 to 6 of the corpus; look for NaN or infinite "
+        "loss of the intact model is not finite on sentence 1, 2, 3, 4, 5, ... of the corpus; look for NaN or infinite "
         "weights in GPT2LMHeadModel: 1 of 32 in transformer.h.1.mlp.c_proj.bias; finished batches are kept"
     )
     with pytest.raises(ValueError, match=whole(message)):

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from contextlib import contextmanager
+from functools import wraps
 from itertools import combinations
 
 import numpy as np
@@ -509,18 +510,20 @@ def test_an_objective_by_name_and_by_hand_is_one_metric():
 @contextmanager
 def forwards(model, most=10**9):
     """Counts the forwards of a model within the block, in a list of one; one more than `most` raises."""
-    seen = [0]
+    seen, forward = [0], type(model).forward
 
-    def count(*_):
-        seen[0] += 1
+    @wraps(forward)
+    def counted(this, *args, **options):
+        seen[0] += this is model
         if seen[0] > most:
             raise InterruptedError("stopped")
+        return forward(this, *args, **options)
 
-    hook = model.register_forward_pre_hook(count)
+    type(model).forward = counted  # a hook would be refused: it may change numbers
     try:
         yield seen
     finally:
-        hook.remove()
+        type(model).forward = forward
 
 
 SMALL = {"metric": "loss", "steps": 4, "n_resamples": 20, "max_tokens": 160}  # several batches of few sentences
