@@ -537,10 +537,10 @@ def test_what_is_not_finite_says_where_and_keeps_what_is_finished(tmp_path):
     metric = Stopping()
     metric.after, metric.fails = len(variants) + 1 + 3, False  # in the second batch, of the third variant
     numbers = groups[1].numbers
+    listed = ", ".join(str(number + 1) for number in sorted(numbers))
     message = (
-        f"loss of the model without [('dec-self', 0, 2)] is not finite on sentence "
-        f"{', '.join(str(number + 1) for number in sorted(numbers))} of the corpus; look for NaN or infinite weights in GPT2LMHeadModel; finished batches "
-        f"are kept"
+        f"loss of the model without [('dec-self', 0, 2)] is not finite on sentence {listed} of the corpus; look for "
+        f"NaN or infinite weights in GPT2LMHeadModel; finished batches are kept"
     )
     with pytest.raises(ValueError, match=whole(message)):
         sweep(model, tokenizer, text, variants, metric, max_tokens=20, heads_per_batch=1, folder=tmp_path)
