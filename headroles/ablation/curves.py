@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,6 +18,7 @@ from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Sweep
 from headroles.ablation.units import Replacement, known_replacement, on_disk
 from headroles.analysis.intervals import bounds
@@ -32,8 +32,6 @@ from headroles.scores.objectives import Objective
 from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
-
-Array = npt.NDArray[np.float64]
 
 
 def ablation_curve(

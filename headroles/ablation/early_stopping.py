@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.stats import norm
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.prediction_powered import estimates, sizes
 from headroles.ablation.significance import effects, is_mean
 from headroles.ablation.sweep import Sweep
@@ -21,7 +22,6 @@ FIRST, GROWTH = 256, 1.5  # examples at the first interim test, and the growth f
 FIRST_PREDICTED, GROWTH_PREDICTED = 64, 1.25  # the same where a gradient predicts the effects
 CHANGED = 16  # examples that an ablation must have changed before its interval is believed
 FIXED = 0.1  # share of `risk` for a p that is the same at all interim tests, where the rest falls with information
-Array = npt.NDArray[np.floating]
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def staged(
         if not left:
             break
     assert stats is not None
-    return stats
+    return stats.check()
 
 
 class Tests(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -113,10 +113,11 @@ def ablate(
         precision,
         seed,
     )
-    options: Options = {"max_tokens": max_tokens, "heads_per_batch": heads_per_batch}
+    options: Options = {"max_tokens": max_tokens, "heads_per_batch": heads_per_batch, "folder": folder}
     if study is None:
-        return ablation.table(ablation.measure(folder=folder, **options), n_resamples)
-    return _kept(ablation, study_at(study), options, n_resamples)
+        return ablation.table(ablation.measure(**options), n_resamples)
+    kept = study_at(study)
+    return _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
 
 
 def ablate_sets(
@@ -144,24 +145,26 @@ def ablate_sets(
 
 def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) -> pd.DataFrame:
     """Return the table of an ablation from a study, which computes and keeps what it does not have."""
-    tables = {f"{'ablation-' if ablation.sets is None else ''}{ablation.name}": ablation.table}
+    final = f"{'ablation-' if ablation.sets is None else ''}{ablation.name}"
+    tables: dict[str, Callable[[ExampleStats, int], pd.DataFrame]] = {final: ablation.table}
     if ablation.unit == "all_but_one" and not ablation.is_sampled:
         name = f"best-{ablation.metric.name}-{on_disk(ablation.replacement)}"
-        tables = {name: ablation.best, f"{name}-halves": partial(ablation.best, halves=True)} | tables
+        tables = {name: ablation.best, f"{name}-halves": partial(ablation.best, halves=True), **tables}
     key = ablation.key()
     keys = {name: f"{key}|resamples:{n_resamples}|seed:{ablation.seed}" for name in tables}
     if all(study.holds(name, keys[name]) for name in tables):
-        return study.load([*tables][-1])
-    measured = partial(_measured, ablation, folder=study.work / ".sweeps", **options)
-    stats = ExampleStats.of(study.keep(f"examples-{ablation.name}", key, measured), ablation.metric)
+        return study.load(final)
+    examples = f"examples-{ablation.name}"
+    if study.holds(examples, key):
+        stats = ExampleStats.of(study.load(examples), ablation.metric)
+    else:
+        study.claim(examples, key)  # before the work
+        stats = ablation.measure(**options)
+        study.keep(examples, key, stats.table)
     for name, compute in tables.items():
         if len(stats.numbers) > 1 or not name.endswith("-halves"):
             table = study.keep(name, keys[name], partial(compute, stats, n_resamples))
     return table
-
-
-def _measured(ablation: Ablation, **options: Unpack[Options]) -> pd.DataFrame:
-    return ablation.measure(**options).table()
 
 
 @dataclass(frozen=True)

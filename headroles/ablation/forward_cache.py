@@ -93,7 +93,7 @@ class Replay:
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
         inputs = self._inputs(inputs, self.first(gates), count)
         with self.model.without_gradients(), self._mask(gates, size):
-            tokens: Tensor = self.model.model.generate(**inputs, **options)  # type: ignore[operator]
+            tokens: Tensor = self.model.model.generate(**inputs, **options)
         return tokens, batch
 
     def _mask(self, gates: Tensor, size: int) -> AbstractContextManager[None]:

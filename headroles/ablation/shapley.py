@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import Replacement, on_disk
 from headroles.analysis.intervals import over_seeds
@@ -23,7 +24,6 @@ from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
 from headroles.tables import frame
 
-Array = npt.NDArray[np.float64]
 MOST, KEPT = 1024, 16384  # variants of one sweep, and known values, which bound memory
 Method = Literal["permutation", "kernel"]
 BLOCK = 8  # heads that are removed between two checks for truncation

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -19,9 +17,10 @@ from torch import Tensor
 
 from headroles import _distributed
 from headroles._distributed import track
-from headroles.ablation.example_stats import ExampleStats, HeadSet
+from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
 from headroles.ablation.forward_cache import Others, Replay
 from headroles.ablation.metrics import Metric, Observation, Written
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.units import Replacement, known_replacement, on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
@@ -31,11 +30,11 @@ from headroles.models.head_model import HeadModel
 from headroles.models.masking import Fill
 from headroles.scores import objectives
 from headroles.tables.frame import Kind
-from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
 
-SHOWN = 5  # sentences in a message
-Array = npt.NDArray[np.float64]
 log = logging.getLogger(__name__)
+
+
+Observe = Callable[[Batch, Any], Observation]  # a batch, and what the model made of it
 
 
 class Options(TypedDict, total=False):
@@ -111,12 +110,13 @@ class Sweep:
         return list(self.model.batches(self.encoded, max_tokens=self.size))
 
     @cached_property
-    def objective(self) -> objectives.Objective | None:
-        """The metric's objective, for a model and corpus that have its targets."""
+    def observe(self) -> Observe:
+        """Function of a batch and what the model made of it; ValueError if the metric needs what is not there."""
         self.metric.check(self.model, self.corpus, self.batches)
-        if self.metric.objective is None:
-            return None
-        return objectives.objective(self.metric.objective, self.model).fit(self.model, self.batches)
+        objective = None
+        if self.metric.objective is not None:
+            objective = objectives.objective(self.metric.objective, self.model).fit(self.model, self.batches)
+        return partial(Observation, self.model, self.corpus, objective)
 
     @cached_property
     def filling(self) -> Fill | Mapping[tuple[Kind, int], Tensor] | Others:
@@ -151,7 +151,7 @@ class Sweep:
             shares = -(-_distributed.count() // len(batches))  # where batches are few, processes share their variants
             runs = {
                 f"{number}" if shares == 1 else f"{part}of{shares}-{number}": Run(
-                    partial(self._measure, batch, variants, gates, (part, shares)),
+                    partial(self._measure, self.observe, batch, variants, gates, (part, shares)),
                     (1 + len(variants), len(batch.numbers)),
                 )
                 for number, batch in enumerate(batches)
@@ -159,20 +159,21 @@ class Sweep:
             }
             parts = self._spread(runs, key, "masking heads")
         joined = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
-        return self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
+        stats = self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
+        return stats.check() if rows is None else stats
 
     def predict(self, variants: Sequence[HeadSet]) -> ExampleStats:
         """Predict every variant by the gradient at a mask of ones: one forward and one backward pass of each batch."""
         gates, key = self._gates(variants), self._key(variants, None)
         with self.model.evaluating():
             runs = {
-                f"gradient-{number}": Run(partial(self._gradient, batch, gates), (len(batch.numbers),))
+                f"gradient-{number}": Run(partial(self._gradient, self.observe, batch, gates), (len(batch.numbers),))
                 for number, batch in enumerate(self.batches)
             }
             parts = self._spread(runs, key, "gradients of masks")
         joined = np.concatenate(parts)  # [example, statistic + variant]
         count = joined.shape[1] - len(variants)
-        stats = self._stats(joined[:, :count], {}, self.batches)
+        stats = self._stats(joined[:, :count], {}, self.batches).check()
         _, places = self._places([number for batch in self.batches for number in batch.numbers])
         changes = joined[places, count:].sum(axis=1)  # [example, variant]
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
@@ -206,15 +207,17 @@ class Sweep:
         for number, (name, run) in track(share, what, total=len(share)):
             path = None if self.folder is None else self.folder / f"{key}-{name}.npy"
             if path is not None and path.is_file():
-                statistics = _read(path, run.shape)
+                statistics = read_batch(path, run.shape)
             else:
                 statistics = run.measure()
                 if path is not None:
-                    _write(path, statistics)
+                    write_batch(path, statistics)
             measured.append((number, statistics))
         return [statistics for _, statistics in sorted(_distributed.gathered(measured), key=lambda pair: pair[0])]
 
-    def _measure(self, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]) -> Array:
+    def _measure(
+        self, observe: Observe, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]
+    ) -> Array:
         """Return the statistics of one batch by the intact model and every variant: [1 + variant, example, statistic].
 
         Variants run together if their first masked heads are at the same place, so that they reuse the same outputs of
@@ -223,9 +226,9 @@ class Sweep:
         filling = self.filling.of(batch) if isinstance(self.filling, Others) else self.filling
         replay = Replay(self.model, batch, filling)
         if self.metric.generates:
-            intact = self._masked(replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
+            intact = self._masked(observe, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
         else:
-            intact = self._update(replay.output, batch, [None])[0]
+            intact = self._update(observe(batch, replay.output), [None])[0]
         statistics = np.full((1 + len(variants), *intact.shape), np.nan)
         statistics[0] = intact
         firsts = [replay.first(row[None]) for row in gates]
@@ -236,22 +239,25 @@ class Sweep:
             while rows:
                 chunk = rows[: self.heads_per_batch]
                 try:
-                    statistics[[1 + row for row in chunk]] = self._masked(
-                        replay, gates[chunk], [variants[row] for row in chunk]
-                    )
+                    values = self._masked(observe, replay, gates[chunk], [variants[row] for row in chunk])
                 except (torch.OutOfMemoryError, MemoryError) as error:
-                    if self.heads_per_batch == 1:
-                        raise
-                    self.heads_per_batch //= 2
-                    log.warning("out of memory (%s): %d variants at a time from here on", error, self.heads_per_batch)
+                    self._halve(error)
                     continue
+                statistics[[1 + row for row in chunk]] = values
                 rows = rows[len(chunk) :]
         return statistics
 
-    def _masked(self, replay: Replay, gates: Tensor, variants: Sequence[HeadSet | None]) -> Array:
+    def _halve(self, error: Exception) -> None:
+        if self.heads_per_batch == 1:
+            raise error
+        self.heads_per_batch //= 2
+        log.warning("out of memory (%s): %d variants at a time from here on", error, self.heads_per_batch)
+
+    def _masked(self, observe: Observe, replay: Replay, gates: Tensor, variants: Sequence[HeadSet | None]) -> Array:
         """Return the statistics of some variants: [variant, example, statistic]."""
         if not isinstance(self.metric, Written):
-            return self._update(*replay.run(gates), variants)
+            output, batch = replay.run(gates)
+            return self._update(observe(batch, output), variants)
         nan = torch.zeros(len(gates), len(replay.batch.numbers), dtype=torch.bool, device=gates.device)
 
         def note_nan(_: Tensor, scores: Tensor) -> Tensor:
@@ -260,20 +266,21 @@ class Sweep:
 
         options = self._generation_options(self.metric)
         written, batch = replay.write(gates, logits_processor=[note_nan], **options)
-        return self._update(written, batch, variants, nan.flatten().cpu().numpy())
+        return self._update(observe(batch, written), variants, nan.flatten().cpu().numpy())
 
     def _update(
-        self, output: Any, batch: Batch, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
+        self, observation: Observation, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
     ) -> Array:
         """Return the statistics of variants, [variant, example, statistic]; None is intact; ValueError for NaN."""
-        values = self.metric.update(Observation(self.model, self.corpus, batch, output, self.objective))
+        values = self.metric.update(observation)
         if nan is not None:
             values = np.where(nan[:, None], np.nan, values)
         statistics = values.reshape(len(variants), -1, values.shape[-1])
         for rows, masked in zip(statistics, variants, strict=True):
-            if (bad := ~np.isfinite(rows).all(-1)).any():
+            bad = ~np.isfinite(rows).all(-1)
+            if bad.any():
                 who = "the intact model" if masked is None else f"the model without {sorted(masked)}"
-                numbers = [number + 1 for number, is_bad in zip(batch.numbers, bad, strict=False) if is_bad]
+                numbers = [observation.batch.numbers[row] + 1 for row in np.flatnonzero(bad)]
                 more = ", ..." if len(numbers) > SHOWN else ""
                 raise ValueError(
                     f"{self.metric.name} of {who} is not finite on sentence {', '.join(map(str, numbers[:SHOWN]))}"
@@ -281,18 +288,18 @@ class Sweep:
                 )
         return statistics
 
-    def _gradient(self, batch: Batch, gates: Tensor) -> Array:
+    def _gradient(self, observe: Observe, batch: Batch, gates: Tensor) -> Array:
         """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
         filling = partial(self.filling.of(batch), variants=1) if isinstance(self.filling, Others) else self.filling
         mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
         with torch.enable_grad(), self.model.mask(mask, filling):
             output = self.model.forward(batch)
-            targets = self.metric.targets(Observation(self.model, self.corpus, batch, output, self.objective))
+            targets = self.metric.targets(observe(batch, output))
             total = torch.where(targets.counted, targets.values, 0.0).sum()
         (gradient,) = torch.autograd.grad(total, mask)  # [example, heads]
         predicted = (gradient.double() @ (gates - 1).double().T).cpu().numpy()  # [example, variant]
         detached = {name: value.detach() if isinstance(value, Tensor) else value for name, value in output.items()}
-        (statistics,) = self._update(type(output)(**detached), batch, [None])
+        (statistics,) = self._update(observe(batch, type(output)(**detached)), [None])
         return np.concatenate([statistics, predicted], axis=1)
 
     def _generation_options(self, metric: Written) -> dict[str, object]:
@@ -326,27 +333,3 @@ def _joined(parts: Sequence[Array]) -> Array:
     for other in parts[1:]:
         joined = np.where(np.isnan(joined), other, joined)
     return joined
-
-
-def _write(path: Path, statistics: Array) -> None:
-    content = io.BytesIO()
-    np.save(content, statistics, allow_pickle=False)
-    with replacing(path) as draft:
-        draft.write_bytes(seal(content.getvalue() + MARK + BLANK))
-
-
-def _read(path: Path, shape: tuple[int, ...]) -> Array:
-    """Read kept statistics and check their shape and their digest, which files of earlier versions lack."""
-    content = path.read_bytes()
-    try:
-        end = len(content) - is_sealed(content) * len(MARK + BLANK)
-        source = io.BytesIO(content[:end])
-        kept: Array = np.load(source, allow_pickle=False)
-        if source.tell() < end:
-            raise ValueError("there is more in it than an array")
-        if kept.shape[:-1] != shape or kept.dtype != np.float64:
-            expected = ", ".join(map(str, shape))
-            raise ValueError(f"got numbers {list(kept.shape)} of {kept.dtype}; expected [{expected}, statistics]")
-    except (ValueError, EOFError, SyntaxError, TokenError) as error:
-        raise ValueError(f"{path} is damaged: {error}; remove the file to have it measured again") from error
-    return kept

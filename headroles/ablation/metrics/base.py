@@ -18,7 +18,7 @@ from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
 from headroles.scores.outputs import check_labels
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Observation:
 
     model: HeadModel
     corpus: Corpus
+    objective: objectives.Objective | None  # the metric's, fitted to the corpus, if it has one
     batch: Batch
     output: Any  # of a forward pass; the generated tokens, [example, token], if the metric generates
-    objective: objectives.Objective | None = None  # the metric's, fitted to the corpus
 
     @property
     def targets(self) -> objectives.Explained:
@@ -58,7 +58,7 @@ class Metric(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def check(self, _model: HeadModel, _corpus: Corpus, _batches: Sequence[Batch], /) -> None:
+    def check(self, _model: HeadModel, _corpus: Corpus, _batches: Sequence[Batch], /) -> None:  # noqa: B027
         """Raise ValueError if the model or the corpus, which is in batches, lacks what the metric needs."""
 
     @abstractmethod
