@@ -39,8 +39,6 @@ class HeadModel:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         self.model = heads.uncompiled(model)
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
-        if isinstance(self.model, PreTrainedModel):
-            _check_whole(self.model)
 
     @classmethod
     def of(cls, model: PreTrainedModel | HeadModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Self:
@@ -246,13 +244,3 @@ class HeadModel:
 
 
 Model = PreTrainedModel | HeadModel  # what public functions take
-
-
-def _check_whole(model: PreTrainedModel) -> None:
-    """Raise ValueError for weights that are spread over processes: a part of them would give a wrong table."""
-    for name, weight in model.named_parameters():
-        if type(weight.data).__name__ == "DTensor" or type(weight).__name__ == "DTensor":
-            raise ValueError(
-                f"the weights of {type(model).__name__} are spread over processes: got a DTensor for {name}; expected "
-                f"whole weights in every process; try to load without tp_plan or FSDP, with device_map='auto'"
-            )
