@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import Model
-from headroles.models.masking import Fill
+from headroles.models.masking import Fill, renamed
 from headroles.scores.gradients.base import GradientScore
 from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
@@ -58,6 +58,7 @@ def attribute(
         ValueError: as `score` does, and if the method does not have the replacement.
     """
     attribution: GradientScore
+    replacement = renamed(replacement)
     if method in ("AtP", "AtP*"):
         drop = method == "AtP*"
         attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)

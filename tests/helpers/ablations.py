@@ -17,13 +17,14 @@ from helpers.objectives import classifier, labelled
 import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Loss
-from headroles.ablation.resample import partners
-from headroles.ablation.runner import on_disk
+from headroles.ablation.sweep import Sweep
+from headroles.ablation.units import on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import batching, heads, masking
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel
+from headroles.scores.examples import partners
 from headroles.scores.objectives import objective
 
 ALL = 10**6  # tokens: one batch
@@ -166,16 +167,16 @@ class Stopping(Loss):
     after = 10**9
     fails = True
 
-    def reader(self, *known):
-        read = super().reader(*known)
+    def update(self, observation):
+        self.after -= 1
+        if self.after < 0 and self.fails:
+            raise InterruptedError("stopped")
+        return super().update(observation) * (np.nan if self.after < 0 else 1)
 
-        def stopping(output, batch):
-            self.after -= 1
-            if self.after < 0 and self.fails:
-                raise InterruptedError("stopped")
-            return read(output, batch) * (np.nan if self.after < 0 else 1)
 
-        return stopping
+def sweep(model, tokenizer, text, variants, metric, *, rows=None, **options):
+    """The statistics of a sweep over a corpus."""
+    return Sweep(HeadModel(model, tokenizer), text, metric, **options).run(variants, rows)
 
 
 def files(folder):

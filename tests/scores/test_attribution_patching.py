@@ -60,7 +60,9 @@ def test_without_corrections_it_is_the_gradient_of_the_masks(name):
 def test_resampled_it_predicts_what_a_sweep_predicts(name):
     model, tokenizer, text = ablated(name)
     index = list(head_index(model))
-    stats = Sweep(model, tokenizer, text, Loss(), replacement="resample").predict([frozenset([head]) for head in index])
+    stats = Sweep(HeadModel(model, tokenizer), text, Loss(), replacement="resample").predict(
+        [frozenset([head]) for head in index]
+    )
     found = attributed(model, tokenizer, text, "AtP", replacement="resample", max_tokens=40)
     changes = np.array([stats.predicted[frozenset([head])] / stats.intact[:, 1] for head in index])  # [head, example]
     close(found["signed"], -changes.mean(1), operations=MANY)

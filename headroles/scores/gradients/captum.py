@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Fill
+from headroles.models.masking import Fill, renamed
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Targets, held
@@ -49,10 +49,10 @@ class Attribution(GradientScore):
         known = methods()
         if self.method not in known:
             raise ValueError(f"unknown captum method {self.method!r}; known: {', '.join(known)}")
-        if self.replacement == "other":  # the other examples of a batch are no property of a head
+        if renamed(self.replacement) == "resample":  # the other examples of a batch are no property of a head
             raise ValueError(
-                "replacement 'other' takes the output for another example: got it for an attribution; expected "
-                "'zero' or 'uniform'; try hr.ablate(replacement='other')"
+                "replacement 'resample' takes the output for another example: got it for an attribution; expected "
+                "'zero' or 'uniform'; try hr.ablate(replacement='resample')"
             )
 
     @property
@@ -121,6 +121,7 @@ class _Target(nn.Module):
     def __init__(self, model: HeadModel, target: Targets, batch: Batch, replacement: Fill) -> None:
         super().__init__()
         self.model, self.target, self.batch, self.replacement = model, target, batch, replacement
+        self.module = model.model  # a submodule: DeepLift looks for non-linear ones
         self.counted = torch.zeros(len(batch.numbers), dtype=torch.bool, device=model.device)  # has a step that counts
 
     def forward(self, masks: Tensor, rows: Tensor) -> Tensor:
