@@ -176,9 +176,10 @@ class _Work:
                 strategy,
                 keep=count,
                 kinds=self.kinds,
-                seed=seed,
+                remove=False,
                 tune=plain,
                 folder=place,
+                seed=seed,
             )
 
         survival = kept.keep(place.name, key, learnt).iloc[:, 0]

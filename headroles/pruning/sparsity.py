@@ -21,7 +21,6 @@ from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
-from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
@@ -157,14 +156,12 @@ class _Pruned:
                     self.chosen,
                     keep=self.count,
                     kinds=self.kinds,
-                    schedule="prune-tune" if is_ranking else "prune",
+                    train="after" if is_ranking else None,
                     folder=self.place,
                     seed=self.seed,
                     tune=self.options,
                 )
                 save_table(table, self.place / "survival.parquet")
-                if not is_ranking:
-                    remove_heads(model, table.iloc[:, 0])
             self.trained = model
         return self.trained
 

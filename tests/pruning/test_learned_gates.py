@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.masking import head_mask, mask_heads
-from headroles.pruning.l0 import L0, RATE, HardConcrete, SubsetSelection, relaxed_top
+from headroles.pruning.learned_gates import L0, RATE, HardConcrete, SubsetSelection, relaxed_top
 from headroles.pruning.learned_gates import NAME, frozen, train_gates
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
