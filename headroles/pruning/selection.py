@@ -20,8 +20,17 @@ from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index, heads_of_kinds
 from headroles.models.masking import Head
 from headroles.models.provenance import provenance_of
-from headroles.pruning.learned_gates import L0, NAME, RATE, SHARE, GateRecords, GateStrategy, SubsetSelection
-from headroles.pruning.learned_gates import frozen, train_gates
+from headroles.pruning.learned_gates import (
+    L0,
+    NAME,
+    RATE,
+    SHARE,
+    GateRecords,
+    GateStrategy,
+    SubsetSelection,
+    frozen,
+    train_gates,
+)
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
