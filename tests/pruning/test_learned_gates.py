@@ -483,7 +483,7 @@ SHORT = {"epochs": 2, "batch": 8, "rate": 1e-3}  # of the classifier's corpus: t
 def pruned(strategy, folder=None, *, name="classifier", tune=SHORT, **options):
     """The model and the table."""
     model, tokens, text = small(name)
-    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, **options)
+    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, remove=False, **options)
 
 
 @pytest.mark.slow
