@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from headroles.tables.io import replacing
@@ -45,10 +46,12 @@ def check_digests(folder: Path, advice: str) -> None:
     if not (folder / DIGESTS).is_file():
         return
     for line in (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines():
-        expected, _, name = line.partition("  ")
-        got = _digest(folder / name) if (folder / name).is_file() else "no such file"
+        if not (match := re.fullmatch(r"([0-9a-f]{64})  (.+)", line)):
+            raise ValueError(f"{folder / DIGESTS} is damaged: got {line!r}; expected a SHA-256 and a name; {advice}")
+        path, expected = folder / match[2], match[1]
+        got = _digest(path) if path.is_file() else "no file"
         if got != expected:
-            raise ValueError(f"{folder / name} is damaged: got {got[:12]}; expected SHA-256 {expected[:12]}; {advice}")
+            raise ValueError(f"{path} is damaged: got {got[:12]}; expected SHA-256 {expected[:12]}; {advice}")
 
 
 def _digest(path: Path) -> str:
