@@ -22,8 +22,16 @@ from hypothesis import strategies as st
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.masking import head_mask, mask_heads
-from headroles.pruning.learned_gates import L0, RATE, HardConcrete, SubsetSelection, relaxed_top
-from headroles.pruning.learned_gates import NAME, frozen, train_gates
+from headroles.pruning.learned_gates import (
+    L0,
+    NAME,
+    RATE,
+    HardConcrete,
+    SubsetSelection,
+    frozen,
+    relaxed_top,
+    train_gates,
+)
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
 from headroles.tables.io import load_table

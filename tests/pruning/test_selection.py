@@ -812,7 +812,8 @@ from headroles.models import loading as models
 
 place = Path(sys.argv[1])
 tune = {"epochs": 2, "rate": 1e-3, "batch": 8}
-table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), keep=3, remove=False, folder=place / "work", tune=tune)
+asked = {"keep": 3, "remove": False, "folder": place / "work", "tune": tune}
+table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), **asked)
 steps = hr.load_table(place / "work/history.parquet")["step"].tolist()
 (place / str(processes.rank())).write_text(repr((steps, models.revision(learnt()), table.to_numpy().tolist())))
 """
