@@ -279,9 +279,7 @@ def test_where_all_heads_stay_none_is_removed():
 
 
 def test_a_study_keeps_the_survival_of_every_size_and_ranks_once(tmp_path, monkeypatch):
-    tables = [
-        prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=size, study=tmp_path) for size in (2, 5)
-    ]
+    tables = [prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=size, study=tmp_path) for size in (2, 5)]
     assert list(Study(tmp_path).load("survival-random")) == [*tables[0], *tables[1]]
     monkeypatch.setattr(Random, "order", lambda *_: pytest.fail("ranked again"))
     for size, table in zip((2, 5), tables, strict=True):
