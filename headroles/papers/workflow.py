@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.curves import ablation_curve
 from headroles.ablation.effects import ablate
-from headroles.ablation.runner import Unit
+from headroles.ablation.units import Unit
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.heads import heads_of_kinds
