@@ -23,9 +23,9 @@ from transformers.trainer_callback import ExportableState
 
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.models.masking import Head, mask_heads
-from headroles.models.provenance import provenance_of
 from headroles.scores.outputs import causal
 from headroles.tables import frame
 from headroles.tables.io import save_table
@@ -59,10 +59,6 @@ class HardConcrete:
     def zero_probability(self, log_alpha: Tensor) -> Tensor:
         """Compute P(gate = 0)."""
         return torch.sigmoid(self.temperature * torch.tensor(-LOW / HIGH).log() - log_alpha)
-
-    def whole(self, log_alpha: Tensor) -> Tensor:
-        """Compute P(gate = 1)."""
-        return torch.sigmoid(log_alpha - self.temperature * torch.tensor((1 - LOW) / (HIGH - 1)).log())
 
     def nonzero_probability(self, log_alpha: Tensor) -> Tensor:
         """Compute P(gate != 0), which sums to E[L0] over heads."""
@@ -106,10 +102,10 @@ class Gates(nn.Module, ABC):
         """Return values of all heads, [heads], of those of the gates, [learnt]: one where there is no gate."""
         return torch.ones(len(self.index), device=learnt.device).index_copy(0, self.places, learnt)
 
-    def table(self, label: str, signature: str) -> pd.DataFrame:
+    def table(self, label: str, provenance: str) -> pd.DataFrame:
         """Return the final gates of all heads as the column `label`, and P(gate != 0) as `label`.open."""
         columns = {label: self.final(), f"{label}.open": self.chances()}
-        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, self.index, signature)
+        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, self.index, provenance)
 
     def progress(self) -> float:
         """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
@@ -333,14 +329,19 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
     Yields:
         Nothing.
     """
-    kept, signature = None if study is None else study_at(study), ""
-    if kept is not None:
-        signature = provenance_of(model, gates=gates.name, keep=gates.keep)
-        kept.remove(kept.claim(f"survival-{gates.name}", signature))
-    with exclusive(model):
-        yield from _gated(model, gates)
-    if kept is not None:
-        save_table(gates.table(f"survival[{gates.name}]", signature), kept.path(f"survival-{gates.name}"))
+    if study is None:
+        with exclusive(model):
+            yield from _gated(model, gates)
+        return
+    kept, name, handle = study_at(study), f"survival-{gates.name}", HeadModel(model)
+    handle.check_named()
+    provenance = handle.provenance(gates=gates.name, keep=gates.keep)
+    outdated = kept.claim(name, provenance)
+    with train_gates(model, gates):
+        yield
+        table = gates.table(f"survival[{gates.name}]", provenance)
+    save_table(table, kept.path(name))
+    kept.remove(outdated)
 
 
 def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:

@@ -17,9 +17,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index, heads_of_kinds
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import head_index
 from headroles.models.masking import Head
-from headroles.models.provenance import provenance_of
 from headroles.pruning.learned_gates import (
     L0,
     NAME,
@@ -119,11 +119,10 @@ def prune(
         train, remove = _scheduled(schedule)
     chosen, options = strategy_of(strategy), tune or {}
     _check(chosen, train, at_least, remove=remove)
-    context = RankingContext(model, tokenizer, corpus, heads_of_kinds(model, kinds), seed)
+    handle = HeadModel(model, tokenizer)
+    context = RankingContext(handle.model, tokenizer, corpus, handle.heads_of(kinds), seed)
     count = _count(chosen, keep, len(context.among))
-    signature = provenance_of(
-        model,
-        None,
+    provenance = handle.provenance(
         corpus,
         strategy=chosen,
         keep=count,
@@ -138,19 +137,20 @@ def prune(
     with ExitStack() as stack:
         kept = None if study is None else study_at(study)
         if kept is not None:
-            kept.claim(name, signature)
-            folder = folder or kept.work / ".pruning" / hashlib.sha256(signature.encode()).hexdigest()[:12]
+            handle.check_named()
+            kept.claim(name, provenance)
+            folder = folder or kept.work / ".pruning" / hashlib.sha256(provenance.encode()).hexdigest()[:12]
         place = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
         options = {"seed": seed, **options}
         if train in ("before", "both"):
             trainer.train(model, tokenizer, corpus, place / "tuned-before", **options)
         if isinstance(chosen, Ranking):
-            select = partial(_by_ranking, context, chosen, count or 0, at_least, label, signature)
-            table = select() if kept is None else _kept(kept, name, label, signature, select)
+            select = partial(_by_ranking, context, chosen, count or 0, at_least, label, provenance)
+            table = select() if kept is None else _kept(kept, name, label, provenance, select)
         else:
-            table = _by_gates(context, chosen, count, place, options, label, signature)
+            table = _by_gates(context, chosen, count, place, options, label, provenance)
             if kept is not None:
-                _kept(kept, name, label, signature, lambda: table)
+                _kept(kept, name, label, provenance, lambda: table)
         if remove and (table[label] == 0).any():
             remove_heads(model, table[label])
         if train in ("after", "both"):
@@ -190,12 +190,12 @@ def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
     return None if keep is None else counted(keep, size)
 
 
-def _kept(study: Study, name: str, label: str, signature: str, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def _kept(study: Study, name: str, label: str, provenance: str, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """Return the columns `label` of a study's survival table, or select heads and keep them beside other columns."""
     stored = study.load(name) if study.has(name) else pd.DataFrame()
-    if label in stored and frame.provenance(stored, label) == signature:
+    if label in stored and frame.provenance(stored, label) == provenance:
         return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
-    table, outdated = select(), study.claim(name, signature)
+    table, outdated = select(), study.claim(name, provenance)
     others = [column for column in map(str, stored) if column not in table]
     save_table(frame.join(frame.only(stored, others), table) if others else table, study.path(name))
     study.remove(outdated)
@@ -237,14 +237,14 @@ def counted(keep: float, size: int) -> int:
 
 
 def _by_ranking(
-    context: RankingContext, chosen: Ranking, count: int, at_least: int, label: str, signature: str
+    context: RankingContext, chosen: Ranking, count: int, at_least: int, label: str, provenance: str
 ) -> pd.DataFrame:
     ordered, index = chosen.order(context), head_index(context.model)
     turns = {head: float(turn) for turn, head in enumerate(ordered, 1)}
     pruned = {*pruned_first(ordered, count, at_least)}
     survival = [0.0 if head in pruned else 1.0 for head in index]
     turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
-    return frame.table({label: survival, f"{label}.turn": turn}, index, signature)
+    return frame.table({label: survival, f"{label}.turn": turn}, index, provenance)
 
 
 def _by_gates(
@@ -254,20 +254,20 @@ def _by_gates(
     place: Path,
     options: TrainOptions,
     label: str,
-    signature: str,
+    provenance: str,
 ) -> pd.DataFrame:
     """Train the model and its gates, and save their history: `gates.parquet`, P(gate != 0) of each head and step."""
     model, learnt = context.model, context.among
     gates = chosen.gates(model, learnt, count)
     if count == len(learnt):
-        return frame.table({label: 1.0, f"{label}.open": 1.0}, head_index(model), signature)
+        return frame.table({label: 1.0, f"{label}.open": 1.0}, head_index(model), provenance)
     rates = {**(options.get("rates") or {}), NAME: RATE if chosen.rate is None else chosen.rate}
     options = {**options, "rates": rates, "callbacks": [*options.get("callbacks", ()), GateRecords()]}
     note = hashlib.sha256(f"{chosen},keep={count},heads={' '.join(map(str, learnt))}".encode()).hexdigest()[:12]
     with train_gates(model, gates), frozen(model, chosen.freeze):
         history = trainer.train(model, context.tokenizer, context.corpus, place, **options, note=note)
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
-        table = gates.table(label, signature)
+        table = gates.table(label, provenance)
         final, chances = gates.final().tolist(), gates.chances().tolist()
     _warn(final, chances, count, int(history["step"].iloc[-1]))
     if gates.records and _distributed.first():  # otherwise the training was finished before

@@ -17,8 +17,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.models.batching import tokenised
-from headroles.models.provenance import provenance_of
+from headroles.models.head_model import HeadModel
 from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels, class_names
@@ -26,7 +25,7 @@ from headroles.tables.io import load_table, replacing, save_table
 from headroles.training.checkpoints import check_digests, last_checkpoint, write_digests
 from headroles.training.hf_trainer import ORDER, Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
 
-HISTORY, RECIPE = "history.parquet", "recipe.txt"
+HISTORY, PROVENANCE = "history.parquet", "recipe.txt"
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
 
 
@@ -88,10 +87,10 @@ def train(
         raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
     place = Path(folder)
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
-    recipe = provenance_of(
-        model,
-        tokenizer,
+    handle = HeadModel(model, tokenizer)
+    provenance = handle.provenance(
         corpus,
+        tokenizer=True,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, measured)),
         epochs=epochs,
@@ -104,9 +103,9 @@ def train(
         ),
         **({"note": note} if note else {}),
     )
-    if (history := finished(model, place, recipe)) is not None:
+    if (history := finished(model, place, provenance)) is not None:
         return history
-    rows = _rows(model, tokenizer, corpus)
+    rows = _rows(handle, corpus)
     if held_out is not None:  # fails now rather than after an epoch
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
@@ -121,7 +120,7 @@ def train(
         "callbacks": callbacks,
         **arguments,
     }
-    return fit(model, tokenizer, rows, place, recipe, columns=columns, **options)
+    return fit(model, tokenizer, rows, place, provenance, columns=columns, **options)
 
 
 def load_classifier(
@@ -160,13 +159,13 @@ def check_examples(model: PreTrainedModel, corpus: Corpus) -> None:
         raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
 
 
-def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[Row]:
+def _rows(handle: HeadModel, corpus: Corpus) -> list[Row]:
     """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
-    check_examples(model, corpus)
-    encoded = tokenised(corpus, tokenizer, model)
+    check_examples(handle.model, corpus)
+    encoded = handle.encode(corpus, words=False)
     labels: Sequence[int | list[int]]
-    if encoded.target is None or outputs.has_classes(model):
-        labels = outputs.numbered(model, [words.sentence.label for words in encoded.source])
+    if encoded.target is None or outputs.has_classes(handle.model):
+        labels = outputs.numbered(handle.model, [words.sentence.label for words in encoded.source])
     else:
         labels = [words.ids for words in encoded.target]
     rows: list[Row] = []
@@ -176,10 +175,10 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
     return rows
 
 
-def finished(model: PreTrainedModel, folder: Path, recipe: str) -> pd.DataFrame | None:
+def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFrame | None:
     """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
-    note = folder / RECIPE
-    if note.is_file() and note.read_text() != recipe:
+    note = folder / PROVENANCE
+    if note.is_file() and note.read_text() != provenance:
         raise ValueError(f"{folder} holds training of another model, corpus or options; give another folder")
     if not note.is_file() and loading.weight_files(folder):
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
@@ -199,7 +198,7 @@ def fit(
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Row],
     folder: Path,
-    recipe: str,
+    provenance: str,
     *,
     loss: Loss | None = None,
     columns: Sequence[str] = (),  # of the history, which callbacks add to the log
@@ -208,7 +207,7 @@ def fit(
     """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = Trainer(model, tokenizer, rows, folder, loss=loss, **options)
-    trainer.add_callback(_Begun(folder, recipe))
+    trainer.add_callback(_Begun(folder, provenance))
     last = last_checkpoint(folder)
     trainer.train(resume_from_checkpoint=None if last is None else str(last))
     model.eval()
@@ -216,8 +215,8 @@ def fit(
         model.config.use_cache = cached  # the Trainer switches it off permanently
     table = pd.DataFrame([entry for entry in trainer.state.log_history if "loss" in entry])
     table = table[["epoch", "step", "loss", *columns]]
-    table.attrs["signatures"] = dict.fromkeys(table.columns, recipe)
-    table.attrs["recipe"] = recipe
+    table.attrs["signatures"] = dict.fromkeys(table.columns, provenance)
+    table.attrs["recipe"] = provenance
     if trainer.is_world_process_zero():
         loading.save(model, tokenizer, folder, overwrite=True)
         write_digests(folder, "*.safetensors")
@@ -229,12 +228,12 @@ def fit(
 class _Begun(TrainerCallback):
     """Callback that writes the provenance of a folder once training begins; an earlier error leaves it unused."""
 
-    def __init__(self, folder: Path, recipe: str) -> None:
-        self.folder, self.recipe = folder, recipe
+    def __init__(self, folder: Path, provenance: str) -> None:
+        self.folder, self.provenance = folder, provenance
 
     def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        with replacing(self.folder / RECIPE) as draft:
-            draft.write_text(self.recipe)
+        with replacing(self.folder / PROVENANCE) as draft:
+            draft.write_text(self.provenance)
 
 
 class _Evaluation(TrainerCallback):
