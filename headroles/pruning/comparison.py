@@ -26,7 +26,6 @@ from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, pruned_first, strategy_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind, signed
-from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
@@ -93,7 +92,7 @@ def compare_pruning(
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
     key = recipe(model, tokenizer, corpus, kinds, tune or {}, scored=scored)
     kept = study_at(study)
-    outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
+    kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
     trials, heads = Trials(kept, tokenizer, held_out, the_metric(metric), key), heads_of_kinds(model, kinds)
     work = _Work(model, tokenizer, corpus, heads, kinds, scored, tune or {}, key, trials)
     size = len(heads)
@@ -113,12 +112,10 @@ def compare_pruning(
         }
         for run, draw in zip(runs, draws, strict=True)
     )
-    kept.remove(outdated)
-    save_table(signed(by_seed, key, trials.signature), kept.path("contest-seeds"))
-    save_table(_survivors(work, runs), kept.path("contest-heads"))
+    kept.save("contest-seeds", signed(by_seed, key, trials.signature))
+    kept.save("contest-heads", _survivors(work, runs))
     table = signed(_summary(by_seed, draws), key, trials.signature, f"resamples:{n_resamples}")
-    save_table(table, kept.path("contest"))
-    return table
+    return kept.save("contest", table)
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,13 +111,12 @@ def sparsity_sweep(
             place = Path(output) / str(count)
             loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite, command=command)
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    save_table(table, kept.path(f"survival-{name}"))
+    kept.save(f"survival-{name}", table)
     if families:
         parts = pd.concat(families, ignore_index=True)
-        save_table(signed(parts, work, f"scored:{scored.hash if scored else None}"), kept.path(f"functions-{name}"))
+        kept.save(f"functions-{name}", signed(parts, work, f"scored:{scored.hash if scored else None}"))
     sizes = signed(_table(measured, statistics, tables, n_resamples), work, trials.signature)
-    save_table(sizes, kept.path(f"sizes-{name}"))
-    return sizes
+    return kept.save(f"sizes-{name}", sizes)
 
 
 @dataclass
@@ -177,7 +176,7 @@ class _Pruned:
             self.model()
         if (history := self.place / "gates.parquet").is_file():
             name = "-".join(["gates", self.chosen.name, *(self.kinds or ()), str(self.count)])
-            save_table(load_table(history), study.path(name))
+            study.save(name, load_table(history))
         return load_table(file)
 
     def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
@@ -191,8 +190,7 @@ class _Pruned:
             return role_rules.roles(table)
 
         table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        save_table(table, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
-        return table
+        return study.save("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)]), table)
 
 
 def functions(roles: pd.DataFrame) -> pd.DataFrame:

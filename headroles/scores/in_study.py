@@ -42,12 +42,12 @@ def kept_scores(
     reference: Corpus | None,
 ) -> pd.DataFrame:
     """Return the score table of a study; `score` computes it if it is of another model, corpus or options."""
-    chosen = None if scores is None else named(scores, weights)
+    chosen, text = None if scores is None else named(scores, weights), corpus.hash
     repeated = _repeated(model, tokenizer) if chosen is None else None
     key = cache_key(
         model,
         configuration=configuration(model, tokenizer),
-        text=corpus.hash,
+        text=text,
         scores="default" if chosen is None else ",".join(map(str, chosen)),
         resamples=n_resamples,
         seed=seed,
@@ -62,6 +62,8 @@ def kept_scores(
         sizes = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
         compute_on = partial(score, model, tokenizer, weights=weights, **sizes)
         table = compute_on(corpus, chosen, reference=reference)
+        if corpus.hash != text:
+            raise ValueError(f"corpus {corpus.name!r} changed while it was scored; try again when it is complete")
         if repeated is None:
             return table
         return frame.join(table, compute_on(repeated, REPEATED))
