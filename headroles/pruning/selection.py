@@ -195,10 +195,10 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     stored = study.load(name) if study.has(name) else pd.DataFrame()
     if label in stored and frame.provenance(stored, label) == provenance:
         return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
-    table, outdated = select(), study.claim(name, provenance)
+    study.claim(name, provenance)
+    table = select()
     others = [column for column in map(str, stored) if column not in table]
-    save_table(frame.join(frame.only(stored, others), table) if others else table, study.path(name))
-    study.remove(outdated)
+    study.save(name, frame.join(frame.only(stored, others), table) if others else table)
     return table
 
 

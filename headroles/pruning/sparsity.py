@@ -109,14 +109,13 @@ def sparsity_sweep(
             place = Path(output) / str(count)
             loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite, command=command)
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    save_table(table, kept.path(f"survival-{name}"))
+    kept.save(f"survival-{name}", table)
     if families:
         parts = pd.concat(families, ignore_index=True)
         table = signed(parts, trials.key, f"scored:{scored.hash if scored else None}")
-        save_table(table, kept.path(f"functions-{name}"))
+        kept.save(f"functions-{name}", table)
     sizes = signed(_table(measured, statistics, tables, n_resamples), trials.key, trials.signature)
-    save_table(sizes, kept.path(f"sizes-{name}"))
-    return sizes
+    return kept.save(f"sizes-{name}", sizes)
 
 
 @dataclass
@@ -166,13 +165,12 @@ class _Pruned:
         if not file.is_file():
             self.model()
         if (history := self.place / "gates.parquet").is_file():
-            save_table(load_table(history), self._path("gates"))
+            self.trials.study.save(self._name("gates"), load_table(history))
         return load_table(file)
 
-    def _path(self, name: str) -> Path:
-        """Return the file of a table of this size in the study: NAME-STRATEGY[-KINDS]-HEADS."""
-        parts = [name, self.chosen.name, *(self.trials.kinds or ()), str(self.count)]
-        return self.trials.study.path("-".join(parts))
+    def _name(self, table: str) -> str:
+        """Return the name of a table of this size in the study: TABLE-STRATEGY[-KINDS]-HEADS."""
+        return "-".join([table, self.chosen.name, *(self.trials.kinds or ()), str(self.count)])
 
     def roles(self, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
@@ -185,8 +183,7 @@ class _Pruned:
             return role_rules.roles(table)
 
         table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        save_table(table, self._path("roles"))
-        return table
+        return self.trials.study.save(self._name("roles"), table)
 
 
 def functions(roles: pd.DataFrame) -> pd.DataFrame:
