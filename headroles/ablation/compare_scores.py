@@ -156,7 +156,7 @@ def score_correlations(table: pd.DataFrame, columns: Sequence[str] | None = None
     return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen))
 
 
-def _correlation(first: resampling.Array, second: resampling.Array, layers: resampling.Whole) -> dict[str, float]:
+def _correlation(first: Array, second: Array, layers: resampling.Whole) -> dict[str, float]:
     """Rank correlations of two columns [heads], over all heads and within layers, with intervals."""
     both = np.isfinite(first) & np.isfinite(second)
     parts = [both & (layers == layer) for layer in np.unique(layers)]

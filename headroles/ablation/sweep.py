@@ -136,6 +136,7 @@ class Sweep:
             examples=len(self.examples),
             too_long=self.encoded.too_long,
             metric=self.metric,
+            **self.metric.declaration(),
             fill=on_disk(self.replacement),
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headroles.analysis.summaries import HIGH, LOW  # limits of the stretched variable
 from headroles.models.heads import head_index
 from headroles.models.masking import Head
 from headroles.training.hf_trainer import Spread
 
 Freeze = Literal["nothing", "decoder", "all"]
-LOW, HIGH = -0.1, 1.1  # interval to which a binary Concrete variable is stretched before it is clipped to [0, 1]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
 DRAWS = 1000  # draws that estimate the probability of a head to be among the k
 GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target

@@ -22,6 +22,7 @@ from headroles.pruning.learned_gates import NAME, GateReport, GateWatcher, froze
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
+from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
@@ -103,6 +104,7 @@ def prune(
         None,
         corpus,
         strategy=chosen,
+        **declaration("ranking", chosen.name, chosen),
         keep=count,
         kinds=",".join(kinds or ("all",)),
         at_least=at_least,

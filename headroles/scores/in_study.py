@@ -8,8 +8,8 @@ from functools import partial
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles.data.conllu import offsets
 from headroles.data.corpus import RELATIONS, Corpus
-from headroles.data.readers import offsets
 from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models import tokenization

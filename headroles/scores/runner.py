@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from headroles.scores.objectives import Name, Objective
 from headroles.scores.registry import named
 from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
+from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
 from headroles.tables.study import Study, study_at
 
@@ -221,7 +221,7 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
     reasons = {
         score.name(): _misfit(score, kinds) or _needs(score)
         for score in chosen
-        if not any(re.split(r"[\[.]", str(column))[0] == score.name() for column in table)
+        if not any(Column.parse(column).name == score.name() for column in table)
     }
     return reasons | missing(table, chosen)
 

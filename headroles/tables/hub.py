@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
+from headroles.tables.columns import without_ends
 from headroles.tables.frame import fields
 from headroles.tables.io import notes
 
@@ -107,9 +108,8 @@ def card(study: Study, repo: str) -> str:
     signatures: dict[str, list[str]] = {}
     for name in names:
         texts = (notes(study.path(name)) or {}).get("signatures") or {}
-        columns = [column for column in texts if not column.endswith((".low", ".high"))]
         rows = parquet.read_metadata(study.path(name)).num_rows
-        lines.append(f"- `{name}`: {rows} rows; {', '.join(columns)}")
+        lines.append(f"- `{name}`: {rows} rows; {', '.join(without_ends(texts))}")
         for text in dict.fromkeys(texts.values()):
             signatures.setdefault(text, []).append(name)
             models |= dict.fromkeys(value for key, value in fields(text) if key == "model")

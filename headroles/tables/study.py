@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from pyarrow import parquet
 
+from headroles.tables.columns import table_of, without_ends
 from headroles.tables.frame import fields, join, listed
 from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.io import notes as read_notes
@@ -19,13 +19,7 @@ from headroles.tables.io import notes as read_notes
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-ONE_MODEL = re.compile(  # tables of one model; the other tables are of models derived from it, or of none
-    r"heads|roles|attention|efficiency|relate|gating|"
-    r"(conservation|ablation|examples|best|curves|areas|sizes|survival|contest)(-.*)?"
-)
-DERIVED = re.compile(r"(roles|offsets|conservation|best|areas|agreement|relate|odds|predictors|drift)(-.*)?")
 ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
-MADE_BY = {"heads": "score", "roles": "roles", "attention": "attention-examples"}  # tables and their commands
 log = logging.getLogger(__name__)
 
 
@@ -160,14 +154,14 @@ class Study:
         """
         self.check_writable()
         origins = self._made_from()
-        shares_model = ONE_MODEL.fullmatch(name) is not None
-        same_model = [table for table in origins if table == name or (shares_model and ONE_MODEL.fullmatch(table))]
+        shares_model = table_of(name).one_model
+        same_model = [table for table in origins if table == name or (shares_model and table_of(table).one_model)]
         if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
             outdated = origins if shares_model else {table: origins[table] for table in others}
             return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
         if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
             old = set(filter(None, _corpus(origins[name])))
-            derived = [table for table, text in origins.items() if DERIVED.fullmatch(table) and _reads(text, old)]
+            derived = [table for table, text in origins.items() if table_of(table).derived and _reads(text, old)]
             outdated = {table: origins[table] for table in sorted({name, *derived})}
             return self._refuse("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
         return {}
@@ -195,7 +189,7 @@ class Study:
             FileNotFoundError: If it is not in the folder; with the names of the tables that are.
         """
         if not self.has(name):
-            hint = f"; make it with headroles {MADE_BY[name]}" if name in MADE_BY else ""
+            hint = f"; make it with headroles {command}" if (command := table_of(name).command) else ""
             raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {listed(self.names())}{hint}")
         return load_table(self.path(name))
 
@@ -208,7 +202,7 @@ class Study:
         Raises:
             FileNotFoundError: If the study has none of them.
         """
-        names = [name for name in self.names() if name == "heads" or name.startswith(("ablation-", "survival-"))]
+        names = [name for name in self.names() if table_of(name).is_outcome]
         if not names:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
         return join(*map(self.load, names))
@@ -236,8 +230,7 @@ class Study:
             signatures = notes.get("signatures") or {}
             facts = dict(fields(next(iter(signatures.values()), "")))
             count = parquet.read_metadata(self.path(name)).num_rows
-            columns = [column for column in signatures if not column.endswith((".low", ".high"))]
-            row = {"table": name, "rows": count, "columns": ", ".join(columns)}
+            row = {"table": name, "rows": count, "columns": ", ".join(without_ends(signatures))}
             rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
         return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 

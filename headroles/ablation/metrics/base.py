@@ -17,6 +17,7 @@ from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.scores import objectives, outputs
 from headroles.scores.outputs import Output, check_labels
+from headroles.tables.declared import METRICS, declaration
 
 Array = npt.NDArray[np.float64]
 Read = Callable[[Any, Batch], Array]  # a model's output or generated tokens, its batch -> [example, statistic]
@@ -28,17 +29,25 @@ class Metric(ABC):
     Attributes:
         name: Name in columns and on the command line.
         better: 1 if larger values are better, -1 if smaller ones are.
+        title: Name in figures and on the page, by default `name`.
+        unit: Unit, such as nats.
         generates: Whether the metric reads generated text rather than a forward pass.
         sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
     """
 
     name: ClassVar[str]
     better: ClassVar[int] = 1
+    title: ClassVar[str] = ""
+    unit: ClassVar[str] = ""
     generates: ClassVar[bool] = False
     sentences: ClassVar[int] = 1
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    def declaration(self) -> dict[str, object]:
+        """Return what provenance carries for figures and tables, of a metric that they do not know."""
+        return {} if self.name in METRICS else declaration("metric", self.name, self)
 
     @abstractmethod
     def reader(
@@ -163,6 +172,10 @@ class Of(Mean):
     def name(self) -> str:  # type: ignore[override]
         """Name of the objective."""
         return self.objective.name
+
+    def declaration(self) -> dict[str, object]:
+        """Return nothing: an objective has no direction."""
+        return {}
 
 
 def probability(model: PreTrainedModel, choose: Callable[[Output, Batch], Tensor]) -> objectives.Explain:
