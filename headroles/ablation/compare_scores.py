@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RANKED = re.compile(r"confidence|importance|relevance\[.*\.size")  # columns by which heads are ranked
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating]
 
 
 def compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -197,7 +198,9 @@ def _drift(name: str, load: Load) -> Iterator[Figure]:
 
 
 def _specialists(name: str, load: Load) -> Iterator[Figure]:
-    rest = [load(f"pooled-{part}") for part in ("survival", "sizes", "controls")]
+    rest = [load(f"pooled-{part}") for part in ("survival", "sizes")]
+    with contextlib.suppress(FileNotFoundError):
+        rest.append(load("pooled-controls"))
     yield Figure("specialists", partial(plots.specialists, load(name), *rest, label=_measured(rest[1])))
 
 

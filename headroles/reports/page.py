@@ -109,10 +109,12 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
 
 
 def _has(data: Entry, name: str) -> bool:
+    if name in data:
+        return bool(data[name])
     columns = data["columns"]
-    if name not in data and isinstance(columns, list):
-        return any(table_of(column["from"].rpartition("/")[2]).part == name for column in columns)
-    return bool(data[name])
+    assert isinstance(columns, list)
+    parts = {"effects" if column["harm"] else table_of(Path(column["from"]).name).part for column in columns}
+    return name in parts
 
 
 def _asset(name: str) -> str:

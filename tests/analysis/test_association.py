@@ -159,7 +159,7 @@ def test_outcomes_are_measurements_and_heads_that_could_not_go_are_left_out():
     ]  # fmt: skip
     both = found["with"] + found["without"]
     assert both.tolist() == [16, 16, 16, 8, 16, 16]
-    own = hr.relate(told(where, rarity=random.random(n)), out, kinds=["enc-self"], names=["confidence"], n_resamples=0)
+    own = hr.relate(told(where, rarity=random.random(n)), out, kinds=["enc-self"], columns=["confidence"], n_resamples=0)
     assert own[["outcome", "with", "without"]].iloc[0].tolist()[0] == "confidence"
     assert own["with"][0] + own["without"][0] == 8
 
@@ -260,7 +260,7 @@ def test_bad_input_is_named():
     two = effects(where, loss=range(8), accuracy=range(8))
     message = "no outcome: got columns ablation[loss], ablation[accuracy]; expected ablation[bleu], ablation[loss]"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        hr.relate(table, two, names=["ablation[bleu]", "ablation[loss]"])
+        hr.relate(table, two, columns=["ablation[bleu]", "ablation[loss]"])
     message = "no outcome: got columns {}; expected ablation, importance, relevance, attribution or survival"
     for columns, there in ({"confidence": range(8)}, "confidence"), ({"confidence.low": range(8)}, "none"):
         with pytest.raises(ValueError, match=f"^{re.escape(message.format(there))}$"):
@@ -279,7 +279,7 @@ def test_bad_input_is_named():
         hr.predict_outcome(frame.table({"confidence": range(8)}, where, "s"), out)
     with pytest.raises(ValueError, match=r"^no score: got columns confidence; expected nothing$"):
         hr.predict_outcome(
-            frame.table({"confidence": range(8)}, where, "s"), out, of=["ablation[loss]"], names=["nothing"]
+            frame.table({"confidence": range(8)}, where, "s"), out, outcome_columns=["ablation[loss]"], columns=["nothing"]
         )
 
 
@@ -299,7 +299,7 @@ def test_predictors_are_ranked_by_what_they_say_of_survival():
         alive.sum() * (1 - alive).sum()))  # fmt: skip
     assert (flat["note"], flat["p"]) == ("alike within each layer", 1)
     assert same["note"] == "the score is constant"
-    turns = hr.predict_outcome(table, out, of=["survival[x 12].turn"], names=["position[-1]"], n_permutations=99).iloc[
+    turns = hr.predict_outcome(table, out, outcome_columns=["survival[x 12].turn"], columns=["position[-1]"], n_permutations=99).iloc[
         0
     ]
     assert turns["spearman"] == turns["within"] == pytest.approx(1)

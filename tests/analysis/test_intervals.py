@@ -19,11 +19,11 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import F1, METRICS, Loss
 from headroles.ablation.significance import effects as found_effects
 from headroles.analysis import intervals
-from headroles.analysis.association import HIGHER, LOWER, matters
+from headroles.analysis.association import matters
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.prediction import predict_outcome
 from headroles.analysis.resampling import contrasts, permuted_roles, relation, roc_areas
-from headroles.plots.effects import correlations
+from headroles.analysis.summaries import correlations
 from headroles.pruning.comparison import _summary
 from headroles.tables import frame
 
@@ -199,7 +199,7 @@ def test_infinite_numbers_are_refused():
     fine = frame.table({"survival[x]": [0.0, 1] * 4, "confidence": range(8)}, where, "s")
     calls = [
         lambda: hr.relate(told(where, rarity=[1, 0] * 4), broken),
-        lambda: predict_outcome(broken, fine, names=["ablation[loss]"]),
+        lambda: predict_outcome(broken, fine, columns=["ablation[loss]"]),
         lambda: correlations(broken["ablation[loss]"], fine["confidence"]),
     ]
     for call in calls:

@@ -42,7 +42,8 @@ from headroles.pruning.rankings import (
     Reverse,
 )
 from headroles.pruning.selection import prune, pruned_first
-from headroles.pruning.sparsity import functions, sparsity_sweep
+from headroles.analysis.summaries import functions
+from headroles.pruning.sparsity import sparsity_sweep
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
