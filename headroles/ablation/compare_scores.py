@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
@@ -18,6 +17,7 @@ from headroles.analysis.association import measured, values
 from headroles.analysis.intervals import rank_correlation
 from headroles.data.corpus import Corpus
 from headroles.tables import frame
+from headroles.tables.columns import of_name
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headroles.scores import Measure
     from headroles.scores.lrp import Rules
 
-RANKED = re.compile(r"confidence|importance|relevance\[.*\.size")  # columns by which heads are ranked
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
 Array = npt.NDArray[np.floating]
 
@@ -71,7 +70,8 @@ def compare(
 
     kept, scores = study_at(study), _scores(rules, model)
     table = score(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=kept)
-    names = [name for name in map(str, table) if RANKED.fullmatch(name)]
+    ranked = ("confidence", "importance", *of_name(table, "relevance", "size"))
+    names = [name for name in map(str, table) if name in ranked]
     correlations = agreement(table, names, ABLATION)
     rankings = orders(table, [*names, ABLATION], seeds=seeds)
     scored = frame.holding(scores=frame.provenance(table, names[0]))

@@ -24,7 +24,7 @@ from headroles.scores.attention import AttentionPass
 from headroles.scores.base import Score
 from headroles.scores.patterns.position import Position
 from headroles.scores.registry import list_scores, named
-from headroles.tables import frame
+from headroles.tables import columns, frame
 
 SCORES = ["confidence", "position", "syntax", "rarity", "sink"]
 NEEDS = "norms need the values and the output projection of every head"
