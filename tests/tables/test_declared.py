@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import matplotlib
@@ -79,7 +79,7 @@ def study(tmp_path_factory):
     model, tokenizer = zoo.tiny("gpt2"), letters.tokenizer("$A")
     corpus = letters.corpus(24, trees=False, translated=False)
     heads = hr.score(model, tokenizer, corpus, ["confidence", Itself()], n_resamples=20, study=place)
-    roles = hr.roles(heads, [SELFISH])
+    roles = hr.roles(heads, [replace(SELFISH, threshold=float(heads["itself"].median()))])
     hr.save_table(roles, place.path("roles"))
     for metric in (Surprise(), Gain(), Loss()):
         hr.ablate(model, tokenizer, corpus, metric=metric, n_resamples=20, study=place)
