@@ -11,7 +11,7 @@ import pandas as pd
 from headroles.analysis.role_rules import look
 from headroles.plots.axes import colour_bar, finish, legend, needs, new_axes, panels_of, stack
 from headroles.plots.labels import label_of
-from headroles.plots.styling import GREY, HUES, RGB, hue, role_colours
+from headroles.plots.styling import GREY, RGB, colours, hue
 from headroles.tables.columns import Column
 from headroles.tables.declared import signature_of
 
@@ -285,7 +285,7 @@ def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
     import seaborn as sns
 
     if len(hues) == 1 or _are_roles(hues, table):
-        return role_colours(hues, table, shade=0.8)
+        return colours(hues, table, shade=0.8)
     places = {name: [other for other in hues if _strategy(other) == _strategy(name)].index(name) for name in hues}
     palette = sns.color_palette("viridis_r", max(places.values()) + 1)
     return {name: palette[place] for name, place in places.items()}
@@ -293,7 +293,7 @@ def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
 
 def _are_roles(hues: list[str], table: pd.DataFrame) -> bool:
     """Whether some of the hues are roles, of the package or as the table says."""
-    return any(name in HUES or look(name, table).hue is not None for name in hues)
+    return any(look(name, table).hue is not None for name in hues)
 
 
 def _markers(hues: list[str], table: pd.DataFrame) -> dict[str, str]:

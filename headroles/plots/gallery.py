@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -133,21 +133,11 @@ def _roles(name: str, load: Load) -> Iterator[Figure]:
         yield Figure(f"roles-{kind}", partial(plots.roles, table, kind=kind))
 
 
-def _conservation(name: str, load: Load) -> Iterator[Figure]:
-    yield Figure(_slug(name), partial(plots.conservation, load(name)))
-
-
 def _effects(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    for kind in _kinds(table):
-        yield Figure(_slug(f"{name} {kind}"), partial(plots.ablation, table, kind=kind))
+    yield from _each_kind(name, table, plots.ablation, _kinds(table))
     if "-single-" in name:
         yield Figure(_slug(f"{name} histogram"), partial(plots.histogram, table))
-
-
-def _curves(name: str, load: Load) -> Iterator[Figure]:
-    table = load(name)
-    yield Figure(_slug(name), partial(plots.curves, table, label=_measured(table)))
 
 
 def _sizes(name: str, load: Load) -> Iterator[Figure]:
@@ -158,18 +148,19 @@ def _sizes(name: str, load: Load) -> Iterator[Figure]:
 
 def _survival(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    for kind in _kinds(table[(table[of_name(table, "survival")] == 0).any(axis=1)]):
-        yield Figure(_slug(f"{name} {kind}"), partial(plots.by_layer, table, kind=kind))
+    yield from _each_kind(
+        name, table, plots.by_layer, _kinds(table[(table[of_name(table, "survival")] == 0).any(axis=1)])
+    )
 
 
 def _functions(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    for kind in table["kind"].unique():
-        yield Figure(_slug(f"{name} {kind}"), partial(plots.functions, table, kind=kind))
+    yield from _each_kind(name, table, plots.functions, table["kind"].unique())
 
 
-def _gates(name: str, load: Load) -> Iterator[Figure]:
-    yield Figure(_slug(name), partial(plots.gates, load(name)))
+def _each_kind(name: str, table: pd.DataFrame, draw: Callable[..., Axes], kinds: Iterable[Kind]) -> Iterator[Figure]:
+    for kind in kinds:
+        yield Figure(_slug(f"{name} {kind}"), partial(draw, table, kind=kind))
 
 
 def _compensation(name: str, load: Load) -> Iterator[Figure]:
@@ -180,10 +171,6 @@ def _compensation(name: str, load: Load) -> Iterator[Figure]:
 def _contest(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
     yield Figure(name, partial(plots.contest, table, load("contest-seeds"), label=_measured(table)))
-
-
-def _efficiency(name: str, load: Load) -> Iterator[Figure]:
-    yield Figure(name, partial(plots.efficiency, load(name)))
 
 
 def _dynamics(name: str, load: Load) -> Iterator[Figure]:
@@ -204,31 +191,32 @@ def _specialists(name: str, load: Load) -> Iterator[Figure]:
     yield Figure("specialists", partial(plots.specialists, load(name), *rest, label=_measured(rest[1])))
 
 
-def _relate(name: str, load: Load) -> Iterator[Figure]:
-    if (table := load(name))["auc"].notna().any():
-        yield Figure(name, partial(plots.relation, table))
-
-
 def _odds(name: str, load: Load) -> Iterator[Figure]:
     if (table := load(name))["odds"][~table["term"].str.match("(kind|depth) ")].notna().any():
         yield Figure(name, partial(plots.odds, table))
 
 
-def _predictors(name: str, load: Load) -> Iterator[Figure]:
-    if (table := load(name))["spearman"].notna().any():
-        yield Figure(name, partial(plots.predictors, table))
+def _whole(draw: Callable[..., Any], *, column: str = "", labelled: bool = False) -> Draw:
+    """One figure of the whole table, if `column` has any value."""
+
+    def figure(name: str, load: Load) -> Iterator[Figure]:
+        table = load(name)
+        if not column or table[column].notna().any():
+            options = {"label": _measured(table)} if labelled else {}
+            yield Figure(_slug(name), partial(draw, table, **options))
+
+    return figure
 
 
-def _offsets(name: str, load: Load) -> Iterator[Figure]:
-    yield Figure(name, partial(plots.offsets, load(name)))
-
-
-DRAWERS: dict[str, Callable[[str, Load], Iterator[Figure]]] = {  # table -> its figures; `stem-` with further words
-    **{"heads": _scores, "roles": _roles, "conservation-": _conservation, "ablation-": _effects, "curves-": _curves},
-    **{"sizes-": _sizes, "survival-": _survival, "functions-": _functions, "gates-": _gates},
-    **{"compensation-": _compensation, "contest": _contest, "efficiency": _efficiency, "dynamics-curves": _dynamics},
+Draw = Callable[[str, Load], Iterator[Figure]]
+DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
+    **{"heads": _scores, "roles": _roles, "conservation-": _whole(plots.conservation), "ablation-": _effects},
+    **{"curves-": _whole(plots.curves, labelled=True), "sizes-": _sizes, "survival-": _survival},
+    **{"functions-": _functions, "gates-": _whole(plots.gates), "compensation-": _compensation},
+    **{"contest": _contest, "efficiency": _whole(plots.efficiency), "dynamics-curves": _dynamics},
     **{"drift-": _drift, POOLED_CHANGES: _drift, "pooled-heads": _specialists},
-    **{"relate": _relate, "odds": _odds, "predictors": _predictors, "offsets": _offsets},
+    **{"relate": _whole(plots.relation, column="auc"), "odds": _odds},
+    **{"predictors": _whole(plots.predictors, column="spearman"), "offsets": _whole(plots.offsets)},
 }
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from headroles.analysis.role_rules import held, look, names
 from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import label_of
-from headroles.plots.styling import RGB, readable, role_colours, scale
+from headroles.plots.styling import RGB, colours, readable, scale
 from headroles.tables.columns import Column
 from headroles.tables.declared import signature_of
 from headroles.tables.frame import LEVELS, Kind, described
@@ -138,7 +138,7 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
     part, kind = of_kind(table, kind)
     bands = _bands(table, kind)
     families = (Column.parse(name).name for name in names(table) if part[f"{name}.value"].notna().any())
-    hues = role_colours(families, table)
+    hues = colours(families, table)
     grid = _grid(pd.Series(0.0, index=part.index))
     tall = 0.22 * len(hues) + 1.6  # inches of the legend
     ax = ax or new_axes(grid.shape, beside=3.2 * legend, tall=tall * legend)[0]

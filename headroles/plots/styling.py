@@ -64,7 +64,7 @@ def _styled_roles(table: pd.DataFrame) -> Styler:
     from matplotlib.colors import to_hex
 
     roles = [name for name in role_rules.names(table) if table[name].any()]
-    hues = role_colours(role_rules.families(table), table)
+    hues = colours(role_rules.families(table), table)
     parts = {name: zip(table[f"{name}.value"], table[f"{name}.stability"], strict=True) for name in roles}
     texts = {name: [_role(value, stability) for value, stability in cells] for name, cells in parts.items()}
 
@@ -115,7 +115,6 @@ RGB = tuple[float, float, float]
 GREY = 7  # the place of grey in seaborn's "colorblind"
 HUES = {  # what is drawn -> the place of its colour in seaborn's "colorblind", the same in all figures
     **{"enc-self": 0, "dec-self": 1, "cross": 2},
-    **{role.name: role.hue for role in role_rules.ROLES if role.hue is not None},
     **{"several": 9, "none": GREY},
 }
 _OTHERS = (9, 6, GREY)  # of families of the user's own
@@ -144,19 +143,14 @@ def palette(values: pd.Series[float]) -> str:
     return {1: "vlag", -1: "vlag_r", 0: "BrBG"}[harm(values.name, signature_of(values, values.name))]
 
 
-def colours(names: Iterable[str], *, shade: float = 1) -> dict[str, RGB]:
-    """Return the colour of each name, a fixed one if it is in `HUES`; lines are thin and take a darker shade."""
+def colours(names: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> dict[str, RGB]:
+    """Return the colour of each name, a fixed one of kinds and roles; `tables` declare those of the user's own roles.
+
+    Lines are thin and take a darker shade.
+    """
     others = cycle(_OTHERS)
-    return {name: hue(HUES[name] if name in HUES else next(others), shade) for name in dict.fromkeys(names)}
-
-
-def role_colours(families: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> dict[str, RGB]:
-    """Return the colour of each family of roles, as the roles of the tables declare it."""
-    hues = {name: role_rules.look(name, *tables).hue for name in families}
-    return {
-        name: face if (place := hues[name]) is None else hue(place, shade)
-        for name, face in colours(hues, shade=shade).items()
-    }
+    places = {name: HUES.get(name, role_rules.look(name, *tables).hue) for name in dict.fromkeys(names)}
+    return {name: hue(next(others) if place is None else place, shade) for name, place in places.items()}
 
 
 def hue(place: int, shade: float = 1) -> RGB:

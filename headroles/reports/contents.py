@@ -78,7 +78,7 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
                     **{"name": name, "short": matrix.short(name, *frames), "family": Column.parse(name).name},
                     **{"from": place(table), "held": held, "values": values, "stability": stability},
                 }
-    hues = styling.role_colours((Column.parse(name).name for name in assigned), *frames)
+    hues = styling.colours((Column.parse(name).name for name in assigned), *frames)
     legend = [
         {"family": name, "colour": to_hex(hue), "about": role_rules.look(name, *frames).about.replace("\n", " ")}
         for name, hue in hues.items()

@@ -168,7 +168,7 @@ def test_relations_know_which_way_they_matter(study):
 
 def test_a_role_of_ones_own_has_its_colour_in_every_figure(study):
     face = styling.hue(8)
-    assert styling.role_colours(["selfish"], study.load("roles")) == {"selfish": face}
+    assert styling.colours(["selfish"], study.load("roles")) == {"selfish": face}
     figures = {figure.name: figure for figure in gallery.figures(study.names(), study.load)}
     assert "heatmap-itself" in figures
     ax = hr.plots.roles(study.load("roles"), kind="dec-self")
