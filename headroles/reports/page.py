@@ -22,6 +22,7 @@ from headroles.tables.io import check_ours, mark_of, replacing
 
 log = logging.getLogger(__name__)
 SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # in this order
+CIRCUITS = ("copying", "succession")  # which some studies have beside their other scores
 HEAVY = 5_000_000  # bytes above which a page is slow to open
 MADE_BY = {table.part: f"headroles {table.command}" for table in TABLES.values() if table.command and table.part}
 
@@ -114,7 +115,7 @@ def _has(data: Entry, name: str) -> bool:
     columns = data["columns"]
     assert isinstance(columns, list)
     parts = {"effects" if column["harm"] else table_of(Path(column["from"]).name).part for column in columns}
-    return name in parts
+    return name in parts or (name == "circuits" and any(column["name"] in CIRCUITS for column in columns))
 
 
 def _asset(name: str) -> str:
