@@ -16,6 +16,7 @@ from headroles.analysis import resampling
 from headroles.analysis.association import measured, values
 from headroles.analysis.intervals import rank_correlation
 from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.columns import of_name
 from headroles.tables.io import save_table
@@ -68,7 +69,7 @@ def compare(
     from headroles.models import provenance
     from headroles.scores import score
 
-    kept, scores = study_at(study), _scores(rules, model)
+    kept, scores = study_at(study), _scores(rules, HeadModel(model))
     table = score(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=kept)
     ranked = ("confidence", "importance", *of_name(table, "relevance", "size"))
     names = [name for name in map(str, table) if name in ranked]
@@ -170,7 +171,7 @@ def _correlation(first: Array, second: Array, layers: resampling.Whole) -> dict[
     return row
 
 
-def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[str | Measure]:
+def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
     """Return the compared scores; importance of a model without a loss is for the target of its relevance."""
     from headroles.scores import Attribution, Importance, Relevance, objectives, outputs
 

@@ -12,10 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
-from headroles.ablation.sweep import sweep
-from headroles.analysis.intervals import bootstrap_counts
+from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus
 from headroles.models import provenance
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
 from headroles.models.provenance import provenance_of
 from headroles.tables import frame
@@ -71,8 +71,8 @@ class Trials:
         """Return the statistics [example, statistic] of the model that `compute` returns, or the kept ones."""
 
         def measure() -> ExampleStats:
-            model, size = compute(), self.max_tokens
-            return sweep(model, self.tokenizer, self.held_out, [], self.metric, max_tokens=size, heads_per_batch=1)
+            handle, size = HeadModel(compute(), self.tokenizer), self.max_tokens
+            return Sweep(handle, self.held_out, self.metric, max_tokens=size, heads_per_batch=1).run([])
 
         return self._kept(what, measure).intact
 
@@ -82,7 +82,8 @@ class Trials:
         variants = list(dict.fromkeys(filter(None, masked)))
 
         def measure() -> ExampleStats:
-            return sweep(model, self.tokenizer, self.held_out, variants, self.metric, max_tokens=self.max_tokens)
+            handle = HeadModel(model, self.tokenizer)
+            return Sweep(handle, self.held_out, self.metric, max_tokens=self.max_tokens).run(variants)
 
         stats = self._kept((*what, provenance.revision(model), [sorted(heads) for heads in variants]), measure)
         return [stats.masked[heads] if heads else stats.intact for heads in masked]
@@ -98,6 +99,5 @@ class Trials:
 
 def values(metric: Metric, trials: Sequence[Array], *, n_resamples: int = 1000, seed: int = 0) -> Array:
     """Compute the metric of each trial on all examples and in the same resamples of them: [trial, 1 + resample]."""
-    weights = bootstrap_counts(range(len(trials[0])), n_resamples, seed)
-    with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        return np.stack([metric.value(weights @ statistics) for statistics in trials])
+    stats = ExampleStats(trials[0], {}, list(range(len(trials[0]))), 0, metric)
+    return stats.resampled(trials, n_resamples, seed)

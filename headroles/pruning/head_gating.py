@@ -20,11 +20,12 @@ from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, dummy_inputs
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.models.masking import mask_heads
 from headroles.models.provenance import cache_key, configuration, fixed_weights, provenance_of
 from headroles.scores.lrp import lrp_rules
-from headroles.scores.objectives import Explain, objective
+from headroles.scores.objectives import Targets, objective
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
@@ -98,8 +99,9 @@ def causal_gating(
         encoded = batching.encode(corpus, tokenizer, model, words=False)
         with attention_hooks.evaluating(model), lrp_rules(model, "gradient"):  # weights take no gradient
             batches = list(batching.batches(encoded, model, max_tokens=max(1, max_tokens // seeds)))
-            explain = objective("loss", model).explain(model, lambda: batches)
-            fit = _Fit(model, explain, batches, n_updates, rate, seed)
+            handle = HeadModel(model, tokenizer)
+            target = objective("loss", handle).fit(handle, batches)
+            fit = _Fit(model, target, batches, n_updates, rate, seed)
             free = fit.run(fit.random(seeds), 0.0)
             up, down = (fit.run(free, pressure).sigmoid().double().cpu() for pressure in (strength, -strength))
         text = provenance_of(model, None, corpus, examples=len(encoded.numbers), too_long=encoded.too_long, **options)
@@ -117,7 +119,7 @@ class _Fit:
     """Fits of the gates of all seeds at once: one forward pass holds the examples of a batch with the gates of each."""
 
     model: PreTrainedModel
-    explain: Explain
+    target: Targets
     batches: Sequence[Batch]
     n_updates: int
     rate: float
@@ -150,7 +152,7 @@ class _Fit:
         size = len(batch.numbers)
         copies = batch.take(torch.arange(size, device=gates.device).repeat(len(gates)))
         with mask_heads(self.model, gates.repeat_interleave(size, 0)):
-            target = self.explain(self.model(**copies.inputs, **without_cache(self.model)), copies)
+            target = self.target.targets(self.model(**copies.inputs, **without_cache(self.model)), copies)
         sums = torch.where(target.counted, target.values, 0.0).sum(-1)
         return (sums / target.counted.sum(-1).clamp(min=1)).reshape(len(gates), size).mean(-1)
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerState, Trainin
 from headroles import _distributed
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head, mask_heads
 from headroles.pruning.l0 import Freeze, Gates
 from headroles.scores.outputs import causal
@@ -48,7 +49,7 @@ def train_gates(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
 
 
 def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
-    sites, is_causal = heads.attention_sites(model), causal(model)
+    sites, is_causal = heads.attention_sites(model), causal(HeadModel(model))
     model.add_module(NAME, gates)
     heads.remember(model, sites)
     begun: list[None] = []  # a training forward that has not ended

@@ -19,6 +19,7 @@ from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.batching import tokenised
+from headroles.models.head_model import HeadModel
 from headroles.models.provenance import provenance_of
 from headroles.models.pruned import resized
 from headroles.scores import outputs
@@ -149,9 +150,9 @@ def load_classifier(
 
 def check_examples(model: PreTrainedModel, corpus: Corpus) -> None:
     """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
-    if outputs.has_classes(model):
+    if outputs.has_classes(HeadModel(model)):
         check_labels(corpus)
-    elif not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
+    elif not (model.config.is_encoder_decoder and outputs.has_vocabulary(HeadModel(model))):
         raise ValueError(
             f"{type(model).__name__} is neither a classifier nor an encoder-decoder that generates text; "
             f"try headroles.load_classifier(name, corpus), which adds a classification head for the labels of a corpus"
@@ -165,8 +166,8 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
     check_examples(model, corpus)
     encoded = tokenised(corpus, tokenizer, model)
     labels: Sequence[int | list[int]]
-    if encoded.target is None or outputs.has_classes(model):
-        labels = outputs.numbered(model, [words.sentence.label for words in encoded.source])
+    if encoded.target is None or outputs.has_classes(HeadModel(model)):
+        labels = outputs.numbered(HeadModel(model), [words.sentence.label for words in encoded.source])
     else:
         labels = [words.ids for words in encoded.target]
     rows: list[Row] = []
