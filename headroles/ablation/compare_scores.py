@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis import resampling
 from headroles.analysis.association import measured, values
-from headroles.analysis.intervals import rank_correlation
+from headroles.analysis.intervals import Array, rank_correlation
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from headroles.scores.lrp import Rules
 
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
-Array = npt.NDArray[np.floating]
 
 
 def compare(

@@ -18,10 +18,9 @@ from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Sweep
 from headroles.ablation.units import Replacement, known_replacement, on_disk
-from headroles.analysis.intervals import bounds
+from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import Corpus
 from headroles.models.code_identity import code_of
 from headroles.models.head_model import HeadModel, Model

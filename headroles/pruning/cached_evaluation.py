@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.sweep import Sweep
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import provenance
 from headroles.models.head_model import HeadModel
@@ -22,8 +22,6 @@ from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study
 from headroles.training.hf_trainer import TrainOptions
-
-Array = npt.NDArray[np.floating]
 
 
 def recipe(

@@ -16,11 +16,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.analysis.intervals import over_seeds
+from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index, heads_of_kinds
 from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
+from headroles.pruning.cached_evaluation import Trials, recipe, values
 from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, pruned_first, strategy_of

@@ -8,14 +8,13 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._distributed import track
-from headroles.analysis.intervals import over_seeds
+from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models import attention_hooks, batching, dummy_inputs
 from headroles.models.attention_hooks import without_cache
@@ -29,7 +28,6 @@ from headroles.scores.objectives import Targets, objective
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
-Array = npt.NDArray[np.float64]
 LIMIT = 4.0  # of the logit of a gate
 
 

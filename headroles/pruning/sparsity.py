@@ -14,11 +14,12 @@ from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
+from headroles.analysis.intervals import Array
 from headroles.analysis.summaries import functions
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.heads import head_index, heads_of_kinds
-from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
+from headroles.pruning.cached_evaluation import Trials, recipe, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
 from headroles.pruning.removal import remove_heads

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headroles import _distributed
-from headroles.analysis.intervals import bounds, clusters, rounded, share
+from headroles.analysis.intervals import Array, bounds, clusters, rounded, share
 from headroles.scores.base import Measure, Sums
 from headroles.tables import frame
 from headroles.tables.columns import Column, without_ends
@@ -20,7 +20,6 @@ from headroles.tables.declared import declaration
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
-Array = npt.NDArray[np.floating]
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
 

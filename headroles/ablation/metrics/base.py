@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
 from headroles.scores.outputs import check_labels
 from headroles.tables.declared import METRICS, declaration
-
-Array = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
