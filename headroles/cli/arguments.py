@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from headroles.cli.options import SAMPLING
+from headroles.tables.columns import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,7 +178,7 @@ def heads_of(text: str) -> str | pd.Series[float]:
     if not mark:
         return text
     table = load_table(f"{file}{mark}")
-    columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
+    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "turn")]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
     name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
     if name in columns:

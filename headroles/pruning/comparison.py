@@ -15,8 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
-from headroles.analysis.intervals import over_seeds
+from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head

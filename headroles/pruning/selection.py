@@ -34,6 +34,7 @@ from headroles.pruning.learned_gates import (
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
+from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
@@ -125,6 +126,7 @@ def prune(
     provenance = handle.provenance(
         corpus,
         strategy=chosen,
+        **declaration("ranking", chosen.name, chosen),
         keep=count,
         kinds=",".join(kinds or ("all",)),
         at_least=at_least,

@@ -12,18 +12,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
 from headroles.analysis import role_rules
+from headroles.analysis.intervals import Array
+from headroles.analysis.summaries import functions
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.study import Study, study_at
@@ -186,16 +187,6 @@ class _Pruned:
         return self.trials.study.save(self._name("roles"), table)
 
 
-def functions(roles: pd.DataFrame) -> pd.DataFrame:
-    """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families: dict[Head, set[str]] = {head: set() for head in roles.index}
-    for kind, layer, head, role, *_ in role_rules.held(roles).itertuples(index=False, name=None):
-        families[kind, layer, head].add(role.partition("[")[0])
-    named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in families.items()]
-    counts = pd.Series(named).value_counts(sort=False)
-    return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
-
-
 def _table(
     metric: Metric, statistics: Sequence[Array], tables: Sequence[pd.DataFrame], n_resamples: int
 ) -> pd.DataFrame:
@@ -208,6 +199,6 @@ def _table(
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
         row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))
         row |= dict(zip(("change", "change.low", "change.high"), interval(draw - draws[0]), strict=True))
-        chance = table.iloc[:, 1] if table.shape[1] > 1 and str(table.columns[1]).endswith(".open") else None
+        chance = table.iloc[:, 1] if table.shape[1] > 1 and Column.parse(table.columns[1]).suffix == "open" else None
         rows.append(row | {"undecided": 0 if chance is None else undecided(chance)})
     return pd.DataFrame(rows)

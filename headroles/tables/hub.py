@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headroles.tables.columns import without_ends
 from headroles.tables.frame import fields
 from headroles.tables.io import notes_in
 
@@ -114,7 +115,7 @@ def card(study: Path, repo: str) -> str:
     signatures: dict[str, list[str]] = {}
     for name, notes in notes_in(study).items():
         texts = notes["signatures"] or {}
-        tables.append((name, notes["rows"], ", ".join(key for key in texts if not key.endswith((".low", ".high")))))
+        tables.append((name, notes["rows"], ", ".join(without_ends(texts))))
         for text in dict.fromkeys(texts.values()):
             signatures.setdefault(text, []).append(name)
             models |= dict.fromkeys(value for key, value in fields(text) if key == "model")

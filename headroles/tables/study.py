@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -15,21 +14,17 @@ from urllib.parse import quote, unquote
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from headroles.tables.columns import table_of, without_ends
 from headroles.tables.frame import fields, join, listed, only, sign
-from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
+from headroles.tables.io import check_writable, expanded, load_table, notes_in, save_table
+from headroles.tables.io import notes as read_notes
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-ONE_MODEL = re.compile(  # tables of one model; the other tables are of models derived from it, or of none
-    r"heads|roles|attention|efficiency|relate|gating|circuits|composition|"
-    r"(conservation|ablation|examples|best|curves|areas|sizes|survival|contest)(-.*)?"
-)
-DERIVED = re.compile(r"(roles|offsets|conservation|best|areas|agreement|relate|odds|predictors|drift)(-.*)?")
 ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
 LOCK = ".lock"  # held by the process and thread that writes into the folder
 MAKING = ".making-"  # begins the name of a file that is locked while a table is computed; what it is made from follows
-MADE_BY = {"heads": "score", "roles": "roles", "attention": "attention-examples"}  # tables and their commands
 log = logging.getLogger(__name__)
 
 
@@ -193,7 +188,7 @@ class Study:
 
     def holds(self, name: str, recipe: str) -> bool:
         """Return whether the stored table was made by this cache key."""
-        kept = notes(self.path(name)) if self.has(name) else None
+        kept = read_notes(self.path(name)) if self.has(name) else None
         return kept is not None and recipe in (kept["recipe"] or "").split(ALSO)
 
     def claim(self, name: str, recipe: str) -> dict[str, str]:
@@ -212,14 +207,14 @@ class Study:
         """
         self.check_writable()
         origins = self._announcements() | self._made_from()
-        shares_model = ONE_MODEL.fullmatch(name) is not None
-        same_model = [table for table in origins if table == name or (shares_model and ONE_MODEL.fullmatch(table))]
+        shares_model = table_of(name).one_model
+        same_model = [table for table in origins if table == name or (shares_model and table_of(table).one_model)]
         if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
             outdated = origins if shares_model else {table: origins[table] for table in others}
             return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
         if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
             old = set(filter(None, _corpus(origins[name])))
-            derived = [table for table, text in origins.items() if DERIVED.fullmatch(table) and _reads(text, old)]
+            derived = [table for table, text in origins.items() if table_of(table).derived and _reads(text, old)]
             outdated = {table: origins[table] for table in sorted({name, *derived})}
             return self._refuse("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
         return {}
@@ -247,7 +242,7 @@ class Study:
             FileNotFoundError: If it is not in the folder; with the names of the tables that are.
         """
         if not self.has(name):
-            hint = f"; make it with headroles {MADE_BY[name]}" if name in MADE_BY else ""
+            hint = f"; make it with headroles {command}" if (command := table_of(name).command) else ""
             raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {listed(self.names())}{hint}")
         return load_table(self.path(name))
 
@@ -260,7 +255,7 @@ class Study:
         Raises:
             FileNotFoundError: If the study has none of them.
         """
-        names = [name for name in self.names() if name == "heads" or name.startswith(("ablation-", "survival-"))]
+        names = [name for name in self.names() if table_of(name).is_outcome]
         if not names:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
         return join(*map(self.load, names))
@@ -285,8 +280,7 @@ class Study:
         for name, notes in notes_in(self.folder).items():
             signatures = notes["signatures"] or {}
             facts = dict(fields(next(iter(signatures.values()), "")))
-            columns = [column for column in signatures if not column.endswith((".low", ".high"))]
-            row = {"table": name, "rows": notes["rows"], "columns": ", ".join(columns)}
+            row = {"table": name, "rows": notes["rows"], "columns": ", ".join(without_ends(signatures))}
             rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
         return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 

@@ -90,7 +90,7 @@ def train(
     handle = HeadModel(model, tokenizer)
     provenance = handle.provenance(
         corpus,
-        tokenizer=True,
+        tokenizer=handle.tokens,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, measured)),
         epochs=epochs,
