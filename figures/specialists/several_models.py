@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from pooling import COVARIATES, PREDICTORS, pooled_survival, random_effects
 
 from headroles.analysis.multiple_testing import holm
-from headroles.analysis.pooling import COVARIATES, PREDICTORS, pooled_survival, random_effects
 from headroles.analysis.role_persistence import role_changes
 from headroles.analysis.role_rules import roles as roles_of
 from headroles.tables import frame
@@ -20,7 +20,7 @@ from headroles.tables.study import study_at
 TESTED = (12, 6)  # numbers of heads left of the primary outcome
 CONTROL = "contest-seeds.parquet"  # the table of `compare_pruning` with every seed
 CORRECTED = [("roles", "random"), ("roles", "importance")]  # pairs of controls, corrected together
-PRUNE_ARM = "headroles.specialists.pruning.prune_arm"
+PRUNE_ARM = "python figures/specialists/make.py prune"
 OTHERS = ("-roles", "l0", "importance", "-importance")
 RARITY = "rarity"
 FURTHER = {  # columns that a folder may have besides `survival`, and where
@@ -93,7 +93,7 @@ def pool_models(
     )
     if all((place / "controls" / CONTROL).is_file() for place in places.values()):
         runs = _controls(places)
-        result = result._replace(controls=frame.signed(runs, text), differences=frame.signed(_differences(runs), text))
+        result = result._replace(controls=frame.signed(runs, text), differences=frame.signed(differences(runs), text))
     if study is not None:
         kept = study_at(study)
         for name, table in result._asdict().items():
@@ -194,7 +194,7 @@ def _controls(places: Mapping[str, Path]) -> pd.DataFrame:
     return pd.concat(tables).drop_duplicates(columns[:-1])[columns].reset_index(drop=True)
 
 
-def _differences(runs: pd.DataFrame) -> pd.DataFrame:
+def differences(runs: pd.DataFrame) -> pd.DataFrame:
     """Differences between strategies of each model, pooled."""
     tuned = runs[runs["tuned"]]
     summary = tuned.groupby(["heads", "strategy", "model"])["value"].agg(["mean", "var", "size"])

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
+from pooling import graded_roles
 
-from headroles.analysis.pooling import graded_roles
 from headroles.models import loading, provenance
 from headroles.papers.preparation import Prepared
 from headroles.papers.workflow import GATES

@@ -8,11 +8,20 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 
+import arms
+import beginnings
 import pandas as pd
+import picture
+import pooling
+import pruning
 import pytest
 import torch
 import transformers
-from helpers.commands import run
+from arms import ARMS, Recipe, longer_twice, masked_texts, specialise
+from make import app, recipe_of
+from probes import COLUMNS
+from pruning import prune_arm
+from typer.testing import CliRunner
 
 import headroles as hr
 from headroles.data import synthetic
@@ -20,10 +29,6 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models import loading, tokenization
 from headroles.models.heads import attention_sites
 from headroles.papers.preparation import prepare, prepared
-from headroles.specialists import arms, beginnings
-from headroles.specialists.arms import ARMS, Recipe, longer_twice, masked_texts, specialise
-from headroles.specialists.probes import COLUMNS
-from headroles.specialists.pruning import prune_arm
 from headroles.tables.io import load_table
 
 TINY = Recipe(
@@ -34,7 +39,7 @@ SIZES = ("width", "heads", "encoder_layers", "steps", "batch", "warmup", "masked
 
 
 KIND = "enc-self"
-FIGURES = Path(hr.__file__).parents[1] / "figures" / "specialists"
+FIGURES = Path(__file__).resolve().parents[2] / "figures" / "specialists"
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +77,7 @@ def small_minilm(monkeypatch):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.BertConfig(vocab_size=300, **sizes, max_position_embeddings=128)
     torch.manual_seed(0)
-    monkeypatch.setattr(beginnings.demo, "minilm", lambda: (transformers.BertModel(config).eval(), tokenizer))
+    monkeypatch.setattr(beginnings.at_hand, "minilm", lambda: (transformers.BertModel(config).eval(), tokenizer))
 
 
 @pytest.mark.slow
@@ -267,14 +272,22 @@ def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, 
 
 
 @pytest.mark.slow
-def test_the_command_trains_an_arm_and_prints_its_heads(data, tmp_path):
-    sizes = [part for name in SIZES for part in ("--size", f"{name}={getattr(TINY, name)}")]
-    asked = ["specialise", data.folder, "--output", tmp_path / "out", "--arm", "B", "--study", tmp_path, *sizes]
-    done = run(*asked)
+def test_the_command_trains_an_arm_and_keeps_its_heads(data, tmp_path):
+    sizes = [f"--size={name}={getattr(TINY, name)}" for name in SIZES]
+    asked = ["train", data.folder, "--output", tmp_path / "out", "--arm", "B", "--study", tmp_path, *sizes]
+    done = CliRunner().invoke(app, [*map(str, asked)], catch_exceptions=False)
+    assert done.exit_code == 0
     table = load_table(tmp_path / "probes-B-0.parquet")
-    best = table[(table["score"] == "position[-1]") & (table["rank"] == 0)].iloc[-1]
-    assert f"parsed position[-1]: layer {best['layer']}, head {best['head']}" in done.out
-    assert f"{best['value']:.3f}" in done.out
+    assert table["step"].max() == TINY.steps
+    best = table[(table["score"] == "position[-1]") & (table["rank"] == 0)]["value"].iloc[-1]
+    assert f"{best:.6f}" in done.output
+
+
+def test_fields_of_the_recipe_are_read():
+    assert recipe_of(["width=16", "rate=1e-4", "by_length=0"]) == Recipe(width=16, rate=1e-4, by_length=False)
+    for text in ("magic=3", "width", "width="):
+        with pytest.raises(ValueError, match=f"^no field of the recipe: got '{text}'; expected NAME=NUMBER"):
+            recipe_of([text])
 
 
 @pytest.mark.slow
@@ -341,10 +354,31 @@ def test_committed_probes_are_whole(path):
     )
 
 
-def test_what_is_registered_names_what_the_code_has():
-    from headroles.analysis import pooling
-    from headroles.specialists import pruning
+def test_probes_of_the_masked_language_model_are_left_of_those_of_translation():
+    columns = ["phase", "step", "corpus", "score", "rank", "value"]
+    rows = [
+        *(
+            ("masked", step, "parsed", "position[-1]", rank, step / 100 - rank / 10)
+            for step in (0, 50)
+            for rank in (0, 1)
+        ),
+        *(("translation", step, "parsed", "position[-1]", 0, 0.4) for step in (0, 20)),
+        ("translation", 20, "other", "position[-1]", 0, 0.9),
+    ]
+    first, second = pd.DataFrame(rows, columns=columns), pd.DataFrame(rows[4:6], columns=columns)
+    (ax,) = picture.probes({"C": first, "B": second}, scores=["position[-1]"])
+    lines = {
+        line.get_label(): [*zip(*line.get_data(), strict=True)]
+        for line in ax.lines
+        if not line.get_label().startswith("_")
+    }
+    assert lines == {"C": [(-50, 0), (0, 0.5), (0, 0.4), (20, 0.4)], "B": [(0, 0.4), (20, 0.4)]}
+    assert "masked language model" in ax.get_xlabel()
+    (ax,) = picture.probes({"B": second}, scores=["position[-1]"])
+    assert ax.get_xlabel() == "step of translation"
 
+
+def test_what_is_registered_names_what_the_code_has():
     text = (FIGURES / "PREREGISTERED-2026-11-22.md").read_text(encoding="utf-8")
     for arm in ARMS:
         assert f"\n| {arm} | " in text

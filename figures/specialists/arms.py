@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import beginnings
 import pandas as pd
+from masked_lm import Checkpoints, train_masked
+from probes import Probes
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
@@ -16,9 +19,6 @@ from headroles.models.masking import Head
 from headroles.papers.preparation import Prepared
 from headroles.papers.workflow import pace
 from headroles.pruning.removal import remove_heads
-from headroles.specialists import beginnings
-from headroles.specialists.masked_lm import Checkpoints, train_masked
-from headroles.specialists.probes import Probes
 from headroles.training.hf_trainer import ORDER, TrainerOptions
 from headroles.training.trainer import train
 

@@ -1,4 +1,4 @@
-"""Meta-analysis over trained models: do roles predict which heads survive, within layers? (no torch)."""
+"""Meta-analysis over trained models: do roles predict which heads survive, within layers?."""
 
 from __future__ import annotations
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.commands import run
-from helpers.messages import line
+from make import app
+from picture import specialists
 from scipy import stats
+from several_models import pool_models
+from typer.testing import CliRunner
 
 from headroles.analysis.role_rules import roles
-from headroles.plots import drift, specialists
-from headroles.specialists.several_models import pool_models
+from headroles.plots import drift
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
@@ -161,14 +163,14 @@ def test_the_figure_has_every_head_every_test_and_every_model(pooled):
 
 
 def test_the_command_keeps_the_tables_and_draws(pooled, folders, tmp_path):
-    done = run("pool-models", *folders, "--study", tmp_path / "study", figures=True)
-    assert done.code == 0
-    assert {path.name for path in (tmp_path / "study").iterdir()} == {
+    done = CliRunner().invoke(app, ["pool", *map(str, folders), "--study", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
         *(f"pooled-{name}.parquet" for name in ("heads", "survival", "sizes", "controls", "differences")),
         "specialists.png",
     }
-    pd.testing.assert_frame_equal(load_table(tmp_path / "study/pooled-survival.parquet"), pooled.survival)
-    assert "positional" in done.out
+    pd.testing.assert_frame_equal(load_table(tmp_path / "pooled-survival.parquet"), pooled.survival)
+    assert "positional" in done.output
 
 
 def test_models_without_controls_are_pooled(folders, tmp_path):
@@ -234,9 +236,8 @@ def test_one_model_is_not_pooled(folders):
 
 
 def test_folders_without_a_pruned_model_are_one_sentence(tmp_path):
-    made = "headroles.specialists.pruning.prune_arm"
+    made = "python figures/specialists/make.py prune"
     message = f"no pruned model in {tmp_path / 'a'}: expected survival.parquet; make it with {made}"
-    assert run("pool-models", tmp_path / "a", tmp_path / "b", "--study", tmp_path / "new") == line(message)
-    one = "too few models to pool: got a; expected two or more folders with different names"
-    assert run("pool-models", tmp_path / "a", "--study", tmp_path / "new") == line(one)
+    with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
+        pool_models([tmp_path / "a", tmp_path / "b"], study=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from pooling import graded_roles, pooled_survival, random_effects
 from scipy import stats
 
-from headroles.analysis.pooling import graded_roles, pooled_survival, random_effects
 from headroles.tables import frame
 
 
