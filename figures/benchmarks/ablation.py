@@ -1,4 +1,4 @@
-"""What closing every head costs: `python tests/benchmarks/ablation.py`, on a Marian of base size and on MiniLM.
+"""What closing every head costs: `python figures/benchmarks/make.py ablation`, on a Marian of base size and on MiniLM.
 
 Prints, all from one run on the same random batch of sentences (16 of 24 tokens; Marian: 6+6 layers, d 512, 8 heads,
 feed-forward 2048, random weights): the processor time of the naive loop (a full forward of the batch for every head,
@@ -9,15 +9,9 @@ time a quiet machine takes.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
-from collections.abc import Callable
-
 import torch
-from relevance import MARIAN, _side
-from transformers import MarianConfig, MarianMTModel
+from setting import marian, random_batch
+from timing import keep, ratio, times_of
 
 from headroles.ablation.runner import Runner
 from headroles.models import heads
@@ -30,26 +24,17 @@ from headroles.scores import objectives
 SENTENCES, TOKENS = 16, 24
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--heads-per-batch", type=int, default=8)
-    parser.add_argument("--vocabulary", type=int, nargs="+", default=[8000, 32000])
-    given = parser.parse_args()
-    found = {f"Marian, {words} words": _ratios(marian(words).eval(), words, given) for words in given.vocabulary}
-    print(json.dumps(found | {"MiniLM": _ratios(minilm()[0], 30000, given)}, indent=1))
-
-
-def marian(words: int) -> MarianMTModel:
-    tokens = {"vocab_size": words, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return MarianMTModel(MarianConfig(**MARIAN, **tokens, decoder_start_token_id=0))
+def main(repeats: int = 3, heads_per_batch: int = 8, vocabulary: list[int] = [8000, 32000]) -> None:
+    models = {f"Marian, {words} words": (marian(words).eval(), words) for words in vocabulary}
+    models["MiniLM"] = minilm()[0], 30000
+    keep({name: ratios(*model, repeats, heads_per_batch) for name, model in models.items()})
 
 
 class Bench:
     """A model, a random batch for it, and two ways to close each of its heads."""
 
     def __init__(self, model, words: int, heads_per_batch: int) -> None:
-        self.model, self.batch = model, _batch(model, words)
+        self.model, self.batch = model, random_batch(model, words, SENTENCES, TOKENS)
         self.index = list(heads.head_index(model))
         size = max(1, SENTENCES // heads_per_batch)
         self.groups = [self.batch.take(torch.arange(i, i + size)) for i in range(0, SENTENCES, size)]
@@ -86,10 +71,9 @@ class Bench:
         return self.values(output, of)[:, None].double().numpy()
 
 
-def _ratios(model, words: int, given: argparse.Namespace) -> dict[str, float]:
-    bench = Bench(model, words, given.heads_per_batch)
-    runs = {"forward": bench.forward, "naive": bench.naive, "swept": bench.swept}
-    times = times_of(runs, given.repeats)
+def ratios(model, words: int, repeats: int, heads_per_batch: int) -> dict[str, float]:
+    bench = Bench(model, words, heads_per_batch)
+    times = times_of({"forward": bench.forward, "naive": bench.naive, "swept": bench.swept}, repeats)
     share = _share(model, bench.index)
     bound = [(1 + share * len(bench.index)) * one for one in times["forward"]]
     return {
@@ -98,20 +82,6 @@ def _ratios(model, words: int, given: argparse.Namespace) -> dict[str, float]:
         "what must be done again, of a forward": round(share, 3),
         "largest difference": float((bench.naive() - bench.swept()).abs().max()),
     }
-
-
-def times_of(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            times[name].append(time.process_time() - start)
-    return times
-
-
-def ratio(one: list[float], other: list[float]) -> float:
-    return round(statistics.median(a / b for a, b in zip(one, other, strict=True)), 2)
 
 
 def _share(model, index) -> float:
@@ -131,17 +101,3 @@ def _share(model, index) -> float:
     each = {"enc-self": 4 * square + wide, "dec-self": 6 * square + wide, "cross": 6 * square + wide}
     later = sum(after[kind] + (depth - 1 - layer) * each[kind] for kind, layer, _ in index)
     return later / len(index) / whole
-
-
-def _batch(model, words: int) -> Batch:
-    generator = torch.Generator().manual_seed(0)
-    source, target = (_side(torch.randint(3, words, (SENTENCES, TOKENS), generator=generator)) for _ in range(2))
-    inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
-    if not model.config.is_encoder_decoder:
-        return Batch(tuple(range(SENTENCES)), inputs, source, None)
-    labels = target.ids.clone()
-    return Batch(tuple(range(SENTENCES)), inputs | {"decoder_input_ids": target.ids}, source, target, labels)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What prediction-powered effects save: `python tests/benchmarks/early.py MODEL CORPUS [TARGET]`.
+"""What prediction-powered effects save: `python figures/benchmarks/make.py early MODEL CORPUS [TARGET]`.
 
 Ablates every head and measures the loss, in one run: on the whole corpus, with `precision=1.1`, with `early=True`, with
 both, and, on a sample of the batches, by a naive loop (a full forward for every head), by TransformerLens and by
@@ -13,15 +13,14 @@ everyday sentences: 2.1 times as many tokens a sentence), at the expense of the 
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import closing
 import pandas as pd
+import typer
 from setting import Setting
+from timing import keep, timed
 
 import headroles as hr
 from headroles.models import batching
@@ -31,22 +30,21 @@ PEERS = ("naive loop", "TransformerLens", "nnsight")
 LEVEL = 0.01
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("corpus")
-    parser.add_argument("target", nargs="?")
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--sample", type=int, default=2, help="batches of the corpus that others are timed on")
-    parser.add_argument("--max-tokens", type=int, default=2048)
-    parser.add_argument("--precision", type=float, default=1.1)
-    parser.add_argument("--output", type=Path, help="a file for what is printed")
-    given = parser.parse_args()
-    model, tokenizer = hr.load(given.model)
-    corpus = hr.read(given.corpus, given.target, limit=given.limit)
-    sample, scale = part(model, tokenizer, corpus, given.max_tokens, given.sample)
+def main(
+    model: str,
+    corpus: str,
+    target: Annotated[str | None, typer.Argument()] = None,
+    limit: int | None = None,
+    sample: Annotated[int, typer.Option(help="Batches of the corpus that others are timed on.")] = 2,
+    max_tokens: int = 2048,
+    precision: float = 1.1,
+    output: Path | None = None,
+) -> None:
+    loaded, tokenizer = hr.load(model)
+    texts = hr.read(corpus, target, limit=limit)
+    chosen, scale = part(loaded, tokenizer, texts, max_tokens, sample)
     times, notes = dict[str, float](), dict[str, str]()
-    of = Setting(model, tokenizer, sample, max_tokens=given.max_tokens)
+    of = Setting(loaded, tokenizer, chosen, max_tokens=max_tokens)
     for name in PEERS:
         try:
             run = closing.JOB.tools[name].make(of)
@@ -54,15 +52,12 @@ def main() -> None:
         except Exception as error:  # others may fail in any way
             notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
     tables = dict[str, pd.DataFrame]()
-    ways = {"whole": {}, "precision": {"precision": given.precision}, "early": {"early": True}}
+    ways = {"whole": {}, "precision": {"precision": precision}, "early": {"early": True}}
     ways["both"] = ways["precision"] | ways["early"]
     for name, options in ways.items():
-        options = {"n_resamples": 0, "max_tokens": given.max_tokens, **options}
-        tables[name], times[name] = timed(lambda options=options: hr.ablate(model, tokenizer, corpus, **options))
-    report = summary(tables, times, len(corpus), given.precision) | ({"why not": notes} if notes else {})
-    print(json.dumps(report, indent=1))
-    if given.output:
-        given.output.write_text(json.dumps(report, indent=1) + "\n")
+        options = {"n_resamples": 0, "max_tokens": max_tokens, **options}
+        tables[name], times[name] = timed(lambda options=options: hr.ablate(loaded, tokenizer, texts, **options))
+    keep(summary(tables, times, len(texts), precision) | ({"why not": notes} if notes else {}), output)
 
 
 def part(model, tokenizer, corpus: hr.Corpus, max_tokens: int, count: int) -> tuple[hr.Corpus, float]:
@@ -109,12 +104,3 @@ def quantile(p: pd.Series) -> pd.Series:
     from scipy.stats import norm
 
     return pd.Series(norm.isf(p / 2), p.index)
-
-
-def timed(run: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, float]:
-    start = time.process_time()
-    return run(), time.process_time() - start
-
-
-if __name__ == "__main__":
-    main()

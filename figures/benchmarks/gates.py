@@ -1,4 +1,4 @@
-"""What learnt gates cost: `python tests/benchmarks/gates.py [--repeats 15]`.
+"""What learnt gates cost: `python figures/benchmarks/make.py gates [--repeats 15]`.
 
 Prints, from one run, the processor time of a training step (forward, backward, AdamW) with Hard Concrete gates on every
 head over that of the same step without, as the median of paired repeats with its quartiles, for random models: a Marian
@@ -8,13 +8,12 @@ quiet machine takes.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 
 import numpy as np
 import torch
 import transformers
+from timing import keep
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -24,12 +23,9 @@ from headroles.models import heads as families
 WORDS = 8000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=15)
-    given = parser.parse_args()
-    found = {name: _ratio(*made, repeats=given.repeats) for name, made in _models().items()}
-    print(json.dumps({"torch": torch.__version__, "step with gates / without": found}, indent=1))
+def main(repeats: int = 15) -> None:
+    found = {name: _ratio(*made, repeats=repeats) for name, made in _models().items()}
+    keep({"torch": torch.__version__, "step with gates / without": found})
 
 
 def _models() -> dict[str, tuple[PreTrainedModel, dict[str, Tensor]]]:
@@ -73,7 +69,3 @@ def _ratio(model: PreTrainedModel, batch: dict[str, Tensor], *, repeats: int) ->
         ratios.append(pair[0] / pair[1])
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     return {"median": round(float(middle), 3), "quartiles": [round(float(low), 3), round(float(high), 3)]}  # type: ignore[dict-item]
-
-
-if __name__ == "__main__":
-    main()

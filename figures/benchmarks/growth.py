@@ -13,8 +13,8 @@ import attributing
 import closing
 import numpy as np
 import pandas as pd
-from ablation import times_of
 from setting import Setting, marian, setting
+from timing import times_of
 
 SMALL = {"words": 1000, "layers": 2, "width": 128}
 POINTS = {"heads": (4, 8, 16, 32), "words": (16, 64, 256), "sentences": (50, 200, 800)}

@@ -1,4 +1,4 @@
-"""Every head of a model of a billion parameters: `OMP_NUM_THREADS=1 python tests/benchmarks/large.py --output FILE`.
+"""Every head of a model of a billion parameters.
 
 The configuration is that of Llama 3.2 1B (16 layers, 32 query heads in 8 groups, d 2048, 128,256 words, scaled rotary
 positions), the weights are random. Prints for each kind of score how many columns and heads have numbers, the processor
@@ -8,18 +8,16 @@ read in parts. It needs 8 GiB in 32 bits. A GPU is used where there is one.
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
+import typer
 from setting import tokenizer
+from timing import keep, mebibytes, timed
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headroles as hr
@@ -53,31 +51,28 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sentences", type=int, default=8)
-    parser.add_argument("--words", type=int, default=24)
-    parser.add_argument("--long", type=int, default=2048, help="tokens of the long text")
-    parser.add_argument("--dtypes", nargs="+", default=["float32"], help="bfloat16 is slow without instructions for it")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model, to see that all runs")
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+def main(
+    sentences: int = 8,
+    words: int = 24,
+    long: Annotated[int, typer.Option(help="Tokens of the long text.")] = 2048,
+    dtypes: Annotated[list[str], typer.Option(help="bfloat16 is slow without instructions for it.")] = ["float32"],
+    tiny: Annotated[bool, typer.Option("--tiny", help="A tiny model, to see that all runs.")] = False,
+    output: Path | None = None,
+) -> None:
     found = {}
-    for dtype in given.dtypes:
-        found[dtype] = measured(given, getattr(torch, dtype))
-        print(json.dumps({dtype: found[dtype]}, indent=1), flush=True)
-        if given.output:
-            given.output.write_text(json.dumps(found, indent=1) + "\n")
+    for dtype in dtypes:
+        found[dtype] = measured(sentences, words, long, getattr(torch, dtype), CONFIG | (TINY if tiny else {}))
+        keep(found, output)
 
 
-def measured(given: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:
+def measured(sentences: int, length: int, tokens: int, dtype: torch.dtype, sizes: dict[str, Any]) -> dict[str, Any]:
     """Numbers of one precision."""
-    config = LlamaConfig(**CONFIG | (TINY if given.tiny else {}), pad_token_id=0, bos_token_id=2, eos_token_id=1)
+    config = LlamaConfig(**sizes, pad_token_id=0, bos_token_id=2, eos_token_id=1)
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = LlamaForCausalLM._from_config(config, dtype=dtype).eval()  # noqa: SLF001 - the way to a dtype
     words = tokenizer(config.vocab_size)
-    short, long = text(given.sentences, given.words), text(1, given.long)
+    short, long = text(sentences, length), text(1, tokens)
     (batch,) = batching.batches(batching.encode(short, words, model, words=False), model, max_tokens=10**6)
 
     def forward() -> None:
@@ -85,12 +80,12 @@ def measured(given: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:
             model(**batch.inputs, **without_cache(model))
 
     forward()
-    plain = timed(forward)[0]
+    plain = timed(forward)[1]
     rows: dict[str, Any] = {
         name: run(lambda job=job: hr.score(model, words, short, n_resamples=100, **job), plain)
         for name, job in JOBS.items()
     }
-    rows[f"attention, a text of {given.long} tokens"] = run(
+    rows[f"attention, a text of {tokens} tokens"] = run(
         lambda: hr.score(model, words, long, ["confidence", "entropy", "sink", "distance"], n_resamples=0), None
     )
     table = hr.score(model, words, short, "confidence", n_resamples=0)
@@ -105,7 +100,7 @@ def measured(given: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:
 
 def run(score: Callable[[], pd.DataFrame], plain: float | None) -> dict[str, Any]:
     """What a call gives and takes."""
-    seconds, table = timed(score)
+    table, seconds = timed(score)
     values = [name for name in table if not str(name).endswith((".low", ".high"))]
     numbers = np.isfinite(table[values].to_numpy(float))
     return {
@@ -114,15 +109,8 @@ def run(score: Callable[[], pd.DataFrame], plain: float | None) -> dict[str, Any
         "without a number": [str(name) for name, there in zip(values, numbers.any(0), strict=True) if not there],
         "heads with all others": int(numbers[:, numbers.any(0)].all(1).sum()),
         **({} if plain is None else {"time / forward": round(seconds / plain, 2)}),
-        "peak GiB so far": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 1),
+        "peak GiB so far": round(mebibytes() / 2**10, 1),
     }
-
-
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Processor time, and what comes back."""
-    start = time.process_time()
-    found = call()
-    return time.process_time() - start, found
 
 
 def text(sentences: int, words: int) -> hr.Corpus:
@@ -131,7 +119,3 @@ def text(sentences: int, words: int) -> hr.Corpus:
     ids = draw.integers(3, 100_000, (sentences, words))
     ids[:, ::10] = draw.integers(3, 13, ids[:, ::10].shape)
     return hr.Corpus("random words", tuple(hr.Sentence(" ".join(f"w{i}" for i in row)) for row in ids.tolist()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What others take to do the same: `OMP_NUM_THREADS=1 python tests/benchmarks/peers.py --output FILE`, extra `[bench]`.
+"""What others take to do the same? With the extra `[bench]`.
 
 Four jobs (all attention statistics, ablating every head, relevance of every head, a forward without half of the heads)
 on random models of base size (a Marian of 6+6 layers and a GPT-2 of 6, d 512, 8 heads, 8,000 words) and random
@@ -10,29 +10,28 @@ cost grows with heads, length and corpus. OMP_NUM_THREADS=1 makes processor time
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import attention
 import attributing
 import closing
-import growth
+import growth as costs
 import halving
 import pandas as pd
 import torch
 import transformers
-from ablation import ratio
+import typer
 from setting import MODELS, Job, Setting, installed, setting
+from timing import mebibytes, ratio, timed
 
 JOBS = {"statistics": attention.JOB, "ablation": closing.JOB, "relevance": attributing.JOB, "pruning": halving.JOB}
 PEERS = ("transformer-lens", "nnsight", "captum", "bertviz", "inseq")
@@ -41,42 +40,39 @@ Rows = dict[str, Found]
 Peaks = dict[str, tuple[float, float]]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", nargs="*", choices=JOBS, default=list(JOBS), help="nothing after it: growth alone")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--repeats", type=int, default=1, help="of ablation; three and ten times as many of the others")
-    parser.add_argument("--sentences", type=int, help="of each job, instead of its own number; without memory")
-    parser.add_argument("--no-growth", action="store_true")
-    parser.add_argument("--no-memory", action="store_true", help="it is read from /proc, which Linux has")
-    parser.add_argument("--tiny", action="store_true", help="tiny models, to see that all runs: the times say nothing")
-    parser.add_argument("--output", type=Path, help="a file for what is printed, as JSON; other jobs there stay")
-    given = parser.parse_args()
+def main(
+    jobs: Annotated[list[str], typer.Option(help=f"Of {', '.join(JOBS)}; none: growth alone.")] = list(JOBS),
+    models: Annotated[list[str], typer.Option(help=f"Of {', '.join(MODELS)}.")] = list(MODELS),
+    repeats: Annotated[int, typer.Option(help="Of ablation; three and ten times as many of the others.")] = 1,
+    sentences: Annotated[int | None, typer.Option(help="Of each job, in place of its own; without memory.")] = None,
+    growth: bool = True,
+    memory: Annotated[bool, typer.Option(help="Read from /proc, which Linux has.")] = True,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny models, to see that all runs.")] = False,
+    output: Annotated[Path | None, typer.Option(help="A file for the numbers; other jobs there stay.")] = None,
+) -> None:
     transformers.logging.set_verbosity_error()
-    found: Found = {"setting": _machine(given.sentences)}
-    jobs = {key: _sized(job, given.sentences) for key, job in JOBS.items()}
-    measured = (
-        [] if given.no_memory or given.sentences else [(job, name) for name in given.models for job in given.jobs]
-    )
-    peaks = {(job, name): _peaks(JOBS[job], name, given.tiny) for job, name in measured}
-    for name in given.models:  # after all peaks: each is of a copy of this process, which is still small
-        for key in given.jobs:
-            job = jobs[key]
+    found: Found = {"setting": _machine(sentences)}
+    sized = {key: _sized(job, sentences) for key, job in JOBS.items()}
+    measured = [(job, name) for name in models for job in jobs] if memory and not sentences else []
+    peaks = {(job, name): _peaks(JOBS[job], name, tiny) for job, name in measured}
+    for name in models:  # after all peaks: each is of a copy of this process, which is still small
+        for key in jobs:
+            job = sized[key]
             compared(job, _setting(job, name, tiny=True), 1)  # to warm up: imports, and what is made once
-            rows = compared(job, _setting(job, name, tiny=given.tiny), given.repeats, peaks.get((key, name)))
+            rows = compared(job, _setting(job, name, tiny=tiny), repeats, peaks.get((key, name)))
             found.setdefault("jobs", {}).setdefault(job.name, {})[name] = rows
             print(f"\n{job.name}, {name}\n{_table(rows)}", flush=True)
             if key == "pruning":
-                left = halving.parameters(_setting(job, name, tiny=given.tiny))
+                left = halving.parameters(_setting(job, name, tiny=tiny))
                 found.setdefault("left", {})[name] = left
                 print(f"(share of parameters left: {left['all']}, of those of attention {left['attention']})")
-            _save(found, given.output)
-    if not given.no_growth:
-        found["growth"] = growth.grown(given.repeats, growth.FEW if given.tiny else growth.POINTS)
-        print(f"\n{growth.table(found['growth'])}")
+            _save(found, output)
+    if growth:
+        found["growth"] = costs.grown(repeats, costs.FEW if tiny else costs.POINTS)
+        print(f"\n{costs.table(found['growth'])}")
     found["setting"]["load at the end"] = round(os.getloadavg()[0], 2)
     print(f"\n{json.dumps(found['setting'], indent=1)}")
-    _save(found, given.output)
+    _save(found, output)
 
 
 def _save(found: Found, place: Path | None) -> None:
@@ -119,9 +115,8 @@ def _run(job: Job, of: Setting, repeats: int) -> tuple[dict[str, list[float]], d
         for name in (name for name in job.tools if name not in rows):
             try:
                 run = runs[name] = runs.get(name) or job.tools[name].make(of)
-                start = time.process_time()
-                results[name] = run()
-                times.setdefault(name, []).append(time.process_time() - start)
+                results[name], seconds = timed(run)
+                times.setdefault(name, []).append(seconds)
             except Exception as error:  # others may fail in any way
                 if name == next(iter(job.tools)):
                     raise
@@ -150,16 +145,11 @@ def _peak(of: str, name: str, tool: str, tiny: bool) -> tuple[float, float] | No
     try:
         run = job.tools[tool].make(_setting(job, name, tiny=tiny, alone=True, few=closing.TOGETHER))
         Path("/proc/self/clear_refs").write_text("5")  # what was needed to load the tool is forgotten
-        before = _mebibytes("VmRSS")
+        before = mebibytes("VmRSS")
         run()
     except Exception:  # the row of its time says why
         return None
-    return _mebibytes("VmHWM"), _mebibytes("VmHWM") - before
-
-
-def _mebibytes(name: str) -> float:
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith(name)) / 1024
+    return mebibytes(), mebibytes() - before
 
 
 def _setting(job: Job, name: str, *, tiny: bool, **options: Any) -> Setting:
@@ -197,7 +187,3 @@ def installed_elsewhere(name: str) -> str:
     """What `installed` says, asked in a process of its own: this one stays as small as it is."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(partial(installed, name))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""How much scoring every head costs over the bare forward: `python tests/benchmarks/scores.py MODEL CORPUS [TARGET]`.
+"""How much scoring every head costs over the bare forward?
 
 Prints, all from one run on the same batches: the processor time of one pass of `score` over that of the bare forward
 (eager, `output_attentions=True`; medians of paired repeats), the peak memory of each in a process of its own, and the
@@ -8,19 +8,15 @@ OMP_NUM_THREADS=1 makes processor time the time a quiet machine takes.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Annotated
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+import typer
 from reference import attention as slow
+from timing import keep, mebibytes, ratio, times_of
 
 import headroles as hr
 from headroles.models import batching
@@ -29,30 +25,27 @@ from headroles.models.attention_hooks import without_cache
 SCORES = ["confidence", "position", "rarity", "entropy", "sink", "distance", "alignment"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("corpus")
-    parser.add_argument("target", nargs="?")
-    parser.add_argument("--limit", type=int, default=300)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--max-tokens", type=int, default=4096)
-    parser.add_argument("--peak", choices=["bare", "scores", "syntax"], help="run this alone and print its peak memory")
-    given = parser.parse_args()
-    runs = _runs(given)
-    if given.peak:
-        runs[given.peak]()
-        print(_peak())
+def main(
+    model: str,
+    corpus: str,
+    target: Annotated[str | None, typer.Argument()] = None,
+    limit: int = 300,
+    repeats: int = 5,
+    max_tokens: int = 4096,
+    peak: Annotated[str | None, typer.Option(help="Run bare, scores or syntax alone: print its peak memory.")] = None,
+) -> None:
+    runs = _runs(*hr.load(model), hr.read(corpus, target, limit=limit), max_tokens)
+    if peak:
+        runs[peak]()
+        print(mebibytes())
         return
-    print(json.dumps(_ratios(runs, given.repeats) | _peaks(), indent=1))
+    keep(_ratios(runs, repeats) | _peaks())
 
 
-def _runs(given: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    model, tokenizer = hr.load(given.model)
-    corpus = hr.read(given.corpus, given.target, limit=given.limit)
+def _runs(model, tokenizer, corpus: hr.Corpus, max_tokens: int) -> dict[str, Callable[[], object]]:
     kinds = {site.kind for site in hr.attention_sites(model)}
     scores = [name for name in SCORES if set(hr.list_scores()[name].kinds) & kinds]
-    groups = list(batching.batches(batching.encode(corpus, tokenizer, model), model, max_tokens=given.max_tokens))
+    groups = list(batching.batches(batching.encode(corpus, tokenizer, model), model, max_tokens=max_tokens))
 
     def bare() -> None:
         before = model.config._attn_implementation
@@ -68,12 +61,10 @@ def _runs(given: argparse.Namespace) -> dict[str, Callable[[], object]]:
 
     runs: dict[str, Callable[[], object]] = {
         "bare": bare,
-        "scores": lambda: hr.score(model, tokenizer, corpus, scores, max_tokens=given.max_tokens),
-        "syntax": lambda: hr.score(model, tokenizer, corpus, [*scores, "syntax"], max_tokens=given.max_tokens),
+        "scores": lambda: hr.score(model, tokenizer, corpus, scores, max_tokens=max_tokens),
+        "syntax": lambda: hr.score(model, tokenizer, corpus, [*scores, "syntax"], max_tokens=max_tokens),
         "singly": singly,
-        "heads_per_batch": lambda: hr.score(
-            model, tokenizer, corpus[:50], scores, n_resamples=0, max_tokens=given.max_tokens
-        ),
+        "together": lambda: hr.score(model, tokenizer, corpus[:50], scores, n_resamples=0, max_tokens=max_tokens),
     }
     if kinds == {"enc-self"}:
         runs["loops"] = lambda: slow.scores(model, tokenizer, corpus[:50])
@@ -81,16 +72,10 @@ def _runs(given: argparse.Namespace) -> dict[str, Callable[[], object]]:
 
 
 def _ratios(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, object]:
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for name in runs:  # warm-up
-        runs[name]()
-    for _ in range(repeats):
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            times[name].append(time.process_time() - start)
+    times_of(runs, 1)  # to warm up
+    times = times_of(runs, repeats)
     over = {
-        name: round(statistics.median(a / b for a, b in zip(times[name], times[other], strict=True)), 3)
+        name: ratio(times[name], times[other], 3)
         for name, other in [("scores", "bare"), ("syntax", "bare"), ("singly", "together"), ("loops", "together")]
         if name in runs
     }
@@ -103,12 +88,6 @@ def _ratios(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, ob
     }
 
 
-def _peak() -> float:
-    """The most memory this process has held, in MiB (Linux; `getrusage` would count the parent's too)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
 def _peaks() -> dict[str, float]:
     """Peak memory in MiB of a process that does one thing."""
     command = [sys.executable, *sys.argv]
@@ -117,7 +96,3 @@ def _peaks() -> dict[str, float]:
         name: subprocess.run([*command, "--peak", name], capture_output=True, text=True, check=True) for name in names
     }
     return {f"peak MiB, {name}": round(float(run.stdout.split()[-1])) for name, run in found.items()}
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,7 @@ import headroles as hr
 from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.attention_hooks import without_cache
-from headroles.models.batching import Batch
+from headroles.models.batching import Batch, TokenView
 from headroles.scores import outputs
 
 SPECIAL = {"<pad>": 0, "</s>": 1, "<s>": 2}
@@ -184,3 +184,19 @@ def installed(package: str) -> str:
     except Exception as error:  # whatever stops a package from being imported is the answer
         return f"cannot be imported: {type(error).__name__}: {str(error).splitlines()[0][:120]}"
     return version(package)
+
+
+def random_batch(model: PreTrainedModel, words: int, sentences: int, tokens: int) -> Batch:
+    """So many sentences of random tokens, with targets for a model that writes."""
+    generator = torch.Generator().manual_seed(0)
+    source, target = (_view(torch.randint(3, words, (sentences, tokens), generator=generator)) for _ in range(2))
+    inputs = {"input_ids": source.ids, "attention_mask": source.attention_mask.long()}
+    if not model.config.is_encoder_decoder:
+        return Batch(tuple(range(sentences)), inputs, source, None)
+    labels = target.ids.clone()
+    return Batch(tuple(range(sentences)), inputs | {"decoder_input_ids": target.ids}, source, target, labels)
+
+
+def _view(ids: Tensor) -> TokenView:
+    present = torch.ones_like(ids, dtype=torch.bool)
+    return TokenView(ids, present, present, torch.arange(ids.shape[1]).expand_as(ids), (None,) * len(ids))
