@@ -1,39 +1,36 @@
-"""All scores of all heads, of a translation model or a small decoder: `python tests/benchmarks/maps.py marian|decoder`.
+"""All scores of all heads of a small decoder, trained and untrained: `python figures/decoder/make.py FOLDER`.
 
-`marian` measures on captions what the committed tables of that Marian lack: scores by norms, gradients, direct logit
-attribution, attribution patching and integrated gradients.
-
-`decoder` trains a Llama of 4 layers x 8 heads, with the most frequent words of the toy grammar as tokens, on a mixture:
-sentences of the grammar, random tokens twice in a row, needles in haystacks, sentences with an indirect object, ordered
-words, and the grammatical halves of minimal pairs. So each behaviour that a score looks for is there to be learnt; the
-texts that are scored are other draws. It measures the trained model, the same model before its training, and what
-ablating each head costs in each of the behaviours. `headroles correlate` draws the maps.
+FOLDER is where the trained model is kept. It is a Llama of 4 layers x 8 heads, with the most frequent words of the toy
+grammar as tokens, trained on a mixture: sentences of the grammar, random tokens twice in a row, needles in haystacks,
+sentences with an indirect object, ordered words, and the grammatical halves of minimal pairs. So each behaviour that a
+score looks for is there to be learnt; the texts that are scored are other draws. Measured are the trained model, the
+same model before its training, and what ablating each head costs in each of the behaviours. `headroles correlate` draws
+the maps.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
 import transformers
+import typer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import headroles as hr
 from headroles.data import synthetic_lexicon as lexicon
 from headroles.data.corpus import Corpus, Tokens
 from headroles.data.probes import CLASSES, Choice
-from headroles.tables import frame, io
+from headroles.tables import frame
 
-NORMED = ["confidence", "entropy", "distance", "rarity", "position", "syntax", "sink", "alignment"]
-LOOKS = [name for name in NORMED if name not in ("alignment", "rarity")]  # too few words for rarity
+LOOKS = ["confidence", "entropy", "distance", "position", "syntax", "sink"]
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
 STEPS, BATCH, RATE, WORDS = 6000, 32, 2e-3, 200
@@ -45,44 +42,20 @@ UNSEEN = re.compile(
 PAIRS = ("agreement", "reflexive")
 
 
-def main() -> None:
-    """Measure the heads of one model, and write a lean table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=["marian", "decoder"])
-    parser.add_argument("--shared", type=Path, help="marian: folder with models/multi30k-en-de and data")
-    parser.add_argument("--trees", type=Path, help="marian: Multi30k's test 2016, parsed")
-    parser.add_argument("--folder", type=Path, help="decoder: where the trained model is kept")
-    parser.add_argument("--steps", type=int, default=STEPS, help="decoder: stop after so many of 2,500")
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
+def main(
+    folder: Path,
+    steps: Annotated[int, typer.Option(help="Stop the training after so many.")] = STEPS,
+    output: Path = Path(__file__).parent,
+) -> None:
+    """Train and measure the heads of the decoder, and write lean tables."""
     torch.set_num_threads(1)
-    given.output.mkdir(parents=True, exist_ok=True)
-    if given.model == "marian":
-        io.save_table(lean(marian(given.shared, given.trees)), given.output / "heads.parquet")
-        return
-    if not given.folder.is_dir():
+    if not folder.is_dir():
         model, tokenizer = untrained()
-        train(model, tokenizer, given.steps)
-        hr.save(model, tokenizer, given.folder)
-    for name, pair in {"": hr.load(given.folder), "untrained": untrained()}.items():
-        (given.output / name).mkdir(exist_ok=True)
-        io.save_table(lean(decoder(*pair)), given.output / name / "heads.parquet")
-
-
-def marian(shared: Path, trees: Path) -> pd.DataFrame:
-    """Scores of the Marian on test 2016."""
-    model, tokenizer = hr.load(shared / "models/multi30k-en-de")
-    corpus = hr.read(trees, shared / "data/multi30k/test_2016_flickr.de.gz")
-    part = corpus.sample(200)
-    patching = [hr.AttributionPatching(), hr.AttributionPatching(drop=False), hr.AttributionPatching(node="query")]
-    relevance = [hr.Relevance(), hr.Relevance(rules="attn")]
-    return frame.join(
-        hr.score(model, tokenizer, corpus, NORMED, weights="norm", n_resamples=0),
-        hr.score(model, tokenizer, corpus, ["importance", hr.Direct(), *relevance], n_resamples=200),
-        hr.score(model, tokenizer, part, patching, n_resamples=200),
-        hr.attribute(model, tokenizer, part, n_resamples=200),
-        hr.copying(model),
-    )
+        train(model, tokenizer, steps)
+        hr.save(model, tokenizer, folder)
+    for name, pair in {"": hr.load(folder), "untrained": untrained()}.items():
+        (output / name).mkdir(exist_ok=True)
+        hr.save_table(lean(decoder(*pair)), output / name / "heads.parquet")
 
 
 def untrained() -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
@@ -257,4 +230,4 @@ def lean(table: pd.DataFrame) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
+import typer
 
 import headroles as hr
 from headroles.analysis.intervals import rank_correlation
@@ -56,19 +57,13 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["first", "second", "correlation", "low", "high"])
 
 
-def main() -> None:
-    """Measure, compare and write a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="of the translator, which is trained if absent")
-    parser.add_argument("--sentences", type=int, default=100)
-    parser.add_argument("--permutations", type=int, default=20)
-    parser.add_argument("--updates", type=int, default=60)
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-    table = compared(measured(given.folder, given.sentences, given.permutations, given.updates))
+def main(
+    folder: Annotated[Path, typer.Option(help="Of the translator, which is trained if absent.")],
+    output: Annotated[Path, typer.Option()],
+    sentences: int = 100,
+    permutations: int = 20,
+    updates: int = 60,
+) -> None:
+    table = compared(measured(folder, sentences, permutations, updates))
     print(table.round(2).to_string())
-    table.to_csv(given.output, index=False, float_format="%.4f")
-
-
-if __name__ == "__main__":
-    main()
+    table.to_csv(output, index=False, float_format="%.4f")

@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold the truth, and p < 0.05 errs: `python tests/benchmarks/coverage.py --output FILE`.
+"""How often 95 % intervals hold the truth, and p < 0.05 errs.
 
 Simulated, by the library's own functions: shares of tokens in sentences that are more or less alike, near 0, 1 and
 between; relations of 2 to 20 of 72 heads with outcomes that are normal, heavy-tailed, skewed, often exactly 0, or 0 and
@@ -11,14 +11,14 @@ they are known.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
 from scipy import stats
 
 import headroles as hr
@@ -31,15 +31,15 @@ RESAMPLES = 200
 CHANCES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999, 1.0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--only", choices=sorted(PARTS), nargs="*", default=sorted(PARTS))
-    asked = parser.parse_args()
-    rows = [{"of": name, **row} for name in asked.only for row in PARTS[name](asked.runs * (5 if name in QUICK else 1))]
+def main(
+    output: Annotated[Path, typer.Option()],
+    runs: int = 1000,
+    only: Annotated[list[str], typer.Option(help="Of shares, relations, correlations, odds, seeds.")] = [],
+) -> None:
+    chosen = only or sorted(PARTS)
+    rows = [{"of": name, **row} for name in chosen for row in PARTS[name](runs * (5 if name in QUICK else 1))]
     table = pd.DataFrame(rows)
-    table.to_csv(asked.output, index=False, float_format="%.4g")
+    table.to_csv(output, index=False, float_format="%.4g")
     for name, part in table.groupby("of"):
         print(
             f"{name}: {part['covered'].min():.3f} to {part['covered'].max():.3f}, median {part['covered'].median():.3f}"
@@ -182,6 +182,3 @@ def _covered(low: Any, high: Any, truth: float) -> dict[str, float]:
 
 QUICK = ("shares", "correlations")  # five times as many runs
 PARTS = {"shares": shares, "relations": relations, "correlations": correlations, "odds": odds, "seeds": seeds}
-
-if __name__ == "__main__":
-    main()

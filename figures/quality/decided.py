@@ -1,4 +1,4 @@
-"""Do gates decide at any size of corpus? `python tests/benchmarks/decided.py SHARED --output figures/quality`.
+"""Do gates decide at any size of corpus?
 
 SHARED is a folder with `models/multi30k-en-de` and `data`. Writes `decided.csv`, a row per run: a model pruned by
 `hr.L0(...)` with `hr.prune`'s other options as they are (3 epochs of batches of 32, or what `--epochs` says), how many
@@ -8,14 +8,15 @@ held-out examples before and after. Rows that are in the file are kept. Hours on
 
 from __future__ import annotations
 
-import argparse
 import logging
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
+import typer
 
 import headroles as hr
 from headroles.models.at_hand import PACKAGE
@@ -25,28 +26,25 @@ KEYS = ["model", "examples", "epochs", "rate", "keep"]
 HELD_OUT = 200
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shared", type=Path)
-    parser.add_argument("--output", type=Path, default=Path("figures/quality"))
-    parser.add_argument("--models", nargs="+", default=["marian", "minilm"], choices=["marian", "minilm"])
-    parser.add_argument("--examples", nargs="+", type=int, default=[500, 2000, 8000])
-    parser.add_argument("--keep", nargs="+", type=float, default=[0.5])
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--rate", type=float, help="learning rate of gates; by default that of L0")
-    given = parser.parse_args()
+def main(
+    shared: Path,
+    output: Path = Path("figures/quality"),
+    models: list[str] = ["marian", "minilm"],
+    examples: list[int] = [500, 2000, 8000],
+    keep: list[float] = [0.5],
+    epochs: int = 3,
+    rate: Annotated[float | None, typer.Option(help="Learning rate of gates; by default that of L0.")] = None,
+) -> None:
     torch.set_num_threads(1)
     logging.getLogger("headroles").setLevel(logging.ERROR)
-    path = given.output / "decided.csv"
-    for name in given.models:
-        for examples in given.examples:
-            for keep in given.keep:
-                wanted = dict(zip(KEYS, (name, examples, given.epochs, given.rate or 0.0, keep), strict=True))
-                rows = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=KEYS)
-                if not (rows[KEYS] == pd.Series(wanted)).all(axis=1).any():
-                    row = wanted | _run(given.shared, name, examples, keep, given.epochs, given.rate)
-                    pd.DataFrame([*rows.to_dict("records"), row]).to_csv(path, index=False)
-                    print(row, flush=True)
+    path = output / "decided.csv"
+    for name, size, share in product(models, examples, keep):
+        wanted = dict(zip(KEYS, (name, size, epochs, rate or 0.0, share), strict=True))
+        rows = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=KEYS)
+        if not (rows[KEYS] == pd.Series(wanted)).all(axis=1).any():
+            row = wanted | _run(shared, name, size, share, epochs, rate)
+            pd.DataFrame([*rows.to_dict("records"), row]).to_csv(path, index=False)
+            print(row, flush=True)
 
 
 def _run(shared: Path, name: str, examples: int, keep: float, epochs: int, rate: float | None) -> dict[str, Any]:
@@ -73,7 +71,3 @@ def _minilm(shared: Path, examples: int) -> Any:
     learnt = hr.read(shared / "data/glue/SST-2/train.tsv.gz").sample(examples)
     held_out = hr.read(shared / "data/glue/SST-2/dev.tsv.gz").sample(HELD_OUT)
     return *hr.load_classifier(Path(str(files(PACKAGE))) / "model", learnt), learnt, held_out
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Which estimator needs the fewest ablated examples? `python tests/benchmarks/estimators.py SHARED`.
+"""Which estimator needs the fewest ablated examples?
 
 SHARED, `--models` and `--work` are those of `predicted.py`, which ablates all heads once. Here examples are drawn from
 these numbers, `--repeats` times, and the effects on the corpus are estimated from 64, 128 and 250 of them, in ways that
@@ -14,15 +14,15 @@ the library might use. A row of `estimators.csv` per corpus, way and number of e
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from predicted import MODELS, everything, replaced
+import typer
+from predicted import everything, replaced
 from scipy import stats
 from sklearn.isotonic import IsotonicRegression
 
@@ -217,20 +217,15 @@ def compared(whole: ExampleStats, repeats: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shared", type=Path)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=("captions", "classifier", "llama"))
-    parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--work", type=Path, default=Path("predicted"), help="for models and finished batches")
-    parser.add_argument("--output", type=Path, default=Path("figures/quality"))
-    given = parser.parse_args()
+def main(
+    shared: Path,
+    models: list[str] = ["captions", "classifier", "llama"],
+    repeats: int = 100,
+    work: Annotated[Path, typer.Option(help="For models and finished batches.")] = Path("predicted"),
+    output: Path = Path("figures/quality"),
+) -> None:
     torch.set_num_threads(1)
-    for name in given.models:
-        rows = compared(everything(name, "loss", given), given.repeats)
-        replaced(given.output / "estimators.csv", rows, {"corpus": name, "metric": "loss"})
+    for name in models:
+        rows = compared(everything(name, "loss", shared, work), repeats)
+        replaced(output / "estimators.csv", rows, {"corpus": name, "metric": "loss"})
         print(pd.DataFrame(rows).to_string(), flush=True)
-
-
-if __name__ == "__main__":
-    main()

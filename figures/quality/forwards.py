@@ -1,4 +1,4 @@
-"""How much work ablation is, in forwards of the model: `python tests/benchmarks/forwards.py SHARED`.
+"""How much work ablation is, in forwards of the model.
 
 SHARED and `--work` are those of `predicted.py`, which ablates every head of the small Marian on captions once. From
 these numbers corpora of `--size` captions are drawn with replacement, and ways of stopping are simulated on them.
@@ -11,13 +11,14 @@ more than 1 from the border.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 from predicted import LEVEL, everything, ordered, stopped, task
 from scipy import stats
 from torch.utils.flop_counter import FlopCounterMode
@@ -32,20 +33,21 @@ from headroles.models.heads import head_index
 WAYS = ("whole", "1.1", "early", "early 1.1")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shared", type=Path)
-    parser.add_argument("--size", type=int, default=2500)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--work", type=Path, default=Path("predicted"), help="for finished batches")
-    parser.add_argument("--output", type=Path, help="a file for what is printed")
-    given = parser.parse_args()
+def main(
+    shared: Path,
+    size: int = 2500,
+    repeats: int = 10,
+    work: Annotated[Path, typer.Option(help="For models and finished batches.")] = Path("predicted"),
+    output: Path | None = None,
+) -> None:
     torch.set_num_threads(1)
-    gradient, heads = costs(given)
-    report = simulated(everything("captions", "loss", given), gradient, heads, given.size, given.repeats)
-    print(json.dumps(report, indent=1))
-    if given.output:
-        given.output.write_text(json.dumps(report, indent=1) + "\n")
+    gradient, heads = costs(shared, work)
+    report = json.dumps(
+        simulated(everything("captions", "loss", shared, work), gradient, heads, size, repeats), indent=1
+    )
+    print(report)
+    if output:
+        output.write_text(report + "\n")
 
 
 def simulated(whole: ExampleStats, gradient: float, heads: np.ndarray, size: int, repeats: int) -> dict[str, object]:
@@ -77,9 +79,9 @@ def simulated(whole: ExampleStats, gradient: float, heads: np.ndarray, size: int
     return report
 
 
-def costs(given: argparse.Namespace) -> tuple[float, np.ndarray]:
+def costs(shared: Path, work: Path) -> tuple[float, np.ndarray]:
     """Work of the gradient, and of ablating each head, in forwards."""
-    model, tokenizer, corpus = task("captions", given)
+    model, tokenizer, corpus = task("captions", shared, work)
     sweep = Sweep(model, tokenizer, corpus.sample(16), metric("loss"), max_tokens=10**5)
     variants = [frozenset([head]) for head in head_index(model)]
     (batch,) = sweep.batches
@@ -100,7 +102,3 @@ def counted(run: Callable[[], object]) -> int:
     with FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Are prediction-powered effects right, and what do they save? `python tests/benchmarks/predicted.py SHARED`.
+"""Are prediction-powered effects right, and what do they save?
 
 SHARED is a folder with `models/multi30k-en-de` and `data`. `--models` chooses among that Marian on captions and on
 news, MiniLM fine-tuned on 8,000 sentences of SST-2, and a Llama-shaped model of 4 layers x 8 heads trained on captions;
@@ -34,16 +34,17 @@ would change the variance of what is left (at random: 1).
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 import torch
 import transformers
+import typer
 from scipy import stats as statistics
 
 import headroles as hr
@@ -67,29 +68,28 @@ LEVEL, RISK, MISS = 0.01, 0.001, 0.05  # the defaults of `staged`
 ROUNDING = 1e-9  # of a bias in standard errors: the whole corpus has none
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shared", type=Path)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--ways", nargs="+", default=["whole", "1.1", "early", "early 1.1"], help="of stopping")
-    parser.add_argument("--work", type=Path, default=Path("predicted"), help="for models and finished batches")
-    parser.add_argument("--output", type=Path, default=Path("figures/quality"))
-    given = parser.parse_args()
+def main(
+    shared: Path,
+    models: list[str] = [*MODELS],
+    repeats: int = 100,
+    ways: Annotated[list[str], typer.Option(help="Of stopping.")] = ["whole", "1.1", "early", "early 1.1"],
+    work: Annotated[Path, typer.Option(help="For models and finished batches.")] = Path("predicted"),
+    output: Path = Path("figures/quality"),
+) -> None:
     torch.set_num_threads(1)
-    path = given.output / "predicted.csv"
-    for name in given.models:
+    path = output / "predicted.csv"
+    for name in models:
         for measured in ["loss", "accuracy"] if name == "classifier" else ["loss"]:
-            whole = everything(name, measured, given)
-            replaced(given.output / "predicted-width.csv", widths(whole), {"corpus": name, "metric": measured})
+            whole = everything(name, measured, shared, work)
+            replaced(output / "predicted-width.csv", widths(whole), {"corpus": name, "metric": measured})
             if (name, measured) == ("captions", "loss"):
-                pd.DataFrame(predictors(whole, given)).to_csv(given.output / "predictors.csv", index=False)
-                pd.DataFrame(growth(whole)).to_csv(given.output / "predicted-growth.csv", index=False)
-            for how in given.ways:
-                numbers = simulated(whole, how, given.repeats)
+                pd.DataFrame(predictors(whole, shared, work)).to_csv(output / "predictors.csv", index=False)
+                pd.DataFrame(growth(whole)).to_csv(output / "predicted-growth.csv", index=False)
+            for how in ways:
+                numbers = simulated(whole, how, repeats)
                 replaced(path, [numbers], {"corpus": name, "metric": measured, "how": how})
                 print(name, measured, how, numbers, flush=True)
-    draw(pd.read_csv(given.output / "predicted-width.csv"), given.output / "predicted.png")
+    draw(pd.read_csv(output / "predicted-width.csv"), output / "predicted.png")
 
 
 def replaced(path: Path, rows: list[dict[str, object]], key: dict[str, str]) -> None:
@@ -99,9 +99,9 @@ def replaced(path: Path, rows: list[dict[str, object]], key: dict[str, str]) -> 
     pd.DataFrame([*others.to_dict("records"), *(key | row for row in rows)]).to_csv(path, index=False)
 
 
-def predictors(whole: ExampleStats, given: argparse.Namespace) -> list[dict[str, object]]:
+def predictors(whole: ExampleStats, shared: Path, work: Path) -> list[dict[str, object]]:
     """How much other predictors explain, and what other ways to draw the examples would change."""
-    model, tokenizer, corpus = task("captions", given)
+    model, tokenizer, corpus = task("captions", shared, work)
     encoded = batching.encode(corpus, tokenizer, model, words=False)
     explain = objectives.objective("loss", model).explain(model, list)
     layers = [list(variant)[0][:2] for variant in whole.masked]
@@ -229,35 +229,35 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
-def everything(name: str, measured: str, given: argparse.Namespace) -> ExampleStats:
+def everything(name: str, measured: str, shared: Path, work: Path) -> ExampleStats:
     """Statistics of all examples by every head, and their predictions."""
-    model, tokenizer, corpus = task(name, given)
-    sweep = Sweep(model, tokenizer, corpus, metric(measured), folder=given.work)
+    model, tokenizer, corpus = task(name, shared, work)
+    sweep = Sweep(model, tokenizer, corpus, metric(measured), folder=work)
     variants = [frozenset([head]) for head in head_index(model)]
     predicted, whole = sweep.predict(variants), sweep.run(variants)
     assert predicted.numbers == whole.numbers
     return replace(whole, predicted=predicted.predicted, sizes=sizes(predicted.predicted.values()))
 
 
-def task(name: str, given: argparse.Namespace) -> tuple[transformers.PreTrainedModel, object, hr.Corpus]:
+def task(name: str, shared: Path, work: Path) -> tuple[transformers.PreTrainedModel, object, hr.Corpus]:
     """A model, its tokenizer and a corpus."""
-    texts, news = given.shared / "data/multi30k", given.shared / "data/ntrex"
+    texts, news = shared / "data/multi30k", shared / "data/ntrex"
     if name == "classifier":
-        sentences = hr.read(given.shared / "data/glue/SST-2/train.tsv.gz").sample(8000)
+        sentences = hr.read(shared / "data/glue/SST-2/train.tsv.gz").sample(8000)
         model, tokenizer = hr.load_classifier(Path(str(files(PACKAGE))) / "model", sentences)
-        hr.train(model, tokenizer, sentences, given.work / "sst2", epochs=1, rate=5e-5)
-        return model, tokenizer, hr.read(given.shared / "data/glue/SST-2/dev.tsv.gz")
+        hr.train(model, tokenizer, sentences, work / "sst2", epochs=1, rate=5e-5)
+        return model, tokenizer, hr.read(shared / "data/glue/SST-2/dev.tsv.gz")
     if name == "llama":
-        return *llama(hr.read(texts / "train.en.gz"), given), hr.read(texts / "test_2016_flickr.en.gz")
+        return *llama(hr.read(texts / "train.en.gz"), shared), hr.read(texts / "test_2016_flickr.en.gz")
     sides = [texts / f"test_2016_flickr.{side}.gz" for side in ("en", "de")]
     if name == "news":
         sides = [news / f"newstest2019.{side}.gz" for side in ("en", "de")]
-    return *hr.load(given.shared / "models/multi30k-en-de"), hr.read(*sides, limit=500 if name == "news" else None)
+    return *hr.load(shared / "models/multi30k-en-de"), hr.read(*sides, limit=500 if name == "news" else None)
 
 
-def llama(corpus: hr.Corpus, given: argparse.Namespace) -> tuple[transformers.PreTrainedModel, object]:
+def llama(corpus: hr.Corpus, shared: Path) -> tuple[transformers.PreTrainedModel, object]:
     """A small Llama, trained on captions for 1,200 steps of 32, with the Marian's tokenizer."""
-    _, tokenizer = hr.load(given.shared / "models/multi30k-en-de")
+    _, tokenizer = hr.load(shared / "models/multi30k-en-de")
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = transformers.LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes, **ends)
@@ -382,7 +382,3 @@ def signed(whole: ExampleStats, rng: np.random.Generator) -> ExampleStats:
     masked = {key: whole.intact + signs[:, None] * (values - whole.intact) for key, values in whole.masked.items()}
     predicted = {key: signs * values for key, values in (whole.predicted or {}).items()}
     return replace(whole, masked=masked, predicted=predicted)
-
-
-if __name__ == "__main__":
-    main()

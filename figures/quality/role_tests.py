@@ -1,4 +1,4 @@
-"""How often tests of roles err: `python tests/benchmarks/role_tests.py --output figures/quality/role-tests.csv`.
+"""How often tests of roles err.
 
 Simulated, by the library's own functions: heads of which the score is at the threshold in the population of sentences,
 so that every rejection is an error. Scores are shares of queries (`share`), means of weights over sentences of unequal
@@ -10,13 +10,13 @@ where long sentences count more), and the estimate over its bootstrap error with
 
 from __future__ import annotations
 
-import argparse
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
 from scipy import stats
 
 import headroles as hr
@@ -29,20 +29,16 @@ RESAMPLES = 200
 OVER = 0.1  # threshold of a difference
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--runs", type=int, default=4000)
-    given = parser.parse_args()
+def main(output: Annotated[Path, typer.Option()], runs: int = 4000) -> None:
     settings = product(("share", "mean", "difference"), (30, 100, 300), (0.02, 0.1, 0.3), (0.1, 0.5, 0.9))
     rows = [
-        {"score": score, "sentences": sentences, "alike": alike, "at": at, "runs": given.runs}
-        | errors(score, sentences, alike, at, given.runs)
+        {"score": score, "sentences": sentences, "alike": alike, "at": at, "runs": runs}
+        | errors(score, sentences, alike, at, runs)
         for score, sentences, alike, at in settings
         if score != "difference" or at < 0.9  # a baseline of 0.9 leaves no room
     ]
     table = pd.DataFrame(rows)
-    table.to_csv(given.output, index=False, float_format="%.4g")
+    table.to_csv(output, index=False, float_format="%.4g")
     for score, part in table.groupby("score"):
         print(
             score, {name: f"{part[name].min():.3f} to {part[name].max():.3f}" for name in ("p05", "p01", "t", "wald")}
@@ -81,7 +77,3 @@ def _hits(random: Any, score: str, queries: Any, chance: float, alike: float) ->
     """What the queries of each sentence add up to: their number that is right, or their weights."""
     own = random.beta(chance * (1 / alike - 1), (1 - chance) * (1 / alike - 1), queries.shape)
     return queries * own if score == "mean" else random.binomial(queries.astype(int), own).astype(float)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import pandas as pd
-import pytest
-import torch
-from helpers.processes import Fork
-
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import attention
 import growth
+import pandas as pd
 import peers
+import pytest
 import setting
+import torch
+from helpers.processes import Fork
 
 import headroles as hr
 
 PEERS = {"TransformerLens": "transformer_lens", "nnsight": "nnsight"}
-ENTRY = Path(__file__).parent / "benchmarks" / "peers.py"
+ENTRY = Path(__file__).resolve().parents[2] / "figures" / "benchmarks" / "make.py"
 
 
 @pytest.fixture(params=list(setting.MODELS))
@@ -85,7 +82,7 @@ def test_growth_is_of_ours_and_of_those_that_are_installed():
 @pytest.mark.slow
 def test_one_command_prints_the_tables_and_keeps_them(tmp_path):
     place = tmp_path / "peers.json"
-    asked = ["--tiny", "--models", "GPT-2", "--jobs", "pruning", "--no-growth", "--output", str(place)]
+    asked = ["peers", "--tiny", "--models", "GPT-2", "--jobs", "pruning", "--no-growth", "--output", str(place)]
     process = Fork(f"import runpy\nrunpy.run_path({str(ENTRY)!r}, run_name='__main__')", *asked)
     assert process.wait() == 0, process.said()
     printed = process.said("out")
