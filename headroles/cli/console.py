@@ -148,14 +148,6 @@ def show_speed(table: pd.DataFrame) -> None:
     show_table(shown, "speed over that of the whole model", label="model", rows=names, whole=table)
 
 
-def show_probes(table: pd.DataFrame, title: str) -> None:
-    """Print the best head of each score and corpus at the end of the training of an arm."""
-    last = table[(table["rank"] == 0) & (table["phase"] == "translation") & (table["step"] == table["step"].iloc[-1])]
-    names = [f"{row.corpus} {row.score}: layer {row.layer}, head {row.head}" for row in last.itertuples()]
-    title = f"{title}, step {table['step'].iloc[-1]}"
-    show_table(last[["value", "baseline"]], title, label="best head", rows=names, whole=last)
-
-
 def show_relations(table: pd.DataFrame) -> None:
     """Print the relations of roles and outcomes, then the reasons of those without numbers."""
     known = table[table["auc"].notna()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -30,9 +29,8 @@ DRAWN = (  # files that `score_study.draw` may write
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
     *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
     *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
-    *("relate.png", "odds.png", "predictors.png", "drift-*.png", "specialists.png"),
+    *("relate.png", "odds.png", "predictors.png", "drift-*.png"),
 )
-POOLED_CHANGES = "pooled-changes"
 MAPS = (  # columns that are drawn as heatmaps
     *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
     *("alignment[monotone]", "alignment[diagonal]", "induction", "duplicate", "importance"),
@@ -181,14 +179,7 @@ def _dynamics(name: str, load: Load) -> Iterator[Figure]:
 
 def _drift(name: str, load: Load) -> Iterator[Figure]:
     if (table := load(name))[["before", "after"]].to_numpy().any():
-        yield Figure("drift-pooled" if name == POOLED_CHANGES else _slug(name), partial(plots.drift, table))
-
-
-def _specialists(name: str, load: Load) -> Iterator[Figure]:
-    rest = [load(f"pooled-{part}") for part in ("survival", "sizes")]
-    with contextlib.suppress(FileNotFoundError):
-        rest.append(load("pooled-controls"))
-    yield Figure("specialists", partial(plots.specialists, load(name), *rest, label=_measured(rest[1])))
+        yield Figure(_slug(name), partial(plots.drift, table))
 
 
 def _odds(name: str, load: Load) -> Iterator[Figure]:
@@ -214,7 +205,7 @@ DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
     **{"curves-": _whole(plots.curves, labelled=True), "sizes-": _sizes, "survival-": _survival},
     **{"functions-": _functions, "gates-": _whole(plots.gates), "compensation-": _compensation},
     **{"contest": _contest, "efficiency": _whole(plots.efficiency), "dynamics-curves": _dynamics},
-    **{"drift-": _drift, POOLED_CHANGES: _drift, "pooled-heads": _specialists},
+    **{"drift-": _drift},
     **{"relate": _whole(plots.relation, column="auc"), "odds": _odds},
     **{"predictors": _whole(plots.predictors, column="spearman"), "offsets": _whole(plots.offsets)},
 }
