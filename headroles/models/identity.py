@@ -22,7 +22,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from headroles.models.code_identity import LENGTH, described
 
 OF_TORCH = {*vars(nn.Module()), "_compiled_call_impl", "_is_hf_initialized", "_hf_hook", "_old_forward"}  # not options
-PLACES = ("name_or_path", "_name_or_path", "transformers_version")  # of configs and tokenizers: they change no number
+PLACES = (  # attributes that change no number: where it was loaded from, and what it has warned about
+    *("name_or_path", "_name_or_path", "transformers_version"),
+    *("deprecation_warnings", "warnings_issued"),
+)
 NAMED_HOOKS = ("torch.", "transformers.", "accelerate.", "peft.", "headroles.models.pruned")  # by weights and config
 OF_BLOCKS = (
     "headroles.models.attention_hooks",
@@ -30,7 +33,7 @@ OF_BLOCKS = (
     "headroles.models.discovery",
 )  # they read only
 IN_BACKEND = ("_tokenizer", "target", "_vocab", "_merges")  # attributes of tokenizers: serialised as a whole
-IN_BACKEND = ("_tokenizer", "target", "_vocab", "_merges")  # attributes of tokenizers: serialised as a whole
+WARNED = ("deprecation_warnings",)  # attributes of tokenizers that say what was warned of
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _weights: dict[str, str] = {}  # fast hash of the state -> `weights_digest`: by content, so that it can't be outdated
 
@@ -197,7 +200,7 @@ def serialised(tokenizer: PreTrainedTokenizerBase) -> str:
 
     Truncation and padding are left out: the calls that use them set them.
     """
-    options = {key: value for key, value in vars(tokenizer).items() if key not in (*PLACES, *IN_BACKEND)}
+    options = {key: value for key, value in vars(tokenizer).items() if key not in (*PLACES, *IN_BACKEND, *WARNED)}
     parts = [type(tokenizer).__qualname__, described(options)]
     for backend in (getattr(tokenizer, "_tokenizer", None), getattr(tokenizer, "target", None)):
         if backend is not None:

@@ -1,0 +1,773 @@
+"""Learnt gates follow their distribution, learn with the model, settle at open or closed, and leave no trace."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+
+import pandas as pd
+import pytest
+import torch
+import transformers
+from helpers import zoo
+from helpers.close import bound
+from helpers.letters import corpus as letters
+from helpers.letters import tokens_of
+from helpers.messages import whole
+from helpers.traces import _traces
+from helpers.trainings import DRY, contents, films, same_weights, tokenizer, translator, untrained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headroles.models import heads as families
+from headroles.models.dummy_inputs import dummy_inputs
+from headroles.models.masking import head_mask, mask_heads
+from headroles.models.provenance import revision
+from headroles.pruning.learned_gates import (
+    L0,
+    NAME,
+    RATE,
+    HardConcrete,
+    SubsetSelection,
+    frozen,
+    relaxed_top,
+    train_gates,
+)
+from headroles.pruning.selection import prune, undecided
+from headroles.tables import frame
+from headroles.tables.io import load_table
+from headroles.tables.study import Study
+from headroles.training.trainer import train
+
+FEW = settings(max_examples=25, deadline=None, derandomize=True)
+ALPHAS = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0, 4.0], dtype=torch.float64)
+STRATEGIES = {"a strength": (L0(0.1), None), "a target": (L0(), 3), "exactly": (SubsetSelection(), 3)}
+HORIZON = "gates.horizon is not set: give the number of training forwards of the schedule"
+NO_LOSS = "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
+
+
+# --- models, what they read, and the Trainer as it comes --------------------------------------------------------------
+
+
+def classifier(seed=0):
+    """Two layers of four heads, without dropout."""
+    return untrained(seed, **DRY, num_hidden_layers=2)
+
+
+def small(name):
+    """A model without dropout, its tokenizer and a corpus it can learn."""
+    if name == "classifier":
+        return classifier(), tokenizer(), films(16)
+    return translator(dropout=0.0), tokens_of("marian"), letters(12)
+
+
+def gates_of(model, strategy, keep=None, kinds=frame.KINDS):
+    return strategy.gates(model, [head for head in families.head_index(model) if head[0] in kinds], keep)
+
+
+def rows_of(name):
+    """A model without dropout, rows that the Trainer takes, and what makes batches of them."""
+    if name == "llama":
+        words = torch.randint(zoo.FIRST_WORD, zoo.VOCABULARY, (10, 6), generator=torch.Generator().manual_seed(0))
+        rows = [{"input_ids": row, "labels": row} for row in words.tolist()]
+        return zoo.tiny("llama"), rows, transformers.default_data_collator
+    model, tokens, text = small(name)
+    rows = [{"input_ids": tokens(one.text)["input_ids"]} for one in text]
+    if name == "classifier":
+        labels = [model.config.label2id[one.label] for one in text]
+        collator = transformers.DataCollatorWithPadding(tokens)
+    else:
+        labels = [tokens(one.target.text)["input_ids"] for one in text]
+        collator = transformers.DataCollatorForSeq2Seq(tokens, model=model)
+    return model, [row | {"labels": label} for row, label in zip(rows, labels, strict=True)], collator
+
+
+def inputs_of(name):
+    """A model, and a batch of four for it with labels."""
+    model, rows, collator = rows_of(name)
+    return model, dict(collator(rows[:4]))
+
+
+def stock(model, rows, collator, folder, *, callback=None, resume=None, **options):
+    """Train by transformers' own Trainer."""
+    usual = {"per_device_train_batch_size": 4, "learning_rate": 1e-2, "save_strategy": "no", "max_steps": 8}
+    usual |= {"logging_strategy": "no", "report_to": "none", "disable_tqdm": True, "dataloader_pin_memory": False}
+    trainer = transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(output_dir=str(folder), **usual | options),
+        train_dataset=rows,
+        data_collator=collator,
+        callbacks=[callback] if callback else None,
+    )
+    trainer.train(resume_from_checkpoint=resume)
+
+
+def state(model):
+    """What a block has to leave as it was."""
+    names = [name for name, _ in model.named_modules()]
+    remembered, anew = families.attention_sites(model), families.attention_sites(model, dummy_inputs(model))
+    sites = [[tuple(vars(site).values()) for site in found] for found in (remembered, anew)]
+    return _traces(model), names, list(model.state_dict()), sites
+
+
+def silence(model):
+    """Heads write nothing, so that no gate is felt in what the model says."""
+    for site in families.attention_sites(model):
+        torch.nn.init.zeros_(site.out.weight)
+
+
+def head_gradients(function, at, step=1e-5):
+    """Central differences of a sum of independent values."""
+    return (function(at + step) - function(at - step)) / (2 * step)
+
+
+# --- the distribution -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("temperature", "alpha", "shut", "open_"),
+    [(0.5, 0, 0.232, 0.232), (0.5, 2, 0.039, 0.690), (0.5, -3, 0.858, 0.015), (0.33, 0, 0.312, 0.312)],
+)
+def test_a_gate_is_exactly_zero_and_exactly_one_as_often_as_derived(temperature, alpha, shut, open_):
+    law, alpha = HardConcrete(temperature), torch.tensor(float(alpha))
+    assert float(law.zero_probability(alpha)) == pytest.approx(shut, abs=6e-4)
+    assert float(law.zero_probability(-alpha)) == pytest.approx(open_, abs=6e-4)
+
+
+@FEW
+@given(st.floats(-20, 20), st.floats(0.05, 2))
+def test_probabilities_of_zero_and_one_leave_room_between(alpha, temperature):
+    law, alpha = HardConcrete(temperature), torch.tensor(alpha, dtype=torch.float64)
+    assert float(law.zero_probability(alpha) + law.zero_probability(-alpha)) <= 1
+    assert float(law.nonzero_probability(alpha)) == 1 - float(law.zero_probability(alpha))
+
+
+@pytest.mark.parametrize("temperature", [0.33, 0.5, 1.0])
+def test_draws_are_as_often_open_and_whole_as_the_distribution_says(temperature):
+    law, draws = HardConcrete(temperature), 200_000
+    torch.manual_seed(0)
+    drawn = law.sample(ALPHAS.float().expand(draws, -1))
+    assert ((drawn >= 0) & (drawn <= 1)).all()
+    for share, expected in [(drawn != 0, law.nonzero_probability(ALPHAS)), (drawn == 1, law.zero_probability(-ALPHAS))]:
+        error = (expected * (1 - expected) / draws).sqrt()
+        assert ((share.double().mean(0) - expected).abs() <= 4 * error).all()
+
+
+@pytest.mark.parametrize("temperature", [0.33, 1.0])
+def test_gradients_of_a_draw_are_those_of_finite_differences(temperature):
+    law = HardConcrete(temperature)
+
+    def drawn(alpha):
+        torch.manual_seed(1)
+        return law.sample(alpha)
+
+    alpha = ALPHAS.repeat(200).requires_grad_()
+    gates = drawn(alpha)
+    gates.sum().backward()
+    between = (gates > 0) & (gates < 1)
+    assert {bool(one) for one in between} == {True, False}
+    assert (alpha.grad[~between] == 0).all()
+    assert (alpha.grad[between] > 0).all()
+    expected = head_gradients(drawn, alpha.detach())
+    torch.testing.assert_close(alpha.grad[between], expected[between], rtol=1e-5, atol=1e-8)
+
+
+def test_gradients_of_the_penalty_are_those_of_finite_differences():
+    gates = gates_of(classifier(), L0(0.3)).double()
+    alpha = torch.linspace(-3, 4, 8, dtype=torch.float64)
+    gates.log_alpha.data.copy_(alpha)
+    penalty = gates.penalty()
+    penalty.backward()
+    assert float(penalty.detach()) == pytest.approx(0.3 * float(HardConcrete().nonzero_probability(alpha).sum()))
+    expected = head_gradients(lambda at: 0.3 * HardConcrete().nonzero_probability(at), alpha)
+    torch.testing.assert_close(gates.log_alpha.grad, expected, rtol=1e-6, atol=1e-10)
+
+
+# --- exactly k --------------------------------------------------------------------------------------------------------
+
+DISTINCT = st.lists(st.integers(-15, 15), min_size=1, max_size=12, unique=True)
+
+
+@st.composite
+def choices(draw, weights=DISTINCT):
+    """Weights at least one apart, and a number of them."""
+    values = torch.tensor(draw(weights), dtype=torch.float32)
+    return values, draw(st.integers(0, len(values)))
+
+
+@FEW
+@given(choices(), st.sampled_from([4.0, 1.0, 0.3, 0.05]))
+def test_a_relaxed_choice_sums_to_k_and_has_a_gradient(choice, temperature):
+    weights, k = choice[0].requires_grad_(), choice[1]
+    chosen = relaxed_top(weights, k, temperature)
+    assert float(chosen.detach().sum()) == pytest.approx(k, abs=1e-4)
+    assert (chosen >= 0).all()
+    if k:
+        (chosen * torch.arange(len(weights))).sum().backward()
+        assert weights.grad.isfinite().all()
+
+
+@FEW
+@given(choices())
+def test_a_cold_choice_is_that_of_the_k_largest(choice):
+    weights, k = choice
+    expected = torch.zeros(len(weights))
+    expected[weights.argsort(descending=True)[:k]] = 1
+    torch.testing.assert_close(relaxed_top(weights, k, 0.01), expected, rtol=0, atol=1e-4)
+
+
+# --- final ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@FEW
+@given(st.sampled_from(sorted(STRATEGIES)), st.lists(st.integers(-4, 4), min_size=8, max_size=8), st.integers(0, 8))
+def test_final_gates_are_zero_or_one_and_with_a_number_to_keep_so_many_are_one(which, alpha, keep):
+    strategy, target = STRATEGIES[which]
+    gates = gates_of(classifier(), strategy, None if target is None else keep)
+    gates.log_alpha.data.copy_(torch.tensor(alpha))
+    found = gates.final()
+    assert set(found.tolist()) <= {0.0, 1.0}
+    if target is None:
+        assert found.tolist() == [float(one > 0) for one in alpha]
+    else:
+        assert found.sum() == keep
+        assert min([a for a, g in zip(alpha, found, strict=True) if g], default=9) >= max(
+            [a for a, g in zip(alpha, found, strict=True) if not g], default=-9
+        )
+
+
+@pytest.mark.parametrize("which", STRATEGIES)
+def test_outside_training_gates_of_removed_heads_are_zero_and_those_not_learnt_are_one(which):
+    model, inputs = inputs_of("translator")
+    strategy, keep = STRATEGIES[which]
+    gates = gates_of(model, strategy, keep, ["enc-self", "cross"])
+    gates.horizon = 4
+    gates.log_alpha.data.copy_(torch.tensor([3.0, -2, 1, -1, -3, 2, -4, -5]))
+    shut = [("enc-self", 0, 1), ("enc-self", 0, 3), ("cross", 0, 0), ("cross", 0, 2), ("cross", 0, 3)]
+    with torch.no_grad():
+        with train_gates(model, gates):
+            model.train()
+            model(**inputs)
+            model.eval()
+            drawn = torch.get_rng_state()
+            found = model(**inputs)
+            assert torch.equal(torch.get_rng_state(), drawn)
+            assert float(gates.step) == 1  # that of training
+            assert gates.now().tolist() == head_mask(model, shut).tolist()
+        with mask_heads(model, head_mask(model, shut)):
+            expected = model(**inputs)
+        assert torch.equal(found.logits, expected.logits)
+        assert found.loss == expected.loss
+        assert not torch.allclose(found.logits, model(**inputs).logits, atol=1e-4)
+
+
+# --- a step of training -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["classifier", "translator", "llama"])
+def test_the_loss_is_cross_entropy_under_the_drawn_gates_and_the_penalty(name):
+    model, inputs = inputs_of(name)
+    gates = gates_of(model, L0(0.3, start=0.5))
+    torch.manual_seed(3)
+    with train_gates(model, gates), torch.no_grad():
+        model.train()
+        found = model(**inputs)
+        drawn = gates.now()
+        before = model(**inputs).loss
+    assert 0 < (drawn == 0).sum() < len(drawn)
+    labels = inputs["labels"]
+    with mask_heads(model, drawn), torch.no_grad():
+        logits = model(**inputs).logits
+    if name == "llama":  # predicts the token that comes next
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    entropy = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    penalty = 0.3 * len(drawn) * HardConcrete().nonzero_probability(torch.tensor(0.5))
+    torch.testing.assert_close(found.loss, entropy + penalty, rtol=bound(1), atol=0)
+    assert found.loss != before  # gates are drawn at each forward
+
+
+@pytest.mark.parametrize(("name", "parts"), [("classifier", 1), ("translator", 3), ("llama", 3)])
+def test_penalties_of_the_parts_of_a_step_sum_to_one_penalty(name, parts, tmp_path):
+    """Where no gate is felt a step of plain gradient descent moves gates by the gradient of one penalty."""
+    model, rows, collator = rows_of(name)
+    silence(model)
+    gates = gates_of(model, L0(0.3, start=1.0))
+    options = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+    with train_gates(model, gates):  # ten rows in parts of four: the last is a smaller one
+        stock(model, rows[:10], collator, tmp_path, max_steps=1, gradient_accumulation_steps=parts, **options)
+    shut = HardConcrete().zero_probability(torch.tensor(1.0))
+    expected = (1.0 - 0.3 * shut * (1 - shut)).expand(len(gates.log_alpha))
+    torch.testing.assert_close(gates.log_alpha.detach(), expected, rtol=0, atol=bound(expected))
+    assert float(gates.step) == parts
+
+
+def test_a_forward_of_training_without_a_loss_is_refused(tmp_path):
+    model, rows, collator = rows_of("classifier")
+    inputs = dict(collator(rows[:4]))
+    labels = inputs.pop("labels")
+    with train_gates(model, gates_of(model, L0(0.1))):
+        assert model(**inputs).loss is None  # in eval mode
+        with pytest.raises(ValueError, match=whole(NO_LOSS)):
+            model.train()(**inputs)
+        assert model(**inputs, labels=labels).loss is not None
+        with pytest.raises(ValueError, match=whole(NO_LOSS)):
+            stock(model, rows, collator, tmp_path, label_smoothing_factor=0.1)
+
+
+def test_gates_with_a_number_to_keep_have_to_know_how_long_training_is():
+    model, inputs = inputs_of("classifier")
+    for strategy, keep in STRATEGIES.values():
+        gates = gates_of(model, strategy, keep)
+        with pytest.raises(ValueError, match=whole(HORIZON)):
+            gates.progress()
+        error = nullcontext() if keep is None else pytest.raises(ValueError, match=whole(HORIZON))
+        with train_gates(model, gates), error:
+            model.train()(**inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [2, 5])
+def test_pressure_leads_the_expected_number_of_open_gates_to_the_target(keep):
+    """Where gates are pulled open, half of them more than the others."""
+    gates = gates_of(classifier(), L0(), keep)
+    gates.horizon = 400
+    optimizer = torch.optim.Adam(gates.parameters(), lr=0.05)
+    pull = torch.tensor([0.01, 0.02] * 4)
+    torch.manual_seed(0)
+    for _ in range(gates.horizon):
+        gates.draw()
+        optimizer.zero_grad()
+        (gates.penalty() - (pull * gates.drawn).sum()).backward()
+        optimizer.step()
+    assert gates.progress() == 1
+    assert float(gates.chances().detach().sum()) == pytest.approx(keep, abs=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("keep", "steps"), [(5, 16), (2, 48), (5, 400)])
+def test_without_a_rate_gates_decide_at_the_target_in_trainings_of_any_length(keep, steps):
+    """Where the loss pulls gates open, some more than others, with noise of the same size, and a linear schedule."""
+    gates = gates_of(classifier(), L0(), keep)
+    gates.horizon = steps
+    optimizer = torch.optim.Adam(gates.parameters(), lr=RATE(steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    pull = torch.linspace(0.005, 0.02, 8)
+    torch.manual_seed(0)
+    for _ in range(steps):
+        gates.draw()
+        optimizer.zero_grad()
+        (gates.penalty() - (pull * (1 + torch.randn(8)) * gates.drawn).sum()).backward()
+        optimizer.step()
+        schedule.step()
+    nonzero_probability = gates.eval().chances().detach()
+    assert undecided(pd.Series(nonzero_probability.tolist())) == 0
+    assert float(nonzero_probability.sum()) == pytest.approx(keep, abs=0.4)
+    assert torch.equal(gates.final(), (nonzero_probability > 0.5).float())
+
+
+def test_with_a_rate_chances_are_those_of_log_alpha():
+    """As they were when the tables in figures/ were made."""
+    gates = gates_of(classifier(), L0(rate=0.1), 3)
+    gates.horizon, gates.step[()] = 10, 9
+    gates.log_alpha.data.copy_(torch.arange(8.0) - 4)
+    assert torch.equal(gates.chances(), HardConcrete().nonzero_probability(gates.log_alpha))
+    assert str(L0(rate=0.1)) == "L0(strength=None, temperature=0.33, start=2.0, rate=0.1, freeze='nothing')"
+
+
+def test_gates_that_are_undecided_are_said_with_numbers(caplog):
+    _, table = pruned(L0(0.1, rate=1.0), tune=SHORT)
+    open_ = undecided(table.iloc[:, 1])
+    assert open_ > 1
+    message = f"{open_} of 8 gates are undecided after 4 steps (P(gate != 0) between 0.1 and 0.9)"
+    assert caplog.messages[0].partition(", so the choice")[0] == message
+
+
+# --- with the stock Trainer -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "which"), [("translator", "a strength"), ("classifier", "a target"), ("translator", "exactly")]
+)
+def test_gates_learn_with_the_stock_trainer_and_leave_no_trace(name, which, tmp_path):
+    model, rows, collator = rows_of(name)
+    before, weights = state(model), {key: value.clone() for key, value in model.state_dict().items()}
+    gates = gates_of(model, *STRATEGIES[which])
+    gates.horizon, start = 8, gates.log_alpha.detach().clone()
+    with train_gates(model, gates):
+        assert dict(model.named_modules())[NAME] is gates
+        own = {key.removeprefix(f"{NAME}.") for key in model.state_dict() if key.startswith(NAME)}
+        assert own == {"log_alpha", "step"} | ({"pressure"} if which != "exactly" else set())
+        stock(model, rows, collator, tmp_path)
+    assert (gates.log_alpha != start).all()
+    assert float(gates.step) == 8
+    assert any(not torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+    assert state(model.eval()) == before
+
+
+def test_an_exception_inside_the_block_leaves_no_trace_either():
+    model, inputs = inputs_of("classifier")
+    before, plain = state(model), model(**inputs).logits
+    gates = gates_of(model, L0(0.1))
+
+    def fail():
+        with train_gates(model, gates):
+            model.train()(**inputs)
+            model.eval()
+            raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="^'on purpose'$"):
+        fail()
+    assert state(model) == before
+    assert torch.equal(model(**inputs).logits, plain)
+
+
+def test_gates_of_another_model_are_refused_without_a_trace():
+    model, gates = untrained(), gates_of(classifier(), L0(0.1))
+    before = state(model)
+    message = (
+        "wrong number of gates: got shape [8]; expected [4] or [batch, 4] for BertForSequenceClassification, which has "
+        "enc-self 1 layers of 4 heads"
+    )
+    with pytest.raises(ValueError, match=whole(message)), train_gates(model, gates):
+        pass
+    assert state(model) == before
+
+
+def test_other_models_are_not_touched():
+    model, inputs = inputs_of("classifier")
+    other = classifier(1)
+    before, plain = state(other), other(**inputs)
+    with train_gates(model, gates_of(model, L0(0.1, start=-9.0))):
+        model.train()(**inputs)
+        found = other(**inputs)
+        assert torch.equal(found.logits, plain.logits)
+        assert found.loss == plain.loss == other.train()(**inputs).loss
+        assert state(other.eval()) == before
+
+
+class Stop(transformers.TrainerCallback):
+    """Training breaks off after six steps."""
+
+    def on_step_end(self, args, state, control, **_):  # noqa: ARG002
+        if state.global_step == 6:
+            raise KeyError("stopped")
+
+
+RESUMED = [
+    pytest.param("a strength", marks=pytest.mark.slow),
+    "a target",
+    "exactly",
+]  # the first keeps what the next does
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", RESUMED)
+def test_interrupted_training_resumes_with_the_same_result(which, tmp_path):
+    def ran(folder, **options):
+        model = untrained(num_hidden_layers=2)  # with dropout
+        gates = gates_of(model, *STRATEGIES[which])
+        gates.horizon = 8
+        with train_gates(model, gates):
+            stock(model, *rows_of("classifier")[1:], folder, save_strategy="steps", save_steps=4, **options)
+        return model, gates
+
+    expected, their = ran(tmp_path / "whole")
+    with pytest.raises(KeyError, match="^'stopped'$"):
+        ran(tmp_path / "stopped", callback=Stop())
+    assert [path.name for path in (tmp_path / "stopped").glob("checkpoint-*")] == ["checkpoint-4"]
+    model, gates = ran(tmp_path / "stopped", resume=str(tmp_path / "stopped" / "checkpoint-4"))
+    same_weights(model, expected)
+    same_weights(gates, their)
+    assert float(gates.step) == 8
+    assert which != "a target" or gates.pressure > 0
+
+
+# --- pruning ----------------------------------------------------------------------------------------------------------
+
+SHORT = {"epochs": 2, "batch": 8, "rate": 1e-3}  # of the classifier's corpus: two steps each
+
+
+def pruned(strategy, folder=None, *, name="classifier", tune=SHORT, **options):
+    """The model and the table."""
+    model, tokens, text = small(name)
+    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, remove=False, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "keep", "label", "count"),
+    [("l0", 3, "l0 3", 3), (L0(), 0.25, "l0 2", 2), ("exactly", 5, "exactly 5", 5),
+     (SubsetSelection(), 0.5, "exactly 4", 4),
+     (L0(), None, "l0 4", 4), (L0(0.1), None, "0.1", 0)],
+)  # fmt: skip
+def test_as_many_heads_survive_as_are_to_be_kept(strategy, keep, label, count):
+    model, table = pruned(strategy, keep=keep)
+    column = f"survival[{label}]"
+    assert list(table) == [column, f"{column}.open"]
+    assert set(table[column]) <= {0.0, 1.0}
+    assert table[column].sum() == count
+    assert table[f"{column}.open"].between(0, 1).all()
+    assert f"strategy:{ {'l0': L0(), 'exactly': SubsetSelection()}.get(strategy, strategy) }" in (
+        frame.provenance(table, column).split("|")
+    )
+    assert not model.training
+    assert not hasattr(model, NAME)
+
+
+@pytest.mark.parametrize("strategy", ["l0", "exactly"])
+def test_heads_of_other_kinds_stay_and_the_history_is_of_those_that_may_go(strategy, tmp_path):
+    _, table = pruned(strategy, tmp_path, name="translator", keep=3, kinds=["enc-self", "cross"])
+    column = f"survival[{strategy} 3 enc-self cross]"
+    learnt = table.index[table.index.get_level_values("kind") != "dec-self"]
+    assert (table.loc["dec-self"] == 1).all(axis=None)
+    assert table.loc[learnt, column].sum() == 3
+    history = load_table(tmp_path / "gates.parquet")
+    assert list(history) == [*frame.LEVELS, "step", "open"]
+    steps = [0, 1, 2, 3, 4]  # two epochs of two batches
+    assert history["step"].tolist() == [step for step in steps for _ in learnt]
+    assert list(history[frame.LEVELS].itertuples(index=False, name=None)) == list(learnt) * len(steps)
+    start = float(HardConcrete().nonzero_probability(torch.tensor(2.0))) if strategy == "l0" else 3 / len(learnt)
+    assert history.loc[history["step"] == 0, "open"].tolist() == pytest.approx(
+        [start] * len(learnt), abs=1e-6 if strategy == "l0" else 0.06
+    )
+    assert history.loc[history["step"] == 4, "open"].tolist() == table.loc[learnt, f"{column}.open"].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 3])
+def test_what_is_scheduled_is_done_when_training_is(parts):
+    """Four forwards in each epoch: of three parts the second step has but one."""
+    made = []
+
+    class Seen(SubsetSelection):
+        def gates(self, *asked):
+            made.append(super().gates(*asked))
+            return made[-1]
+
+    pruned(Seen(), keep=3, tune=SHORT | {"batch": 4, "gradient_accumulation_steps": parts})
+    assert float(made[0].step) == made[0].horizon == 8
+    assert made[0].progress() == 1
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Pruning that was not stopped: its folder, the model and the table."""
+    made = {}
+
+    def ran(which):
+        if which not in made:
+            folder, (strategy, keep) = tmp_path_factory.mktemp("finished"), STRATEGIES[which]
+            made[which] = folder, *pruned(strategy, folder, keep=keep)
+        return made[which]
+
+    return ran
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", STRATEGIES)
+def test_finished_pruning_is_not_done_again(which, finished):
+    folder, model, table = finished(which)
+    before, (strategy, keep) = contents(folder), STRATEGIES[which]
+    again, found = pruned(strategy, folder, keep=keep)
+    assert contents(folder) == before
+    same_weights(again, model)
+    pd.testing.assert_frame_equal(found, table, check_exact=True)
+    assert found.attrs == table.attrs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", STRATEGIES)
+def test_interrupted_pruning_resumes_with_the_same_result(which, finished, tmp_path):
+    (folder, model, table), (strategy, keep) = finished(which), STRATEGIES[which]
+    stopped = tmp_path / "stopped"
+    shutil.copytree(folder / "checkpoint-2", stopped / "checkpoint-2")
+    shutil.copy(folder / "recipe.txt", stopped)
+    again, found = pruned(strategy, stopped, keep=keep)
+    same_weights(again, model)
+    pd.testing.assert_frame_equal(found, table, check_exact=True)
+    one, other = (load_table(place / "gates.parquet") for place in (stopped, folder))
+    pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+OTHER = [
+    ("a target", L0(), 5),
+    ("a strength", L0(0.2), None),
+    ("a strength", L0(0.1, temperature=0.5), None),
+    ("a strength", L0(0.1, freeze="all"), None),
+    ("exactly", SubsetSelection(), 4),
+    ("exactly", SubsetSelection(cold=0.1), 3),
+]
+
+
+@pytest.mark.parametrize(("which", "other", "number"), OTHER)
+def test_a_folder_is_of_one_pruning(which, other, number, finished):
+    folder = finished(which)[0]
+    before = contents(folder)
+    message = f"{folder} holds training of another model, corpus or options; give another folder"
+    with pytest.raises(ValueError, match=whole(message)):
+        pruned(other, folder, keep=number)
+    assert contents(folder) == before
+
+
+def test_where_all_heads_are_kept_nothing_is_trained(tmp_path):
+    for strategy in ("l0", "exactly"):
+        model, table = pruned(strategy, tmp_path, keep=8)
+        same_weights(model, classifier())
+        assert (table == 1).all(axis=None)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strength", "left"), [(100.0, 0), (0.0, 12)])
+def test_a_huge_strength_removes_all_heads_and_none_removes_none(strength, left):
+    _, table = pruned(L0(strength, start=5.0, rate=1.0), name="translator", tune=SHORT | {"epochs": 8})
+    assert table.iloc[:, 0].sum() == left
+    assert undecided(table.iloc[:, 1]) == 0
+
+
+def test_a_gate_is_decided_where_it_is_one_or_zero_with_a_probability_of_nine_tenths():
+    assert undecided(pd.Series([0.0, 0.09, 0.11, 0.5, 0.89, 0.91, 1.0])) == 3
+
+
+TOO_SHORT = (
+    "4 steps at a rate of 0.05 cannot bring a gate to zero, whatever the strength: log alpha begins at 2 and falls by "
+    "at most 0.12; try more steps, or a larger rate of gates (or none: the default follows from the number of steps)"
+)
+REFUSED = [
+    (L0(100.0, rate=0.05), None, TOO_SHORT),
+    (L0(rate=-1.0), 3, "the learning rate of gates must be above zero; got -1.0"),
+    (SubsetSelection(rate=0.0), 3, "the learning rate of gates must be above zero; got 0.0"),
+    *(
+        (L0(), keep, f"keep is a share above 0 and below 1, or a number of heads from 1 to 8; got {keep}")
+        for keep in (0, -1, -0.5, 1.5, 9, float("nan"), float("inf"), True)
+    ),
+    (L0(), 1.0, "keep=1.0 may be all heads or one; give 8 for all, or 1 for one"),
+    ("exactly", 0.05, "keep=0.05 of 8 heads is none; give a larger share, or a number of heads from 1 on"),
+    (L0(0.1), 3, "L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5"),
+    (L0(-0.1), None, "the strength of L0 must not be negative; got -0.1"),
+    (SubsetSelection(), None, "SubsetSelection needs a number of heads to keep: keep=0.5, or keep=12"),
+    (L0(0.1, freeze="encoder"), None, "unknown part 'encoder' to freeze; known: nothing, decoder, all"),
+    (L0(0.1, freeze="decoder"), None, "BertForSequenceClassification has no decoder beside an encoder to freeze"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "keep", "message"), REFUSED)
+def test_strategies_that_are_not_to_be_had(strategy, keep, message, tmp_path):
+    model = classifier()
+    before = state(model)
+    with pytest.raises(ValueError, match=whole(message)):
+        prune(model, tokenizer(), films(16), strategy, keep=keep, folder=tmp_path, tune=SHORT)
+    assert state(model) == before
+    same_weights(model, classifier())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("which", STRATEGIES)
+def test_a_study_keeps_which_heads_a_training_of_your_own_leaves(which, tmp_path):
+    strategy, keep = STRATEGIES[which]
+    model, rows, collator = rows_of("classifier")
+    gates, before = gates_of(model, strategy, keep), revision(model)
+    gates.horizon = 8
+    with train_gates(model, gates, study=tmp_path / "study"):
+        stock(model, rows, collator, tmp_path / "trained")
+    table = Study(tmp_path / "study").load(f"survival-{strategy.name}")
+    assert list(table) == [f"survival[{strategy.name}]", f"survival[{strategy.name}].open"]
+    assert table.iloc[:, 0].tolist() == gates.eval().final().tolist()
+    assert table.iloc[:, 1].tolist() == gates.chances().tolist()
+    assert f"weights:{before}|" in frame.provenance(table, f"survival[{strategy.name}]")
+    refused = pytest.raises(FileExistsError, match="holds another model")
+    with refused, train_gates(model, gates_of(model, strategy, keep), study=tmp_path / "study"):
+        pytest.fail("began")
+
+
+# --- what is frozen ---------------------------------------------------------------------------------------------------
+
+
+def trainable(model):
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "t5", "bert2bert", "bert2gpt2", "whisper"])
+def test_of_a_frozen_decoder_the_encoders_own_parameters_train_and_gates(name):
+    model = zoo.tiny(name)
+    before = trainable(model)
+    encoder = {each for each in before if each.startswith(("encoder.", "model.encoder."))}
+    with train_gates(model, gates_of(model, L0(0.1))):
+        for what, free in [("decoder", encoder), ("all", set()), ("nothing", before)]:
+            with frozen(model, what):
+                assert trainable(model) == free | {f"{NAME}.log_alpha"}
+        with pytest.raises(KeyError, match="^'on purpose'$"), frozen(model, "all"):
+            raise KeyError("on purpose")
+        assert trainable(model) == before | {f"{NAME}.log_alpha"}
+    assert trainable(model) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("freeze", ["nothing", "decoder", "all"])
+def test_what_is_frozen_stays_and_the_rest_moves(freeze):
+    model, table = pruned(L0(0.1, freeze=freeze), name="translator")
+    before = dict(translator(dropout=0.0).named_parameters())
+    moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    weights = {name for name, value in before.items() if value.ndim == 2 and value.requires_grad}
+    encoder = {name for name in before if name.startswith("model.encoder.")}
+    if freeze == "nothing":
+        assert weights <= moved
+    elif freeze == "decoder":
+        assert weights & encoder <= moved <= encoder
+    else:
+        assert moved == set()
+    assert trainable(model) == trainable(translator())
+    assert (table.iloc[:, 1] != float(HardConcrete().nonzero_probability(torch.tensor(2.0)))).all()
+
+
+# --- rates of their own -----------------------------------------------------------------------------------------------
+
+
+class Groups(transformers.TrainerCallback):
+    """Sees the optimizer's groups: their rate at first, and the names of what is in them."""
+
+    def on_train_begin(self, args, state, control, *, model, optimizer, **_):  # noqa: ARG002
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        self.groups = [(group["lr"], {names[one] for one in group["params"]}) for group in optimizer.param_groups]
+
+
+def test_parameters_have_rates_of_their_own_and_others_the_usual_one(tmp_path):
+    model, tokens, text = small("classifier")
+    rates, seen = {"classifier": 0.5, "bert.encoder.layer.1": 0.25}, Groups()
+    train(model, tokens, text, tmp_path, epochs=1, rate=1e-3, rates=rates, callbacks=[seen])
+    found = {name: rate for rate, names in seen.groups for name in names}
+    assert sum(len(names) for _, names in seen.groups) == len(found)
+    assert found == {
+        name: next((rate for start, rate in rates.items() if name.startswith(start)), 1e-3)
+        for name, _ in model.named_parameters()
+    }
+    message = f"{tmp_path} holds training of another model, corpus or options; give another folder"
+    with pytest.raises(ValueError, match=whole(message)):
+        train(classifier(), tokens, text, tmp_path, epochs=1, rate=1e-3, rates=rates | {"classifier": 0.4})
+
+
+def test_a_rate_of_its_own_does_not_thaw_what_is_frozen(tmp_path):
+    model, tokens, text = small("classifier")
+    model.classifier.weight.requires_grad = False
+    train(model, tokens, text, tmp_path, epochs=1, rate=1e-3, rates={"classifier": 0.5})
+    assert torch.equal(model.classifier.weight, classifier().classifier.weight)
+    assert not torch.equal(model.classifier.bias, classifier().classifier.bias)
+    assert not model.classifier.weight.requires_grad
+
+
+def test_gates_move_by_their_own_rate_and_weights_by_theirs(tmp_path):
+    """In a single step, after which weights would follow other gates."""
+    runs = []
+    for rate in (1e-3, 0.05, 0.5):
+        model, tokens, text = small("classifier")
+        gates, rates = gates_of(model, L0(0.1)), {NAME: rate} if rate > 1e-3 else None
+        with train_gates(model, gates):
+            train(model, tokens, text, tmp_path / str(rate), epochs=1, batch=16, rate=1e-3, rates=rates)
+        runs.append((rate, model, 2 - gates.log_alpha.detach()))
+    for rate, model, moved in runs:
+        same_weights(model, runs[0][1])
+        torch.testing.assert_close(moved, torch.full((8,), rate), rtol=2e-3, atol=0)
+    assert not torch.equal(runs[0][1].classifier.weight, classifier().classifier.weight)
