@@ -17,6 +17,7 @@ from headroles.analysis import resampling
 from headroles.analysis.association import measured, values
 from headroles.analysis.intervals import rank_correlation
 from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
@@ -69,7 +70,7 @@ def compare(
     from headroles.models import provenance
     from headroles.scores import score
 
-    kept, scores = study_at(study), _scores(rules, model)
+    kept, scores = study_at(study), _scores(rules, HeadModel(model))
     table = score(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=kept)
     names = [name for name in map(str, table) if RANKED.fullmatch(name)]
     correlations = agreement(table, names, ABLATION)
@@ -170,7 +171,7 @@ def _correlation(first: resampling.Array, second: resampling.Array, layers: resa
     return row
 
 
-def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[str | Measure]:
+def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
     """Return the compared scores; importance of a model without a loss is for the target of its relevance."""
     from headroles.scores import Attribution, Importance, Relevance, objectives, outputs
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
@@ -24,7 +24,7 @@ from headroles.ablation.units import Replacement, known_replacement, on_disk
 from headroles.analysis.intervals import bounds
 from headroles.data.corpus import Corpus
 from headroles.models.code_identity import code_of
-from headroles.models.head_model import HeadModel
+from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.scores import Measure
 from headroles.scores import score as measure
@@ -35,7 +35,7 @@ from headroles.tables.study import Study, study_at
 
 
 def ablation_curve(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     orders: Mapping[str, Iterable[Head | str] | str],
@@ -77,7 +77,7 @@ def ablation_curve(
         - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
         - change, change.low, change.high: difference from the intact model, paired.
     """
-    handle, chosen, replacement = HeadModel(model, tokenizer), the_metric(metric), known_replacement(replacement)
+    handle, chosen, replacement = HeadModel.of(model, tokenizer), the_metric(metric), known_replacement(replacement)
     ordered = {name: handle.named_heads(order) for name, order in orders.items()}
     points = [(name, count) for name, order in ordered.items() for count in _counts(name, order, steps)]
     masked = [frozenset(ordered[name][:count]) for name, count in points]
@@ -125,7 +125,7 @@ def _with_values(
 
 
 def repeated_ranking(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     score: str | Measure = "importance",
@@ -158,7 +158,7 @@ def repeated_ranking(
     """
     if steps < 1:
         raise ValueError(f"too few steps: got {steps}; expected at least 1")
-    handle = HeadModel(model, tokenizer)
+    handle = HeadModel.of(model, tokenizer)
     left = [head for head in handle.heads if kind in (None, head[0])]
     size, masked, rest = len(left), list[Head](), list[Head]()
     options = {"n_resamples": 0, **options}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import pandas as pd
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.early_stopping import staged
 from headroles.ablation.example_stats import ExampleStats, HeadSet
@@ -23,7 +23,7 @@ from headroles.ablation.units import Replacement, Unit, known_replacement, maske
 from headroles.analysis.intervals import rounded
 from headroles.data.corpus import Corpus
 from headroles.models.code_identity import code_of
-from headroles.models.head_model import HeadModel
+from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
@@ -32,7 +32,7 @@ KEPT = 1000  # resamples kept in a table; more serve only p, of which correction
 
 
 def ablate(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     *,
@@ -103,7 +103,7 @@ def ablate(
         >>> table["ablation[loss]"].nlargest(3)
     """
     ablation = Ablation(
-        HeadModel(model, tokenizer),
+        HeadModel.of(model, tokenizer),
         corpus,
         the_metric(metric),
         unit,
@@ -121,7 +121,7 @@ def ablate(
 
 
 def ablate_sets(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     sets: Mapping[str, Iterable[Head | str] | str],
@@ -154,13 +154,8 @@ def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) 
     keys = {name: f"{key}|resamples:{n_resamples}|seed:{ablation.seed}" for name in tables}
     if all(study.holds(name, keys[name]) for name in tables):
         return study.load(final)
-    examples = f"examples-{ablation.name}"
-    if study.holds(examples, key):
-        stats = ExampleStats.of(study.load(examples), ablation.metric)
-    else:
-        study.claim(examples, key)  # before the work
-        stats = ablation.measure(**options)
-        study.keep(examples, key, stats.table)
+    statistics = study.keep(f"examples-{ablation.name}", key, lambda: ablation.measure(**options).table())
+    stats = ExampleStats.of(statistics, ablation.metric)
     for name, compute in tables.items():
         if len(stats.numbers) > 1 or not name.endswith("-halves"):
             table = study.keep(name, keys[name], partial(compute, stats, n_resamples))

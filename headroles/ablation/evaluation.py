@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Metric
@@ -14,12 +14,12 @@ from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import bounds
 from headroles.data.corpus import Corpus
-from headroles.models.head_model import HeadModel
+from headroles.models.head_model import HeadModel, Model
 from headroles.tables import frame
 
 
 def evaluate(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     metrics: Sequence[str | Metric],
@@ -49,7 +49,7 @@ def evaluate(
     names = [metric.name for metric in chosen]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")
-    handle, rows = HeadModel(model, tokenizer), {}
+    handle, rows = HeadModel.of(model, tokenizer), {}
     for metric in chosen:
         stats = Sweep(handle, corpus, metric, max_tokens=max_tokens, heads_per_batch=1).run([])
         rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)

@@ -61,10 +61,9 @@ class ExampleStats:
     def check(self) -> ExampleStats:
         """Return the statistics; raise ValueError if the intact model has no value, with the examples to blame."""
         with np.errstate(invalid="ignore"):
-            value = self.metric.compute(self.intact.sum(0))
+            if not np.isnan(self.metric.compute(self.intact.sum(0))):
+                return self
             alone = self.metric.compute(self.intact)
-        if not np.isnan(value):
-            return self
         numbers = [str(self.numbers[row] + 1) for row in np.flatnonzero(np.isnan(alone))]
         raise ValueError(
             f"{self.metric.name} has no value: got nothing to measure in example {', '.join(numbers[:SHOWN])}"

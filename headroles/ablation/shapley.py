@@ -10,7 +10,7 @@ from typing import Literal, Unpack, get_args
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric
@@ -20,7 +20,7 @@ from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import Replacement, on_disk
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
-from headroles.models.head_model import HeadModel
+from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
 from headroles.tables import frame
 
@@ -30,7 +30,7 @@ BLOCK = 8  # heads that are removed between two checks for truncation
 
 
 def shapley_values(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     *,
@@ -91,7 +91,7 @@ def shapley_values(
         raise ValueError(
             f"only permutations are truncated: got truncation={truncation} and method='kernel'; expected 0"
         )
-    handle = HeadModel(model, tokenizer)
+    handle = HeadModel.of(model, tokenizer)
     sweep = Sweep(handle, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
     game = Game(sweep, heads, n_resamples, seed)
     if method == "kernel":
@@ -105,7 +105,7 @@ def shapley_values(
 
 
 def shapley_interactions(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     *,
@@ -147,7 +147,7 @@ def shapley_interactions(
     """
     if n_rounds < 1:
         raise ValueError(f"too few rounds: got n_rounds={n_rounds}; expected 1 or more, and 2 for intervals")
-    handle = HeadModel(model, tokenizer)
+    handle = HeadModel.of(model, tokenizer)
     sweep = Sweep(handle, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
     game, generator = Game(sweep, heads, n_resamples, seed), np.random.default_rng(seed)
     parts, draws = [], np.zeros((comb(len(game.heads), 2), n_resamples))

@@ -113,11 +113,10 @@ class Sweep:
     def observe(self) -> Observe:
         """Function of a batch and what the model made of it; ValueError if the metric needs what is not there."""
         self.metric.check(self.model, self.corpus, self.batches)
-        explain = None
+        objective = None
         if self.metric.objective is not None:
-            objective = objectives.objective(self.metric.objective, self.model.model)
-            explain = objective.explain(self.model.model, lambda: self.batches)
-        return partial(Observation, self.model, self.corpus, explain)
+            objective = objectives.objective(self.metric.objective, self.model).fit(self.model, self.batches)
+        return partial(Observation, self.model, self.corpus, objective)
 
     @cached_property
     def filling(self) -> Fill | Mapping[tuple[Kind, int], Tensor] | Others:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args
 
 from headroles.ablation.example_stats import HeadSet
-from headroles.models.masking import Head
+from headroles.models.masking import Head, renamed
 
 Unit = Literal["head", "all_but_one", "layer", "kind"]
 Replacement = Literal["zero", "mean", "resample", "uniform", "rescale"]
@@ -17,14 +16,11 @@ _ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}  # old
 
 
 def known_replacement(replacement: str) -> Replacement:
-    """Return a replacement; "other", the older word for "resample", with a warning, and ValueError for any other."""
-    if replacement == "other":
-        warnings.warn("replacement 'other' is called 'resample' now", DeprecationWarning, stacklevel=3)
-        return "resample"
-    for known in REPLACEMENTS:
-        if replacement == known:
-            return known
-    raise ValueError(f"unknown replacement {replacement!r}; known: {', '.join(REPLACEMENTS)}")
+    """Return a replacement, "resample" also for "other", its older word; ValueError for an unknown one."""
+    chosen: Replacement = renamed(replacement)
+    if chosen not in REPLACEMENTS:
+        raise ValueError(f"unknown replacement {replacement!r}; known: {', '.join(REPLACEMENTS)}")
+    return chosen
 
 
 def masked_heads(head: Head, heads: Sequence[Head], unit: Unit) -> HeadSet:

@@ -21,7 +21,7 @@ from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
 from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking, tokenization
 from headroles.models.batching import Batch, Encoded, Pages
-from headroles.models.heads import CELLS, AttentionCallback, Head, PartCallback
+from headroles.models.heads import Head, PartCallback
 from headroles.models.masking import Fill, Replacement
 from headroles.models.sites import Sites
 from headroles.tables import frame
@@ -179,7 +179,7 @@ class HeadModel:
 
     def pages(self, corpus: Corpus | StreamingCorpus) -> Pages:
         """Return the pages of a corpus: one, or of a stream several, read once."""
-        return Pages(corpus, self.tokenizer, self.model)
+        return Pages(corpus, self)
 
     def batches(self, encoded: Encoded, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)) -> Iterator[Batch]:
         """Yield batches of similar lengths, the longest first; `part` (p, q) yields batches p, p + q, p + 2 q ..."""
@@ -223,13 +223,9 @@ class HeadModel:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
         return masking.masked(self.model, self.sites, gates, replacement)
 
-    def capture(self, callback: AttentionCallback) -> AbstractContextManager[None]:
-        """Call `callback(site, weights)` at every attention within the block (`hr.capture_attention`)."""
-        return heads.captured(self.model, self.sites, lambda site, weights, _: callback(site, weights), None)
-
-    def capture_in_parts(self, callback: PartCallback, *, cells: int = CELLS) -> AbstractContextManager[None]:
-        """Call `callback(site, weights, first)` for some queries at a time, at most `cells` weights of a call."""
-        return heads.captured(self.model, self.sites, callback, cells if self.divisible else None)
+    def capture(self, callback: PartCallback, *, cells: int | None = None) -> AbstractContextManager[None]:
+        """Call `callback(site, weights, first)` at every attention, also in parts of at most `cells` weights."""
+        return heads.captured(self.model, self.sites, callback, cells if cells and self.divisible else None)
 
     # heads by name
 
@@ -247,6 +243,9 @@ class HeadModel:
     def head_mask(self, names: Iterable[Head | str] | str) -> Tensor:
         """Return a mask that ablates some heads: 0 for these and 1 for all others, Tensor[heads]."""
         return masking.head_mask(self.model, names)
+
+
+Model = PreTrainedModel | HeadModel  # what public functions take
 
 
 def _check_whole(model: PreTrainedModel) -> None:

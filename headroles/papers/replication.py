@@ -21,7 +21,7 @@ from headroles.papers import score_study
 from headroles.papers.preparation import Material, Prepared
 from headroles.papers.workflow import Workflow, batch_tokens, pace
 from headroles.scores import Measure, Relevance
-from headroles.scores.in_study import DEFAULT
+from headroles.scores.registry import DEFAULT
 from headroles.tables import frame
 from headroles.tables.io import save_table
 from headroles.tables.study import ONE_MODEL, Study

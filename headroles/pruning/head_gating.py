@@ -22,7 +22,7 @@ from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import lrp_rules
-from headroles.scores.objectives import Explain, objective
+from headroles.scores.objectives import Targets, objective
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
@@ -95,8 +95,8 @@ def causal_gating(
         encoded = handle.encode(corpus, words=False)
         with handle.evaluating(), lrp_rules(handle.model, "gradient"):  # weights take no gradient
             batches = list(handle.batches(encoded, max_tokens=max(1, max_tokens // seeds)))
-            explain = objective("loss", handle.model).explain(handle.model, lambda: batches)
-            fit = _Fit(handle, explain, batches, n_updates, rate, seed)
+            target = objective("loss", handle).fit(handle, batches)
+            fit = _Fit(handle, target, batches, n_updates, rate, seed)
             free = fit.run(fit.random(seeds), 0.0)
             up, down = (fit.run(free, pressure).sigmoid().double().cpu() for pressure in (strength, -strength))
         text = handle.provenance(corpus, examples=len(encoded.numbers), too_long=encoded.too_long, **options)
@@ -112,7 +112,7 @@ class _Fit:
     """Fits of the gates of all seeds at once: one forward pass holds the examples of a batch with the gates of each."""
 
     handle: HeadModel
-    explain: Explain
+    target: Targets
     batches: Sequence[Batch]
     n_updates: int
     rate: float
@@ -145,7 +145,7 @@ class _Fit:
         size = len(batch.numbers)
         copies = batch.take(torch.arange(size, device=gates.device).repeat(len(gates)))
         with self.handle.mask(gates.repeat_interleave(size, 0)):
-            target = self.explain(self.handle.forward(copies), copies)
+            target = self.target.targets(self.handle.forward(copies), copies)
         sums = torch.where(target.counted, target.values, 0.0).sum(-1)
         return (sums / target.counted.sum(-1).clamp(min=1)).reshape(len(gates), size).mean(-1)
 

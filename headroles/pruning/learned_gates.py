@@ -345,7 +345,7 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
 
 
 def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
-    sites, is_causal = heads.attention_sites(model), causal(model)
+    sites, is_causal = heads.attention_sites(model), causal(HeadModel(model))
     model.add_module(NAME, gates)
     heads.remember(model, sites)
     begun: list[None] = []  # a training forward that has not ended

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from headroles.ablation.effects import ablate
 from headroles.models.attention_hooks import attending, without_cache
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
 from headroles.models.pruned import resized
@@ -190,7 +191,7 @@ def conserved(case: Case) -> float:
     """Check that the LRP rules `cp` conserve the relevance of an output in inputs and biases."""
     model = case.precise
     report = balance(
-        model, cast(case.inputs, model.dtype), lambda output: first(output).flatten(1).amax(-1).sum(), "cp"
+        HeadModel(model), cast(case.inputs, model.dtype), lambda output: first(output).flatten(1).amax(-1).sum(), "cp"
     )
     return abs(totals(report)["residue"])
 

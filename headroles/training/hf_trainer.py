@@ -21,6 +21,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from headroles import _distributed
 from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.base import Measure
 from headroles.scores.runner import score
@@ -145,7 +146,7 @@ class Trainer(transformers.Trainer):
             args=arguments,
             train_dataset=rows,  # any sequence of rows will do
             data_collator=transformers.DataCollatorWithPadding(tokenizer)
-            if outputs.has_classes(model)
+            if outputs.has_classes(HeadModel(model))
             else transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
             processing_class=tokenizer,
         )

@@ -146,13 +146,14 @@ def load_classifier(
     )
 
 
-def check_examples(model: PreTrainedModel, corpus: Corpus) -> None:
+def check_examples(model: PreTrainedModel | HeadModel, corpus: Corpus) -> None:
     """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
-    if outputs.has_classes(model):
+    handle = HeadModel.of(model)
+    if outputs.has_classes(handle):
         check_labels(corpus)
-    elif not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
+    elif not (handle.config.is_encoder_decoder and outputs.has_vocabulary(handle)):
         raise ValueError(
-            f"{type(model).__name__} is neither a classifier nor an encoder-decoder that generates text; "
+            f"{handle.name} is neither a classifier nor an encoder-decoder that generates text; "
             f"try headroles.load_classifier(name, corpus), which adds a classification head for the labels of a corpus"
         )
     elif any(sentence.target is None for sentence in corpus):
@@ -161,11 +162,11 @@ def check_examples(model: PreTrainedModel, corpus: Corpus) -> None:
 
 def _rows(handle: HeadModel, corpus: Corpus) -> list[Row]:
     """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
-    check_examples(handle.model, corpus)
+    check_examples(handle, corpus)
     encoded = handle.encode(corpus, words=False)
     labels: Sequence[int | list[int]]
-    if encoded.target is None or outputs.has_classes(handle.model):
-        labels = outputs.numbered(handle.model, [words.sentence.label for words in encoded.source])
+    if encoded.target is None or outputs.has_classes(handle):
+        labels = outputs.numbered(handle, [words.sentence.label for words in encoded.source])
     else:
         labels = [words.ids for words in encoded.target]
     rows: list[Row] = []

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from headroles.ablation.runner import Runner
 from relevance import MARIAN, _side
 from transformers import MarianConfig, MarianMTModel
 
-from headroles.ablation.runner import Runner
 from headroles.models import heads
 from headroles.models.at_hand import minilm
 from headroles.models.attention_hooks import without_cache

@@ -20,6 +20,7 @@ from reference import attention as slow
 import headroles as hr
 from headroles.models import batching
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 from headroles.scores.attention import AttentionPass
 from headroles.scores.base import Score
 from headroles.scores.patterns.position import Position
@@ -190,7 +191,7 @@ def test_nothing_is_computed_for_scores_that_do_not_ask():
         add = add_denominators = staticmethod(lambda *_: None)
 
     for weights, computed in (("attention", 0), ("norm", 2)):
-        scoring = AttentionPass(named("confidence", weights), model, counted)
+        scoring = AttentionPass(named("confidence", weights), HeadModel(model), counted)
         for batch in batching.batches(encoded, model):
             scoring.read(batch, torch.ones(1, len(batch.numbers)), Nothing())
         assert len(scoring.norms.factors) == computed

@@ -27,15 +27,15 @@ class Observation:
 
     model: HeadModel
     corpus: Corpus
-    explain: objectives.Explain | None  # computes the targets of the metric's objective, if it has one
+    objective: objectives.Objective | None  # the metric's, fitted to the corpus
     batch: Batch
     output: Any  # of a forward pass; the generated tokens, [example, token], if the metric generates
 
     @property
     def targets(self) -> objectives.Explained:
         """The targets of the metric's objective."""
-        assert self.explain is not None
-        return self.explain(self.output, self.batch)
+        assert self.objective is not None
+        return self.objective.targets(self.output, self.batch)
 
 
 class Metric(ABC):
@@ -91,7 +91,7 @@ class Mean(Metric):
 
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError if the objective needs labels that the corpus lacks."""
-        if objectives.reads_labels(objectives.objective(self.objective, model.model), model.model):
+        if objectives.reads_labels(objectives.objective(self.objective, model), model):
             check_labels(corpus)
 
     def update(self, observation: Observation, /) -> Array:
@@ -149,11 +149,11 @@ class Agreement(Mean):
 
     def has_gradient(self, model: HeadModel, /) -> bool:
         """Return whether the model predicts tokens or classes: a cosine with itself has no gradient."""
-        return outputs.has_vocabulary(model.model) or outputs.has_classes(model.model)
+        return outputs.has_vocabulary(model) or outputs.has_classes(model)
 
     def targets(self, observation: Observation, /) -> objectives.Explained:
         """Compute the probabilities of the model's own choices."""
-        choices = outputs.choices(observation.output, observation.batch, observation.model.model)
+        choices = outputs.choices(observation.output, observation.batch, observation.model)
         return probabilities(observation, choices)
 
 
@@ -172,8 +172,8 @@ class Of(Mean):
 def probabilities(observation: Observation, chosen: Tensor) -> objectives.Explained:
     """Compute the probabilities of chosen tokens [batch, token] or classes [batch]."""
     values = outputs.picked(observation.output.logits.float().softmax(-1), chosen)
-    if outputs.has_vocabulary(observation.model.model):
-        return objectives.Explained(values, outputs.steps(observation.model.model, observation.batch))
+    if outputs.has_vocabulary(observation.model):
+        return objectives.Explained(values, outputs.steps(observation.model, observation.batch))
     return objectives.Explained(values[:, None], torch.ones_like(values[:, None], dtype=torch.bool))
 
 
@@ -183,6 +183,6 @@ def without_nan(statistics: Array, observation: Observation) -> Array:
     if logits is None:
         return statistics
     is_nan = logits.detach().amax(-1).isnan()  # [example] or [example, token]
-    if outputs.has_vocabulary(observation.model.model):
-        is_nan = (is_nan & outputs.steps(observation.model.model, observation.batch)).any(-1)
+    if outputs.has_vocabulary(observation.model):
+        is_nan = (is_nan & outputs.steps(observation.model, observation.batch)).any(-1)
     return np.where(is_nan.cpu().numpy()[:, None], np.nan, statistics)

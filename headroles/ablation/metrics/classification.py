@@ -20,7 +20,7 @@ class Choosing(Metric):
 
     def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
         """Raise ValueError if the model has no classes or the corpus no labels."""
-        if not outputs.has_classes(model.model):
+        if not outputs.has_classes(model):
             raise ValueError(f"metric {self.name!r} is for classifiers; {model.name} has no classes")
         check_labels(corpus)
 
@@ -28,7 +28,7 @@ class Choosing(Metric):
         """Compare each predicted class with its label; NaN for an example with logits that are not a number."""
         one_hot = np.eye(len(observation.model.config.id2label or ()))
         chosen = observation.output.logits.argmax(-1).cpu().numpy()
-        labels = outputs.classes(observation.model.model, observation.batch).cpu().numpy()
+        labels = outputs.classes(observation.model, observation.batch).cpu().numpy()
         return without_nan(self.statistics(one_hot[chosen], one_hot[labels]), observation)
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Accuracy(Choosing, Mean):
 
     def targets(self, observation: Observation, /) -> objectives.Explained:
         """Compute the probabilities of the labels."""
-        return probabilities(observation, outputs.classes(observation.model.model, observation.batch))
+        return probabilities(observation, outputs.classes(observation.model, observation.batch))
 
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
         """Compute whether each choice is correct, and 1: [example, 2]."""

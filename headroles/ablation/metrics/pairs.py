@@ -70,7 +70,7 @@ def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
             f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
             f"turn; try hr.minimal_pairs, or a file with sentence_good and sentence_bad and an even limit"
         )
-    if not outputs.has_vocabulary(model.model) or not (model.config.is_encoder_decoder or outputs.causal(model.model)):
+    if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or outputs.causal(model)):
         raise ValueError(
             f"metric {name!r} needs the likelihood of sentences: got {model.name}, which does not predict "
             f"one token after the other; expected a decoder or an encoder-decoder"
