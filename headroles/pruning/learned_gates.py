@@ -80,7 +80,7 @@ class Gates(nn.Module, ABC):
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
         index = head_index(model)
-        self.index, self.learnt, self.horizon = index, list(learnt), 0
+        self.heads, self.learnt, self.horizon = len(index), list(learnt), 0
         self.records: list[tuple[int, list[float]]] = []
         places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
         self.register_buffer("places", places, persistent=False)
@@ -100,12 +100,12 @@ class Gates(nn.Module, ABC):
 
     def of_all(self, learnt: Tensor) -> Tensor:
         """Return values of all heads, [heads], of those of the gates, [learnt]: one where there is no gate."""
-        return torch.ones(len(self.index), device=learnt.device).index_copy(0, self.places, learnt)
+        return torch.ones(self.heads, device=learnt.device).index_copy(0, self.places, learnt)
 
-    def table(self, label: str, provenance: str) -> pd.DataFrame:
-        """Return the final gates of all heads as the column `label`, and P(gate != 0) as `label`.open."""
+    def table(self, index: pd.MultiIndex, label: str, provenance: str) -> pd.DataFrame:
+        """Return the final gates of all heads, `index`, as the column `label`, and P(gate != 0) as `label`.open."""
         columns = {label: self.final(), f"{label}.open": self.chances()}
-        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, self.index, provenance)
+        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, index, provenance)
 
     def progress(self) -> float:
         """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
@@ -339,7 +339,7 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
     outdated = kept.claim(name, provenance)
     with train_gates(model, gates):
         yield
-        table = gates.table(f"survival[{gates.name}]", provenance)
+        table = gates.table(handle.index, f"survival[{gates.name}]", provenance)
     save_table(table, kept.path(name))
     kept.remove(outdated)
 

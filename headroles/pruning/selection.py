@@ -267,7 +267,7 @@ def _by_gates(
     with train_gates(model, gates), frozen(model, chosen.freeze):
         history = trainer.train(model, context.tokenizer, context.corpus, place, **options, note=note)
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
-        table = gates.table(label, provenance)
+        table = gates.table(head_index(model), label, provenance)
         final, chances = gates.final().tolist(), gates.chances().tolist()
     _warn(final, chances, count, int(history["step"].iloc[-1]))
     if gates.records and _distributed.first():  # otherwise the training was finished before
