@@ -196,7 +196,7 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     if label in stored and frame.provenance(stored, label) == provenance:
         return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
     table, outdated = select(), study.claim(name, provenance)
-    others = [column for column in map(str, stored) if column not in table]
+    others = [column for column in map(str, stored) if column not in table and name not in outdated]
     save_table(frame.join(frame.only(stored, others), table) if others else table, study.path(name))
     study.remove(outdated)
     return table

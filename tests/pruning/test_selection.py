@@ -306,6 +306,14 @@ def test_a_study_of_another_model_is_refused_before_work(tmp_path, monkeypatch):
         prune(untrained(), tokenizer(), films(24), hr.L0(), keep=2, study=tmp_path)
 
 
+def test_columns_of_another_model_are_replaced_if_allowed(tmp_path):
+    prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=2, study=tmp_path)
+    study = Study(tmp_path, overwrite=True)
+    table = prune(untrained(), tokenizer(), films(24), "random", keep=2, study=study)
+    assert study.load("survival-random").equals(table)
+    assert len(table) == 4
+
+
 def no_training(monkeypatch):
     monkeypatch.setattr("headroles.training.trainer.fit", lambda *_, **__: pytest.fail("trained again"))
 
