@@ -18,10 +18,9 @@ from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Sweep
 from headroles.ablation.units import Replacement, known_replacement, on_disk
-from headroles.analysis.intervals import bounds
+from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import Corpus
 from headroles.models.code_identity import code_of
 from headroles.models.head_model import HeadModel, Model
@@ -30,6 +29,7 @@ from headroles.scores import Measure
 from headroles.scores import score as measure
 from headroles.scores.objectives import Objective
 from headroles.tables import frame
+from headroles.tables.columns import ranked_by, without_ends
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
 
@@ -243,17 +243,18 @@ def orders(
     if not len(rows):
         kinds = ", ".join(table.index.unique("kind"))
         raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
-    lacking = [name for name in columns if name.removeprefix("-") not in rows]
+    lacking = [ranked_by(name)[0] for name in columns if ranked_by(name)[0] not in rows]
     if lacking:
-        known = [name for name in map(str, rows) if not name.endswith((".low", ".high"))]
-        near = get_close_matches(lacking[0].removeprefix("-"), known, cutoff=0.8)
+        known = without_ends(rows)
+        near = get_close_matches(lacking[0], known, cutoff=0.8)
         listed = f"try {' or '.join(near)}" if near else f"known: {', '.join(known)}"
         raise ValueError(f"no column {lacking[0]!r} to order heads by; {listed}")
     ordered = {}
     for name in columns:
-        values = rows[name.removeprefix("-")]
+        column, descending = ranked_by(name)
+        values = rows[column]
         rising = values.dropna().sort_values(kind="stable").index.tolist()
         unknown = values.index[values.isna()].tolist()
-        ordered[name] = (rising[::-1] if name.startswith("-") else rising) + unknown
+        ordered[name] = (rising[::-1] if descending else rising) + unknown
     chance = {f"random {seed}": random.Random(seed).sample(rows.index.tolist(), len(rows)) for seed in range(seeds)}
     return ordered | chance

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from scipy.stats import norm
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics.base import Array
 from headroles.ablation.prediction_powered import estimates, sizes
 from headroles.ablation.significance import effects, is_mean
 from headroles.ablation.sweep import Sweep
-from headroles.analysis.intervals import least_p
+from headroles.analysis.intervals import Array, least_p
 
 FIRST, GROWTH = 256, 1.5  # examples at the first interim test, and the growth from each test to the next
 FIRST_PREDICTED, GROWTH_PREDICTED = 64, 1.25  # the same where a gradient predicts the effects

@@ -10,9 +10,8 @@ from transformers import PreTrainedTokenizerBase
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Sweep
-from headroles.analysis.intervals import bounds
+from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.tables import frame

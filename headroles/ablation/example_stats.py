@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headroles.ablation.metrics import Metric
-from headroles.ablation.metrics.base import Array
-from headroles.analysis.intervals import bootstrap_counts
+from headroles.analysis.intervals import Array, bootstrap_counts
 from headroles.models.masking import Head
 from headroles.tables.frame import KINDS
 from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal

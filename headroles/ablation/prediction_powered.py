@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics.base import Array
+from headroles.analysis.intervals import Array
 
 
 @dataclass(frozen=True)

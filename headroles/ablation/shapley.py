@@ -15,10 +15,9 @@ from transformers import PreTrainedTokenizerBase
 from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Options, Sweep
 from headroles.ablation.units import Replacement, on_disk
-from headroles.analysis.intervals import over_seeds
+from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head

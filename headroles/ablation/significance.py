@@ -12,10 +12,9 @@ from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
-from headroles.ablation.metrics.base import Array
 from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.units import on_disk
-from headroles.analysis.intervals import bounds, least_p
+from headroles.analysis.intervals import Array, bounds, least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.tables import frame
 

@@ -20,8 +20,8 @@ from headroles._distributed import track
 from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
 from headroles.ablation.forward_cache import Others, Replay
 from headroles.ablation.metrics import Metric, Observation, Written
-from headroles.ablation.metrics.base import Array
 from headroles.ablation.units import Replacement, known_replacement, on_disk
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, masking
 from headroles.models.batching import LONGEST, ONE, Batch
@@ -135,6 +135,7 @@ class Sweep:
             examples=len(self.examples),
             too_long=self.encoded.too_long,
             metric=self.metric,
+            **self.metric.declaration(),
             fill=on_disk(self.replacement),
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text

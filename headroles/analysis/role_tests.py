@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import LEVEL, least_p
+from headroles.analysis.intervals import LEVEL, Array, least_p
 from headroles.analysis.multiple_testing import corrections
-from headroles.analysis.resampling import Array
 from headroles.tables import frame
+from headroles.tables.columns import with_suffix
 
 
 def tested(
@@ -27,7 +27,7 @@ def tested(
     share of as many queries as the interval in the table implies, and p is below 0.025 exactly where that interval lies
     above the threshold. Other scores have a t test, their error the spread of the resamples. For skewed mean weights p
     is too small: without an effect up to 14 % are below 0.05 for 30 sentences, 10 % for 100, 7 % for 300
-    (tests/benchmarks/role_tests.py).
+    (figures/quality/role_tests.py).
 
     Of each of the variants (name, column): `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`,
     corrected for all heads and variants of the role; NaN where the score is.
@@ -55,7 +55,7 @@ def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame
     Raises:
         ValueError: If the table has no tests.
     """
-    names = [str(name).removesuffix(".holm") for name in roles if str(name).endswith(".holm")]
+    names = with_suffix(roles, "holm")
     if not names:
         columns = frame.listed([str(name) for name in roles])
         raise ValueError(f"no tests in the table of roles: got {columns}; make it with hr.roles(scores, test=True)")

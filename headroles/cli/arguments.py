@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from headroles.cli.options import SAMPLING
+from headroles.tables.columns import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
     from headroles.scores import Relevance
-    from headroles.specialists.arms import Recipe
     from headroles.tables.study import Study
     from headroles.training.hf_trainer import TrainOptions
 
@@ -104,33 +104,13 @@ def scores_of(scores: str, rules: str) -> list[str | Relevance]:
 def threshold(text: str) -> tuple[str, float]:
     """Return the role and the number of a text such as positional=0.8; raise ValueError for another form."""
     name, _, value = text.partition("=")
-    if (number := _number(value)) is None:
-        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
-    return name, float(number)
-
-
-def recipe_of(texts: list[str]) -> Recipe:
-    """Return the recipe of `specialise` with fields such as width=256; raise ValueError for another form."""
-    from headroles.specialists.arms import Recipe
-
-    known, fields = Recipe.__dataclass_fields__, {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        fields[name] = _number(value)
-        if name not in known or fields[name] is None:
-            raise ValueError(
-                f"field {text!r} is not of the form name=number, such as width=256; known names: {', '.join(known)}"
-            )
-    return Recipe(**fields)
-
-
-def _number(text: str) -> Any:
-    """Return the integer or float of a text, or None."""
     try:
-        value = float(text)
+        number = float(value)
     except ValueError:
-        return None
-    return None if math.isnan(value) else int(value) if value.is_integer() else value
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError(f"threshold {text!r} is not of the form role=number, such as positional=0.8")
+    return name, number
 
 
 def pairs_of(text: str) -> Corpus:
@@ -177,7 +157,7 @@ def heads_of(text: str) -> str | pd.Series[float]:
     if not mark:
         return text
     table = load_table(f"{file}{mark}")
-    columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
+    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "turn")]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
     name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
     if name in columns:

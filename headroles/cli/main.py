@@ -15,7 +15,7 @@ import typer
 from headroles import _distributed
 from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, correlate, relate, stability, train
 from headroles.cli.check import architectures, check_model
-from headroles.cli.papers import pool_models, prepare, replicate, reproduce, specialise
+from headroles.cli.papers import prepare, replicate, reproduce
 from headroles.cli.prune import causal_gating, compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
 from headroles.cli.record import draws
 from headroles.cli.score import attention, attention_examples, circuits, demo, parse, plot, report, roles, score
@@ -40,7 +40,7 @@ COMMANDS = {  # by headings of the help
     "Look": (report, plot, attention, attention_examples),
     "Relate": (roles, relate, agreement, correlate, stability),
     "Prune": (prune, causal_gating, compare_pruning, remove_heads, efficiency, weight_change),
-    "Papers": (reproduce, prepare, replicate, specialise, pool_models),
+    "Papers": (reproduce, prepare, replicate),
     "Set up": (demo, parse, train, check_model, architectures),
 }
 FORMER = {  # names in earlier versions

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import headroles as hr
 from headroles.cli import options
-from headroles.cli.arguments import heads_of, names, numbers, pairs_of, recipe_of, study_of
-from headroles.cli.console import draw_figures, list_figures, say, show_claims, show_probes, show_rows, show_table
+from headroles.cli.arguments import names, numbers, pairs_of, study_of
+from headroles.cli.console import list_figures, say, show_claims, show_rows, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -194,75 +194,3 @@ def replicate(
     data = hr.papers.prepared(folder)
     hr.papers.replicate(study, data, recipe, weights=weights, only=names(only), report=say)
     list_figures(sorted(study.glob("*.png")), study)
-
-
-def specialise(
-    folder: options.Prepared,
-    output: Annotated[Path, typer.Option(help="Folder for the models and for unfinished training.")],
-    arm: Annotated[
-        Literal["A", "B", "C", "C-shuffled", "E"],
-        typer.Option(
-            help="Initial encoder: A and B untrained, C and C-shuffled a masked language model, E pretrained."
-        ),
-    ] = "C",
-    seed: options.Seed = 0,
-    texts: Annotated[Path | None, typer.Option(help="Text with more sentences for the masked language model.")] = None,
-    probe: Annotated[
-        list[Path] | None, typer.Option(help="CoNLL-U on which heads are scored during training; repeatable.")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Number of sentences of each such file.", min=1)] = 300,
-    size: Annotated[list[str] | None, typer.Option(help="Size or option, such as width=256; repeatable.")] = None,
-    without: Annotated[str | None, typer.Option(help=f"Encoder heads to do without: {options.HEADS}")] = None,
-    study: Annotated[Path | None, typer.Option(help="Folder for a copy of the table of heads.")] = None,
-) -> None:
-    """Train a translator from an untrained, masked-language-model or pretrained encoder; resumes if stopped."""
-    from headroles.specialists.arms import specialise as run
-
-    recipe, removed = recipe_of(size or []), () if without is None else heads_of(without)
-    data = hr.papers.prepared(folder)
-    probed = [data.parsed[:limit], *(hr.read(path, limit=limit) for path in probe or ())]
-    more = None if texts is None else hr.read(texts)
-    table = run(output, data, arm, seed=seed, recipe=recipe, texts=more, probed=probed, without=removed)
-    if study is not None:
-        hr.save_table(table, study / f"probes-{arm}-{seed}.parquet")
-    show_probes(table, f"arm {arm}, seed {seed}")
-
-
-def pool_models(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of specialists.pruning.prune_arm, one per model.")],
-    tested: Annotated[
-        str, typer.Option(help="Numbers of heads left of the primary outcome, separated by commas.")
-    ] = "12,6",
-    study: options.Study = Path("study"),
-) -> None:
-    """Test over several pruned models whether roles predict which heads survive, and compare their controls."""
-    from headroles.specialists.several_models import pool_models as run
-
-    pooled = run(folders, tested=[int(size) for size in numbers(tested)], study=study)
-    rows = pooled.survival
-    show_table(
-        rows[["r", "r.low", "r.high", "holm"]],
-        "partial rank correlation with survival within layers",
-        label="predictor",
-        rows=[f"{row.analysis}: {row.predictor}, {row.outcome}" for row in rows.itertuples()],
-        whole=rows,
-    )
-    if pooled.differences is not None:
-        rows = pooled.differences.rename(columns={"low": "difference.low", "high": "difference.high"})
-        show_table(
-            rows[["heads", "difference", "difference.low", "difference.high", "p"]],
-            "metric after retraining",
-            label="controls",
-            rows=list(rows["strategy"] + " less " + rows["against"]),
-            whole=rows,
-        )
-    if pooled.changes is not None:
-        rows = pooled.changes.groupby(["role", "heads"], sort=False).mean(numeric_only=True).reset_index()
-        show_table(
-            rows[["heads", "before", "stayed", "lost", "went", "new"]],
-            "encoder heads with a role (mean over trainings of gates)",
-            label="role",
-            rows=list(rows["role"]),
-            whole=pooled.changes,
-        )
-    draw_figures(hr.Study(study))

@@ -39,8 +39,6 @@ class HeadModel:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         self.model = heads.uncompiled(model)
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
-        if isinstance(self.model, PreTrainedModel):
-            _check_whole(self.model)
 
     @classmethod
     def of(cls, model: PreTrainedModel | HeadModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Self:
@@ -117,26 +115,18 @@ class HeadModel:
         """The digest of everything that changes numbers besides the corpus (`headroles.models.identity`)."""
         return identity.identity(self.model, self._tokenizer)
 
-    def provenance(
-        self, corpus: Corpus | StreamingCorpus | None = None, *, tokenizer: bool = False, **fields: object
-    ) -> str:
-        """Return the provenance of what was measured: the model, its weights, the corpus, and other fields.
-
-        Args:
-            corpus: The sentences.
-            tokenizer: Whether to name the tokenizer: where numbers depend on it beyond the corpus.
-            **fields: Written between the corpus and the version of headroles.
-
-        Returns:
-            The provenance.
-        """
+    def provenance(self, corpus: Corpus | StreamingCorpus | None = None, /, **fields: object) -> str:
+        """Return the provenance of what was measured: model, weights, identity, corpus, other fields, version."""
         parts: dict[str, object] = {"model": identity.model_name(self.model), "weights": self.weights}
         parts["identity"] = self.identity
-        if tokenizer:
-            parts["tokenizer"] = identity.tokens(self.tokenizer)
         if corpus is not None:
             parts |= {"corpus": corpus.name, "text": corpus.hash}
         return f"{sign(**parts)}|{sign_version(**fields)}"
+
+    @property
+    def tokens(self) -> str:
+        """The tokenizer's class and the digest of its vocabulary, for provenance that depends on it."""
+        return identity.tokens(self.tokenizer)
 
     def cache_key(self, corpus: Corpus | StreamingCorpus | None = None, /, **fields: object) -> str:
         """Return the key of a kept result: identity, corpus, other fields, and the version of headroles.
@@ -246,13 +236,3 @@ class HeadModel:
 
 
 Model = PreTrainedModel | HeadModel  # what public functions take
-
-
-def _check_whole(model: PreTrainedModel) -> None:
-    """Raise ValueError for weights that are spread over processes: a part of them would give a wrong table."""
-    for name, weight in model.named_parameters():
-        if type(weight.data).__name__ == "DTensor" or type(weight).__name__ == "DTensor":
-            raise ValueError(
-                f"the weights of {type(model).__name__} are spread over processes: got a DTensor for {name}; expected "
-                f"whole weights in every process; try to load without tp_plan or FSDP, with device_map='auto'"
-            )

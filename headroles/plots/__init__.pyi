@@ -1,5 +1,4 @@
 from .attention_map import attention as attention
-from .attention_map import best_heads as best_heads
 from .attention_map import curves as curves
 from .attention_map import dependency as dependency
 from .attention_map import offsets as offsets
@@ -11,7 +10,6 @@ from .forest import drift as drift
 from .forest import odds as odds
 from .forest import predictors as predictors
 from .forest import relation as relation
-from .forest import specialists as specialists
 from .matrix import heatmap as heatmap
 from .matrix import heatmaps as heatmaps
 from .matrix import roles as roles
@@ -24,9 +22,7 @@ from .sparsity import densities as densities
 from .sparsity import functions as functions
 from .sparsity import gates as gates
 from .sparsity import survival as survival
-from .sparsity import thirds as thirds
 from .trends import contest as contest
 from .trends import dynamics as dynamics
 from .trends import efficiency as efficiency
-from .trends import probes as probes
 from .trends import settling as settling

@@ -1,8 +1,8 @@
-"""Figures of strategies, speed and training: pruning comparison, efficiency, dynamics, probes (no torch)."""
+"""Figures of strategies, speed and training: pruning comparison, efficiency, dynamics (no torch)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 from headroles.plots.axes import finish, line, needs, new_axes, panels_of
 from headroles.plots.labels import label_of
 from headroles.plots.styling import colours, hue
+from headroles.tables.columns import Column, of_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,50 +129,15 @@ def settling(order: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list
         Two axes: rank correlation with the last ranking, and number of heads with each role.
     """
     needs(order, {"epoch", "all", "all.low", "all.high", "within"}, "hr.dynamics")
-    roles = [name for name in map(str, order) if name.startswith("roles[") and order[name].any()]
+    roles = {str(Column.parse(name).detail): name for name in of_name(order, "roles") if order[name].any()}
     left, right = panels_of(axes, 2, "panels", (8, 10), beside=1)
     for place, (name, text) in enumerate((("all", "all heads"), ("within", "within layers"))):
         ends = order[f"{name}.low"], order[f"{name}.high"]
         line(left, order["epoch"], order[name], color=hue(place), label=text, ends=ends)
     left.set(xlabel="epoch", ylabel="rank correlation with the last ranking", ylim=(None, 1.02))
     left.legend(frameon=False, loc="best")
-    for role, color in colours([name[len("roles[") : -1] for name in roles], shade=0.8).items():
-        line(right, order["epoch"], order[f"roles[{role}]"], color=color, label=role)
+    for role, color in colours(roles, shade=0.8).items():
+        line(right, order["epoch"], order[roles[role]], color=color, label=role)
     right.set(xlabel="epoch", ylabel="heads with the role", ylim=(0, None))
     finish(left, right)
     return [left, right]
-
-
-def probes(
-    tables: Mapping[str, pd.DataFrame],
-    *,
-    scores: Sequence[str] = ("position[-1]", "position[+1]"),
-    axes: Sequence[Axes] | None = None,
-) -> list[Axes]:
-    """Draw the largest score of a head through the training of several translators.
-
-    Args:
-        tables: Name of a translator -> its table of `specialise`, of which the first corpus is drawn.
-        scores: Names of scores, a panel each.
-        axes: Axes to draw on, one per score; by default those of a new figure.
-
-    Returns:
-        One axes per score. Steps are those of translation; steps of a masked language model before it are negative.
-    """
-    panels = panels_of(axes, len(scores), "scores", (8, 10), beside=1)
-    before = False  # whether any encoder was a masked language model first
-    for place, (name, table) in enumerate(tables.items()):
-        needs(table, {"phase", "step", "corpus", "score", "rank", "value"}, "specialise")
-        best = table[(table["rank"] == 0) & (table["corpus"] == table["corpus"].iloc[0])]
-        masked = best["phase"] == "masked"
-        steps = best["step"] - best["step"].where(masked).max() * masked if masked.any() else best["step"]
-        before = before or bool(masked.any())
-        for ax, score in zip(panels, scores, strict=True):
-            rows = best["score"] == score
-            line(ax, steps[rows], best.loc[rows, "value"], color=hue(place % 10, 0.8), label=name)
-    for ax, score in zip(panels, scores, strict=True):
-        ax.axvline(0, color="0.6", linewidth=0.8)
-        label = "step of translation" + ("\n(below 0: of the masked language model)" if before else "")
-        ax.set(xlabel=label, ylabel=f"best head: {label_of(score)}", ylim=(0, 1.02))
-    finish(*panels)
-    return panels

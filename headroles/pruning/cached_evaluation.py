@@ -12,8 +12,9 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics.base import Array, Metric
+from headroles.ablation.metrics import Metric
 from headroles.ablation.sweep import Sweep
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
-from headroles.analysis.intervals import over_seeds
+from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
@@ -26,7 +25,6 @@ from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, pruned_first, strategy_of
 from headroles.tables import frame
 from headroles.tables.frame import Kind, signed
-from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.trainer import train
@@ -93,7 +91,7 @@ def compare_pruning(
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
     handle, kept = HeadModel(model, tokenizer), study_at(study)
     trials = Trials(handle, corpus, held_out, the_metric(metric), kept, kinds=kinds, tune=tune or {}, scored=scored)
-    outdated = trials.claim("contest")
+    trials.claim("contest")
     work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
     size = len(work.among)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
@@ -112,12 +110,10 @@ def compare_pruning(
         }
         for run, draw in zip(runs, draws, strict=True)
     )
-    kept.remove(outdated)
-    save_table(signed(by_seed, trials.key, trials.signature), kept.path("contest-seeds"))
-    save_table(_survivors(work, runs), kept.path("contest-heads"))
+    kept.save("contest-seeds", signed(by_seed, trials.key, trials.signature))
+    kept.save("contest-heads", _survivors(work, runs))
     table = signed(_summary(by_seed, draws), trials.key, trials.signature, f"resamples:{n_resamples}")
-    save_table(table, kept.path("contest"))
-    return table
+    return kept.save("contest", table)
 
 
 @dataclass(frozen=True, eq=False)

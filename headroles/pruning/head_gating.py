@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._distributed import track
-from headroles.analysis.intervals import over_seeds
+from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
@@ -156,7 +155,7 @@ class _Fit:
             yield from (self.batches[place] for place in generator.permutation(len(self.batches)))
 
 
-def _columns(up: npt.NDArray[np.float64], down: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
+def _columns(up: Array, down: Array) -> dict[str, Array]:
     """Compute all columns from the fitted gates, [seed, heads]."""
     scores = {
         "gate+": up,
@@ -165,7 +164,7 @@ def _columns(up: npt.NDArray[np.float64], down: npt.NDArray[np.float64]) -> dict
         "irrelevant": up * (1 - down),
         "interfering": 1 - up,
     }
-    columns: dict[str, npt.NDArray[np.float64]] = {}
+    columns: dict[str, Array] = {}
     for name, values in scores.items():
         ends = np.array([over_seeds(np.stack([head, head], axis=1)) for head in values.T])  # [head, 2]
         low, high = ends.clip(0, 1).T

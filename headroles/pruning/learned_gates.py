@@ -28,7 +28,6 @@ from headroles.models.heads import head_index
 from headroles.models.masking import Head, mask_heads
 from headroles.scores.outputs import causal
 from headroles.tables import frame
-from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import Reporter, Spread
 
@@ -336,12 +335,11 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
     kept, name, handle = study_at(study), f"survival-{gates.name}", HeadModel(model)
     handle.check_named()
     provenance = handle.provenance(gates=gates.name, keep=gates.keep)
-    outdated = kept.claim(name, provenance)
+    kept.claim(name, provenance)
     with train_gates(model, gates):
         yield
         table = gates.table(handle.index, f"survival[{gates.name}]", provenance)
-    save_table(table, kept.path(name))
-    kept.remove(outdated)
+    kept.save(name, table)
 
 
 def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:

@@ -34,6 +34,7 @@ from headroles.pruning.learned_gates import (
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
+from headroles.tables.declared import declaration
 from headroles.tables.frame import Kind
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
@@ -125,6 +126,7 @@ def prune(
     provenance = handle.provenance(
         corpus,
         strategy=chosen,
+        **declaration("ranking", chosen.name, chosen),
         keep=count,
         kinds=",".join(kinds or ("all",)),
         at_least=at_least,
@@ -195,10 +197,9 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     stored = study.load(name) if study.has(name) else pd.DataFrame()
     if label in stored and frame.provenance(stored, label) == provenance:
         return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
-    table, outdated = select(), study.claim(name, provenance)
+    outdated, table = study.claim(name, provenance), select()
     others = [column for column in map(str, stored) if column not in table and name not in outdated]
-    save_table(frame.join(frame.only(stored, others), table) if others else table, study.path(name))
-    study.remove(outdated)
+    study.save(name, frame.join(frame.only(stored, others), table) if others else table)
     return table
 
 

@@ -12,18 +12,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.metrics.base import Array
 from headroles.analysis import role_rules
+from headroles.analysis.intervals import Array
+from headroles.analysis.summaries import functions
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.head_model import HeadModel
-from headroles.models.masking import Head
 from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.study import Study, study_at
@@ -109,14 +110,13 @@ def sparsity_sweep(
             place = Path(output) / str(count)
             loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite, command=command)
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    save_table(table, kept.path(f"survival-{name}"))
+    kept.save(f"survival-{name}", table)
     if families:
         parts = pd.concat(families, ignore_index=True)
         table = signed(parts, trials.key, f"scored:{scored.hash if scored else None}")
-        save_table(table, kept.path(f"functions-{name}"))
+        kept.save(f"functions-{name}", table)
     sizes = signed(_table(measured, statistics, tables, n_resamples), trials.key, trials.signature)
-    save_table(sizes, kept.path(f"sizes-{name}"))
-    return sizes
+    return kept.save(f"sizes-{name}", sizes)
 
 
 @dataclass
@@ -166,13 +166,12 @@ class _Pruned:
         if not file.is_file():
             self.model()
         if (history := self.place / "gates.parquet").is_file():
-            save_table(load_table(history), self._path("gates"))
+            self.trials.study.save(self._name("gates"), load_table(history))
         return load_table(file)
 
-    def _path(self, name: str) -> Path:
-        """Return the file of a table of this size in the study: NAME-STRATEGY[-KINDS]-HEADS."""
-        parts = [name, self.chosen.name, *(self.trials.kinds or ()), str(self.count)]
-        return self.trials.study.path("-".join(parts))
+    def _name(self, table: str) -> str:
+        """Return the name of a table of this size in the study: TABLE-STRATEGY[-KINDS]-HEADS."""
+        return "-".join([table, self.chosen.name, *(self.trials.kinds or ()), str(self.count)])
 
     def roles(self, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
@@ -185,18 +184,7 @@ class _Pruned:
             return role_rules.roles(table)
 
         table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        save_table(table, self._path("roles"))
-        return table
-
-
-def functions(roles: pd.DataFrame) -> pd.DataFrame:
-    """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families: dict[Head, set[str]] = {head: set() for head in roles.index}
-    for kind, layer, head, role, *_ in role_rules.held(roles).itertuples(index=False, name=None):
-        families[kind, layer, head].add(role.partition("[")[0])
-    named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in families.items()]
-    counts = pd.Series(named).value_counts(sort=False)
-    return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
+        return self.trials.study.save(self._name("roles"), table)
 
 
 def _table(
@@ -211,6 +199,6 @@ def _table(
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
         row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))
         row |= dict(zip(("change", "change.low", "change.high"), interval(draw - draws[0]), strict=True))
-        chance = table.iloc[:, 1] if table.shape[1] > 1 and str(table.columns[1]).endswith(".open") else None
+        chance = table.iloc[:, 1] if table.shape[1] > 1 and Column.parse(table.columns[1]).suffix == "open" else None
         rows.append(row | {"undecided": 0 if chance is None else undecided(chance)})
     return pd.DataFrame(rows)

@@ -18,6 +18,7 @@ from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
 from headroles.tables import frame
+from headroles.tables.columns import Column
 
 PARTS = ("q", "k", "v", "o")
 
@@ -83,7 +84,7 @@ def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd
 
 def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return `uniformity` of absolute and relative changes, of all weights and of each part."""
-    columns = [name for name in map(str, tables[0]) if name.startswith(("distance[", "moved["))]
+    columns = [name for name in map(str, tables[0]) if Column.parse(name).name in ("distance", "moved")]
     parts = [uniformity(tables, name) for name in columns]
     for name, part in zip(columns, parts, strict=True):
         part.index = pd.Index([f"{name} of {of}" for of in part.index], name="of")

@@ -116,7 +116,7 @@ def succession(
     low, high = wilson(hits / words, words)
     columns = {"succession": hits / words, "succession.low": low, "succession.high": high}
     columns["succession.words"] = np.full(len(heads), float(words))
-    text = handle.provenance(tokenizer=True, score="succession", classes=" ".join(runs))
+    text = handle.provenance(tokenizer=handle.tokens, score="succession", classes=" ".join(runs))
     return frame.table(columns, heads, text)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ from headroles.models.sites import Site
 from headroles.scores.accumulator import missing
 from headroles.scores.base import SELF, Measure, Score, Weights
 from headroles.scores.gradients.base import GradientScore
+from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind
 
 DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
@@ -96,7 +96,7 @@ def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | No
     reasons = {
         score.name(): _misfit(score, kinds) or _needs(score)
         for score in chosen
-        if not any(re.split(r"[\[.]", str(column))[0] == score.name() for column in table)
+        if not any(Column.parse(column).name == score.name() for column in table)
     }
     return reasons | missing(table, chosen)
 

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from headroles._distributed import track
 from headroles.analysis.intervals import bootstrap_counts
+from headroles.data.conllu import offsets
 from headroles.data.corpus import RELATIONS, Corpus
-from headroles.data.readers import offsets
 from headroles.data.streaming import StreamingCorpus
 from headroles.data.synthetic import LENGTH, repeated_tokens
 from headroles.models.batching import Pages
@@ -109,8 +109,12 @@ def score(
         **again,
     )
 
+    text = corpus.hash
+
     def compute() -> pd.DataFrame:
         table = measure(corpus, chosen, reference=reference)
+        if corpus.hash != text:
+            raise ValueError(f"corpus {corpus.name!r} changed while it was scored; try again when it is complete")
         return table if repeated is None else frame.join(table, measure(repeated, named(REPEATED, weights)))
 
     table = kept.keep("heads", key, compute, joined=("scores", "by", "repeated"))
@@ -220,4 +224,4 @@ def _provenance(model: HeadModel, pages: Pages, reference: Corpus | None) -> str
     if shared := kv_groups.description(model.sites):
         fields["shared"] = shared
     fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"
-    return model.provenance(pages.corpus, tokenizer=False, **fields)
+    return model.provenance(pages.corpus, **fields)

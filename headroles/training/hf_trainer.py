@@ -25,6 +25,7 @@ from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.base import Measure
 from headroles.scores.runner import score
+from headroles.tables.columns import without_ends
 from headroles.training.checkpoints import write_digests
 
 Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
@@ -333,7 +334,7 @@ class ScoreReport(Reporter):
     def scalars(self) -> dict[str, float]:
         """Return the mean and the largest value of each score over the heads of each kind, without missing ones."""
         table = score(self.model, self.tokenizer, self.corpus, self.scores, n_resamples=0)
-        columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
+        columns = without_ends(table)
         values = {}
         for kind, rows in table[columns].groupby("kind"):
             for column in columns:

@@ -17,7 +17,7 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.models.head_model import HeadModel
+from headroles.models.head_model import HeadModel, Model
 from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels, class_names
@@ -90,7 +90,7 @@ def train(
     handle = HeadModel(model, tokenizer)
     provenance = handle.provenance(
         corpus,
-        tokenizer=True,
+        tokenizer=handle.tokens,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, measured)),
         epochs=epochs,
@@ -146,7 +146,7 @@ def load_classifier(
     )
 
 
-def check_examples(model: PreTrainedModel | HeadModel, corpus: Corpus) -> None:
+def check_examples(model: Model, corpus: Corpus) -> None:
     """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
     handle = HeadModel.of(model)
     if outputs.has_classes(handle):

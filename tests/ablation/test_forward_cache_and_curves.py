@@ -31,11 +31,11 @@ from headroles.ablation.curves import ablation_curve, areas, orders, repeated_ra
 from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import METRICS, Of, metric
+from headroles.analysis.summaries import correlations
 from headroles.models import heads as families
 from headroles.models import loading, masking
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
-from headroles.plots.effects import correlations
 from headroles.scores.objectives import OBJECTIVES, ClassLogit, Loss, Top
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table

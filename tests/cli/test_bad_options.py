@@ -84,8 +84,6 @@ def _files(place: Path) -> dict[Path, bytes | None]:
         ("prune model text.txt --held-out text.txt --study new",
          "BertModel is neither a classifier nor an encoder-decoder that generates text; try headroles.load_classifier("
          "name, corpus), which adds a classification head for the labels of a corpus"),
-        ("specialise none --output new --size magic=3", None),
-        ("specialise none --output new --size width", None),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_and_nothing_is_written(place, command, message):
@@ -122,13 +120,6 @@ def test_what_cannot_be_measured_is_said_before_training(command, place, monkeyp
     end = run(command, "classifier", "labels.tsv", *few, "--metric", "bleu")
     assert end == line("metric 'bleu' needs a translation model; BertForSequenceClassification writes none")
     assert not (place / "new").exists()
-
-
-@pytest.mark.usefixtures("place")
-def test_a_field_of_the_recipe_that_is_not_there_names_the_known_ones():
-    for text in ("magic=3", "width", "width=x", "width=nan"):
-        start = f"headroles: field {text!r} is not of the form name=number, such as width=256; known names: width, "
-        assert run("specialise", "none", "--output", "new", "--size", text).err.startswith(start)
 
 
 @pytest.mark.usefixtures("place")

@@ -79,8 +79,6 @@ def test_these_are_the_commands():
     assert set(COMMANDS) == own | smaller | closing | {
         "prepare",
         "replicate",
-        "specialise",
-        "pool-models",
         "reproduce",
         "check-model",
         "architectures",

@@ -23,6 +23,7 @@ from tokenizers import processors
 
 import headroles as hr
 from headroles.analysis import role_rules
+from headroles.analysis.summaries import functions
 from headroles.cli.arguments import heads_of
 from headroles.cli.console import show_table
 from headroles.models import heads as families
@@ -42,7 +43,7 @@ from headroles.pruning.rankings import (
     Reverse,
 )
 from headroles.pruning.selection import prune, pruned_first
-from headroles.pruning.sparsity import functions, sparsity_sweep
+from headroles.pruning.sparsity import sparsity_sweep
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
 from headroles.scores.outputs import check_labels
-
-Array = npt.NDArray[np.floating]
+from headroles.tables.declared import METRICS, declaration
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Observation:
 
     model: HeadModel
     corpus: Corpus
-    objective: objectives.Objective | None  # the metric's, fitted to the corpus
+    objective: objectives.Objective | None  # the metric's, fitted to the corpus, if it has one
     batch: Batch
     output: Any  # of a forward pass; the generated tokens, [example, token], if the metric generates
 
@@ -44,6 +43,8 @@ class Metric(ABC):
     Attributes:
         name: Name in columns and on the command line.
         better: 1 if larger values are better, -1 if smaller ones are.
+        title: Name in figures and on the page, by default `name`.
+        unit: Unit, such as nats.
         generates: Whether the metric reads generated text rather than a forward pass.
         sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
         objective: The objective whose targets an observation has, if any.
@@ -51,12 +52,18 @@ class Metric(ABC):
 
     name: ClassVar[str]
     better: ClassVar[int] = 1
+    title: ClassVar[str] = ""
+    unit: ClassVar[str] = ""
     generates: ClassVar[bool] = False
     sentences: ClassVar[int] = 1
     objective: objectives.Name | objectives.Objective | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    def declaration(self) -> dict[str, object]:
+        """Return what provenance carries for figures and tables, of a metric that they do not know."""
+        return {} if self.name in METRICS else declaration("metric", self.name, self)
 
     def check(self, _model: HeadModel, _corpus: Corpus, _batches: Sequence[Batch], /) -> None:  # noqa: B027
         """Raise ValueError if the model or the corpus, which is in batches, lacks what the metric needs."""
@@ -167,6 +174,10 @@ class Of(Mean):
     def name(self) -> str:  # type: ignore[override]
         """Name of the objective."""
         return self.objective.name
+
+    def declaration(self) -> dict[str, object]:
+        """Return nothing: an objective has no direction."""
+        return {}
 
 
 def probabilities(observation: Observation, chosen: Tensor) -> objectives.Explained:

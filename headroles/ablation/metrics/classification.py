@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headroles.ablation.metrics.base import Array, Mean, Metric, Observation, probabilities, without_nan
+from headroles.ablation.metrics.base import Mean, Metric, Observation, probabilities, without_nan
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel

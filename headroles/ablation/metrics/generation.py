@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headroles.ablation.metrics.base import Array, Metric, Observation
+from headroles.ablation.metrics.base import Metric, Observation
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from headroles.ablation.metrics.base import Array, Mean, Observation
+from headroles.ablation.metrics.base import Mean, Observation
+from headroles.analysis.intervals import Array
 from headroles.data.corpus import Corpus
 from headroles.data.pairs import BAD, GOOD
 from headroles.models.batching import Batch

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headroles import _distributed
+from headroles.analysis.resampling import Bools
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
@@ -28,7 +28,6 @@ from headroles.scores.objectives import Name, Objective, Targets, objective
 from headroles.tables.frame import Kind
 
 Steps = Literal["all", "sum"] | int
-Array = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | N
     return torch.tensor(np.array(drawn), device=counted.device)
 
 
-def _drawn(number: int, counted: Array, steps: int) -> list[int]:
+def _drawn(number: int, counted: Bools, steps: int) -> list[int]:
     """Some of a sentence's steps, in order, padded with the index of no step."""
     drawn = np.random.Generator(np.random.Philox(key=[0, number])).permutation(np.flatnonzero(counted))[:steps]
     return [*sorted(drawn.tolist()), *[len(counted)] * (steps - len(drawn))]

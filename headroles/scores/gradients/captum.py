@@ -121,6 +121,7 @@ class _Target(nn.Module):
     def __init__(self, model: HeadModel, target: Targets, batch: Batch, replacement: Fill) -> None:
         super().__init__()
         self.model, self.target, self.batch, self.replacement = model, target, batch, replacement
+        self.module = model.model  # a submodule: DeepLift looks for non-linear ones
         self.counted = torch.zeros(len(batch.numbers), dtype=torch.bool, device=model.device)  # has a step that counts
 
     def forward(self, masks: Tensor, rows: Tensor) -> Tensor:
