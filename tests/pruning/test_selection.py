@@ -307,6 +307,14 @@ def test_a_study_of_another_model_is_refused_before_work(tmp_path, monkeypatch):
         prune(untrained(), tokenizer(), films(24), hr.L0(), keep=2, study=tmp_path)
 
 
+def test_columns_of_another_model_are_replaced_if_allowed(tmp_path):
+    prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=2, study=tmp_path)
+    study = Study(tmp_path, overwrite=True)
+    table = prune(untrained(), tokenizer(), films(24), "random", keep=2, study=study)
+    assert study.load("survival-random").equals(table)
+    assert len(table) == 4
+
+
 def no_training(monkeypatch):
     monkeypatch.setattr("headroles.training.trainer.fit", lambda *_, **__: pytest.fail("trained again"))
 
@@ -826,3 +834,11 @@ def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
     assert told[0] == told[1]
     assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
     assert load_table(tmp_path / "work/gates.parquet")["step"].max() == 12
+
+
+def test_a_sweep_of_gates_on_a_frozen_model_has_the_model_as_control(tmp_path):
+    asked = {"keep": [4], "tune": TUNE, "study": tmp_path, "n_resamples": 10}
+    table = sparsity_sweep(learnt(), tokenizer(), films(24), films(20, 1), hr.L0(freeze="all"), **asked)
+    intact = hr.evaluate(learnt(), tokenizer(), films(20, 1), ["loss"], n_resamples=0)
+    assert table["heads"].tolist() == [8, 4]
+    assert table["value"][0] == pytest.approx(intact.loc["loss", "value"])
