@@ -116,10 +116,10 @@ def notes(path: Path) -> Notes | None:
 
 def notes_in(folder: Path) -> dict[str, Notes]:
     """Read the notes of the tables in a folder, by name, without the tables; warn of files of another origin."""
-    found = {path: notes(path) for path in sorted(folder.glob("*.parquet"), key=lambda path: path.stem)}
-    for path in (path for path, of in found.items() if of is None):
+    parsed = {path: notes(path) for path in sorted(folder.glob("*.parquet"), key=lambda path: path.stem)}
+    for path in (path for path, of in parsed.items() if of is None):
         log.warning("%s is no table of headroles, or damaged: left out", path)
-    return {path.stem: of for path, of in found.items() if of is not None}
+    return {path.stem: of for path, of in parsed.items() if of is not None}
 
 
 def _notes(text: bytes | None, n_rows: int) -> Notes:
