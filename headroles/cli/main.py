@@ -73,16 +73,11 @@ def start(
 
 def main() -> None:
     """Run the command line; errors print one line and exit with code 2, or a traceback by HEADROLES_TRACEBACK=1."""
-    level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
-    logging.basicConfig(level=level, format="headroles: %(message)s")
-    logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+    _set_up()
     if (name := next((word for word in sys.argv[1:] if not word.startswith("-")), "")) in FORMER:
         sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try headroles {FORMER[name]}", 2))
     try:
+        _check_working_directory()
         code = _command()(prog_name="headroles", standalone_mode=len(sys.argv) == 1)  # without words it shows the help
         sys.exit(_fail("interrupted; finished tables are kept", 130) if code == 130 else code)
     except USAGE_ERROR as error:
@@ -95,6 +90,26 @@ def main() -> None:
         if os.environ.get("HEADROLES_TRACEBACK"):
             raise
         sys.exit(_fail(" ".join(str(error.args[0] if isinstance(error, KeyError) else error).split()), 2))
+
+
+def _set_up() -> None:
+    """Set up streams and what is logged to them."""
+    if sys.stderr is None:  # closed
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the end
+    level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
+    logging.basicConfig(level=level, format="headroles: %(message)s")
+    logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise OSError("the working directory is not there any more; change to another") from error
 
 
 def _usage(error: Any) -> str:

@@ -339,6 +339,7 @@ class Study:
             known = notes_in(self.folder).get(others[0])
             texts = known["signatures"] if known is not None else None
             name = dict(fields(next(iter((texts or {}).values()), ""))).get(what, f"one {what}")
+            name = name if known is not None else "another process is at work on it"
             old, new = (", ".join(filter(None, digests)) for digests in (got, expected))
             raise FileExistsError(
                 f"study {self.folder} holds another {what}: got {old}; expected {new} ({name}), "

@@ -93,6 +93,37 @@ def test_training_does_not_write_over_a_model(whole):
     assert "headroles" not in json.loads(before["config.json"])
 
 
+def test_files_of_an_earlier_model_do_not_stay_when_it_is_overwritten(whole, tmp_path):
+    """A tokenizer for targets was read with the new model, of which it changed all numbers."""
+    from headroles.models.tokenization import paired
+
+    place, tokenizer = tmp_path / "place", tokens_of("bert")
+    smaller = hr.remove_heads(zoo.tiny("bert"), GONE)
+    hr.save(smaller, paired(tokenizer, tokenizer), place)
+    others = ("adapter_config.json", "model-00001-of-00002.safetensors", "vocab.txt", "notes.txt", "gates.safetensors")
+    for name in others:
+        (place / name).write_text("{}")
+    (place / "checkpoint-1").mkdir()
+    with pytest.raises(FileExistsError, match="holds another model: its adapter_config.json, config.json, "):
+        hr.save(*hr.load(whole), place)
+    hr.save(*hr.load(whole), place, overwrite=True)
+    assert {path.name for path in place.iterdir()} == {
+        *contents(whole),
+        "notes.txt",
+        "gates.safetensors",
+        "checkpoint-1",
+    }
+    assert type(hr.load(place)[1]) is type(hr.load(whole)[1])
+
+
+def test_another_tokenizer_beside_the_same_weights_is_another_model(whole):
+    (whole / "target_tokenizer.json").write_text("{}")
+    with pytest.raises(
+        FileExistsError, match="holds another model: its target_tokenizer.json would be replaced or stay"
+    ):
+        hr.save(zoo.tiny("bert"), tokens_of("bert"), whole)
+
+
 # --- smaller models among other programs ------------------------------------------------------------------------------
 
 
@@ -176,6 +207,15 @@ def test_a_card_names_a_base_model_of_the_hub():
     assert card.data.base_model == "google-bert/bert-base-uncased"
     assert "# google-bert/bert-base-uncased without 1 of its 8 attention heads" in card.text
     assert "- command: not recorded" in card.text
+
+
+def test_a_name_in_a_card_is_no_html():
+    model = hr.remove_heads(zoo.tiny("bert"), "L0H1")
+    model.config.name_or_path = "models/<img src=x onerror=alert(1)>"
+    text = pruned.card(model, "abc", "headroles remove-heads `x`")
+    assert "<img" not in text
+    assert "# &lt;img src=x onerror=alert(1)&gt; without 1 of its 8 attention heads" in text
+    assert "- command: `headroles remove-heads 'x'`" in text
 
 
 def test_what_people_wrote_into_a_card_stays(smaller, whole):
