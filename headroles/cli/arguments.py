@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headroles.data.corpus import Corpus
     from headroles.models.masking import Head
-    from headroles.pruning.l0 import Freeze
+    from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
     from headroles.scores import Relevance
     from headroles.specialists.arms import Recipe
@@ -145,7 +145,7 @@ def pairs_of(text: str) -> Corpus:
 def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
     """Return the strategy of a name: gates with their options, roles from a score table."""
     from headroles.analysis.role_rules import assignable
-    from headroles.pruning.l0 import L0, SubsetSelection
+    from headroles.pruning.learned_gates import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
     from headroles.tables.io import load_table
 

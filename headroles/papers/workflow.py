@@ -21,7 +21,7 @@ from headroles.models.heads import heads_of_kinds
 from headroles.models.masking import Head
 from headroles.papers.preparation import Material
 from headroles.pruning.comparison import compare_pruning
-from headroles.pruning.l0 import L0
+from headroles.pruning.learned_gates import L0
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep

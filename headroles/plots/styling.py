@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING, TypedDict
 
@@ -43,8 +44,8 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
     names = without_ends(table) if columns is None else list(columns)
     if missing := [name for name in names if name not in table]:
         raise KeyError(f"no column {', '.join(missing)}: got {', '.join(map(str, table))}")
-    shown = pd.DataFrame({name: _texts(table, name, decimals) for name in names}, index=table.index).style
-    shown = shown.format(escape="html").set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
+    shown = _escaped({name: _texts(table, name, decimals) for name in names}, table.index)
+    shown = shown.set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
     for name in filter(partial(_is_graded, table), names):
         low, high = float(table[name].min()), float(table[name].max())
         far = 1.5 * max(-low, high) or 1.0  # keeps texts legible
@@ -73,7 +74,14 @@ def _styled_roles(table: pd.DataFrame) -> Styler:
         held = f"background-color: {to_hex(face)}; color: {to_hex(readable(face))}"
         return [held if has else "color: #767676" for has in table[str(column.name)]]
 
-    return pd.DataFrame(texts, index=table.index).style.format(escape="html").apply(style)
+    return _escaped(texts, table.index).apply(style)
+
+
+def _escaped(texts: dict[str, list[str]], index: pd.Index) -> Styler:
+    """Style texts as a table, whose cells, headings and names are shown as they are: none is HTML."""
+    names = [None if name is None else escape(str(name)) for name in index.names]
+    shown = pd.DataFrame(texts, index=index.set_names(names)).style.format(escape="html")
+    return shown.format_index(escape="html", axis=0).format_index(escape="html", axis=1)
 
 
 def _role(value: float, stability: float) -> str:

@@ -109,8 +109,12 @@ def score(
         **again,
     )
 
+    text = corpus.hash
+
     def compute() -> pd.DataFrame:
         table = measure(corpus, chosen, reference=reference)
+        if corpus.hash != text:
+            raise ValueError(f"corpus {corpus.name!r} changed while it was scored; try again when it is complete")
         return table if repeated is None else frame.join(table, measure(repeated, named(REPEATED, weights)))
 
     table = kept.keep("heads", key, compute, joined=("scores", "by", "repeated"))

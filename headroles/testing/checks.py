@@ -163,7 +163,7 @@ def _reloaded(case: Case, model: PreTrainedModel) -> Tensor:
 def chosen(case: Case) -> float:
     """Check that `hr.prune` keeps the half of the heads with the largest gradients of their gates."""
     importance, keep = reference.importance(case), case.heads // 2
-    table = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep)
+    table = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep, remove=False)
     kept = set((table.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
     return float(len(kept ^ set(importance.argsort(descending=True)[:keep].tolist())))
 

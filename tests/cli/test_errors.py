@@ -39,7 +39,7 @@ from headroles.models.batching import encode
 from headroles.models.head_model import HeadModel
 from headroles.models.tokenization import NO_WORD, pieces, word_of
 from headroles.papers import score_study
-from headroles.pruning.l0 import L0, SubsetSelection
+from headroles.pruning.learned_gates import L0, SubsetSelection
 from headroles.tables import frame
 from headroles.tables.io import load_table
 
