@@ -22,8 +22,7 @@ from headroles.papers.artefact import (
     printed,
     provided,
 )
-from headroles.papers.needs import NEEDS, Need, trees
-from headroles.papers.tables import (
+from headroles.papers.bench import (
     CLEAR,
     LITTLE,
     VALUES,
@@ -34,6 +33,7 @@ from headroles.papers.tables import (
     metric_of,
     stake,
 )
+from headroles.papers.needs import NEEDS, Need, trees
 from headroles.plots.sparsity import FUNCTIONS, LOW
 
 if TYPE_CHECKING:
