@@ -49,8 +49,8 @@ from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
 from .pruning.costs import efficiency as efficiency
 from .pruning.head_gating import causal_gating as causal_gating
-from .pruning.l0 import L0 as L0
-from .pruning.l0 import SubsetSelection as SubsetSelection
+from .pruning.learned_gates import L0 as L0
+from .pruning.learned_gates import SubsetSelection as SubsetSelection
 from .pruning.learned_gates import train_gates as train_gates
 from .pruning.removal import remove_heads as remove_heads
 from .pruning.removal import zero_heads as zero_heads
@@ -59,6 +59,7 @@ from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change
 from .reports import report as report
 from .reports.explorer import explore as explore
+from .scores.attributions import attribute as attribute
 from .scores.base import Score as Score
 from .scores.circuits import composition as composition
 from .scores.circuits import copying as copying
@@ -74,7 +75,6 @@ from .scores.gradients.patching import AttributionPatching as AttributionPatchin
 from .scores.gradients.relevance import Relevance as Relevance
 from .scores.lrp.context import lrp_rules as lrp_rules
 from .scores.registry import list_scores as list_scores
-from .scores.runner import attribute as attribute
 from .scores.runner import score as score
 from .tables.frame import join as join
 from .tables.frame import provenance as provenance

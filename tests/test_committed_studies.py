@@ -60,7 +60,8 @@ def test_relations_are_those_that_were_committed():
 @pytest.mark.parametrize("study", SMALL)
 def test_every_figure_is_drawn(study):
     """Of studies that together have a table of every kind; `headroles plot` draws the others alike."""
-    for figure in figures(hr.Study(FIGURES / study)):
+    tables = hr.Study(FIGURES / study)
+    for figure in figures(tables.names(), tables.load):
         assert figure.name
         assert figure.draw().has_data()
         plt.close("all")

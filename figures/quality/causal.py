@@ -14,15 +14,15 @@ from headroles.analysis.intervals import rank_correlation
 from headroles.data.corpus import Corpus
 from headroles.training import toy_translator
 
-RECIPE = toy_translator.Recipe(layers=2, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900)
+SETTINGS = toy_translator.Settings(layers=2, width=48, heads=4, steps=900, pairs=20_000, longest=8, vocabulary=900)
 
 
 def measured(folder: Path, sentences: int, n_permutations: int, n_updates: int) -> pd.DataFrame:
     """All measures of all heads, each with the sign by which a head that helps has a large value."""
     if not folder.is_dir():
-        toy_translator._train(RECIPE, folder)
+        toy_translator._train(SETTINGS, folder)
     whole = hr.synthetic_corpus(10 * sentences, seed=7, translated=True)
-    short = [one for one in whole if len(one.heads) <= RECIPE.longest][:sentences]
+    short = [one for one in whole if len(one.heads) <= SETTINGS.longest][:sentences]
     given = *hr.load(folder), Corpus("toy pairs", tuple(short))
     print(hr.evaluate(*given, ["loss"]).round(3).to_string())
     shapley = hr.shapley_values(*given, n_permutations=n_permutations, truncation=0.05, n_resamples=200)

@@ -51,7 +51,7 @@ def _run(shared: Path, name: str, examples: int, keep: float, epochs: int, rate:
     model, tokenizer, learnt, held_out = _marian(shared, examples) if name == "marian" else _minilm(shared, examples)
     before = hr.evaluate(model, tokenizer, held_out, ["loss"], n_resamples=0).loc["loss", "value"]
     tune = {"epochs": epochs, "save_strategy": "no"}
-    table = hr.prune(model, tokenizer, learnt, hr.L0(rate=rate), keep=keep, tune=tune)
+    table = hr.prune(model, tokenizer, learnt, hr.L0(rate=rate), keep=keep, remove=False, tune=tune)
     opened, stays = table.iloc[:, 1], int(table.iloc[:, 0].sum())
     hr.remove_heads(model, table.iloc[:, 0])
     after = hr.evaluate(model, tokenizer, held_out, ["loss"], n_resamples=0).loc["loss", "value"]

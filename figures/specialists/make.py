@@ -20,9 +20,7 @@ from several_models import TESTED, pool_models
 
 import headroles as hr
 from headroles.papers import prepared
-from headroles.plots.styling import metric_name
-from headroles.tables import frame
-from headroles.tables.frame import metric_of
+from headroles.papers.bench import metric_label
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 SIZES = ", ".join(field.name for field in fields(Recipe))
@@ -114,7 +112,7 @@ def pool(
     for name, table in pooled._asdict().items():
         if table is not None and name not in ("heads", "controls"):
             print(name, table.to_string(index=False), sep="\n")
-    label = metric_name(metric_of(frame.provenance(pooled.sizes, "value")) or "metric")
+    label = metric_label(pooled.sizes)
     save(picture.specialists(*pooled[:4], label=label), study / "specialists.png")
     if pooled.changes is not None and pooled.changes[["before", "after"]].to_numpy().any():
         save(hr.plots.drift(pooled.changes), study / "drift-pooled.png")

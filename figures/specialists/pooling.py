@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import p_value
+from headroles.analysis.intervals import Array, p_value
 from headroles.analysis.multiple_testing import holm
-from headroles.analysis.resampling import Array, Whole, centred_ranks, permuted_values, strata
+from headroles.analysis.resampling import Whole, centred_ranks, permuted_values, strata
 from headroles.tables import frame
+from headroles.tables.columns import of_name
 
 PREDICTORS = ("positional", "syntactic")
 COVARIATES = ("confidence", "sink")
@@ -23,7 +24,7 @@ def graded_roles(scores: pd.DataFrame) -> pd.DataFrame:
     `positional` is the larger share at offset -1 or +1; `syntactic`, the largest accuracy less its baseline over
     relations and ways; `confidence`; `sink`, the larger weight on special tokens or the first token.
     """
-    relations = [name for name in map(str, scores) if name.startswith("syntax[") and name.endswith("]")]
+    relations = of_name(scores, "syntax")
     margins = [scores[name] - scores[f"{name}.baseline"] for name in relations]
     columns = {
         "positional": scores[["position[-1]", "position[+1]"]].max(axis=1),

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from headroles.data.corpus import Corpus, Sentence
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.columns import of_name
 from headroles.tables.io import load_table, save_table
 from headroles.training.hf_trainer import log_of
 
@@ -70,7 +71,7 @@ def best_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpu
     """Return the encoder's best heads by offset, by confidence, and by margin over the baseline of each relation."""
     table = score(model, tokenizer, corpus, ["position", "syntax", "confidence"], n_resamples=0).loc[["enc-self"]]
     table.attrs = {}  # pandas would copy them at every step
-    relations = [name for name in map(str, table) if name.startswith("syntax") and name.endswith("]")]
+    relations = of_name(table, "syntax")
     rows = []
     for name in ["position[-1]", "position[+1]", "confidence", *relations]:
         baseline, words = (table.get(f"{name}.{part}", 0.0 * table[name]) for part in ("baseline", "words"))

@@ -14,6 +14,7 @@ from headroles.analysis.multiple_testing import holm
 from headroles.analysis.role_persistence import role_changes
 from headroles.analysis.role_rules import roles as roles_of
 from headroles.tables import frame
+from headroles.tables.columns import Column, of_name
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import study_at
 
@@ -121,7 +122,7 @@ def _models(places: Mapping[str, Path]) -> dict[str, pd.DataFrame]:
 def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int]) -> pd.DataFrame:
     """Rows of every analysis."""
     known = set.intersection(*({str(column) for column in table} for table in models.values()))
-    outcomes = sorted((name for name in known if name.startswith("survival[")), key=_heads_left, reverse=True)
+    outcomes = sorted(of_name(known, "survival"), key=_heads_left, reverse=True)
     primary = [name for name in outcomes if _heads_left(name) in tested]
     if missing := set(tested) - {*map(_heads_left, primary)}:
         raise ValueError(f"no survival at {min(missing)} heads left in every model; all have {', '.join(outcomes)}")
@@ -147,7 +148,7 @@ def _survival(models: Mapping[str, pd.DataFrame], tested: Sequence[int]) -> pd.D
 
 
 def _heads_left(column: str) -> int:
-    return int(column.removeprefix("survival[").removesuffix("]"))
+    return int(Column.parse(column).detail or 0)
 
 
 def _sizes(places: Mapping[str, Path]) -> pd.DataFrame:

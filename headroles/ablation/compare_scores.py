@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
@@ -10,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from headroles.analysis import resampling
 from headroles.analysis.association import measured, values
-from headroles.analysis.intervals import rank_correlation
+from headroles.analysis.intervals import Array, rank_correlation
 from headroles.data.corpus import Corpus
+from headroles.models.head_model import HeadModel
 from headroles.tables import frame
+from headroles.tables.columns import of_name
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from headroles.scores import Measure
     from headroles.scores.lrp import Rules
 
-RANKED = re.compile(r"confidence|importance|relevance\[.*\.size")  # columns by which heads are ranked
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
-Array = npt.NDArray[np.float64]
 
 
 def compare(
@@ -69,9 +67,10 @@ def compare(
     from headroles.models import provenance
     from headroles.scores import score
 
-    kept, scores = study_at(study), _scores(rules, model)
+    kept, scores = study_at(study), _scores(rules, HeadModel(model))
     table = score(model, tokenizer, corpus, scores, max_tokens=max_tokens, n_resamples=n_resamples, study=kept)
-    names = [name for name in map(str, table) if RANKED.fullmatch(name)]
+    ranked = ("confidence", "importance", *of_name(table, "relevance", "size"))
+    names = [name for name in map(str, table) if name in ranked]
     correlations = agreement(table, names, ABLATION)
     rankings = orders(table, [*names, ABLATION], seeds=seeds)
     scored = frame.holding(scores=frame.provenance(table, names[0]))
@@ -156,7 +155,7 @@ def score_correlations(table: pd.DataFrame, columns: Sequence[str] | None = None
     return frame.signed(result, frame.sign(correlations="spearman"), frame.sources(table, chosen))
 
 
-def _correlation(first: resampling.Array, second: resampling.Array, layers: resampling.Whole) -> dict[str, float]:
+def _correlation(first: Array, second: Array, layers: resampling.Whole) -> dict[str, float]:
     """Rank correlations of two columns [heads], over all heads and within layers, with intervals."""
     both = np.isfinite(first) & np.isfinite(second)
     parts = [both & (layers == layer) for layer in np.unique(layers)]
@@ -170,7 +169,7 @@ def _correlation(first: resampling.Array, second: resampling.Array, layers: resa
     return row
 
 
-def _scores(rules: Sequence[Rules], model: PreTrainedModel) -> list[str | Measure]:
+def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
     """Return the compared scores; importance of a model without a loss is for the target of its relevance."""
     from headroles.scores import Attribution, Importance, Relevance, objectives, outputs
 

@@ -2,6 +2,7 @@ from . import intervals as intervals
 from . import multiple_testing as multiple_testing
 from . import resampling as resampling
 from . import seeds as seeds
+from . import summaries as summaries
 from .association import relate as relate
 from .logistic import survival_odds as survival_odds
 from .prediction import predict_outcome as predict_outcome
@@ -11,3 +12,7 @@ from .role_rules import roles as roles
 from .role_tests import role_decisions as role_decisions
 from .seeds import match_heads as match_heads
 from .seeds import stability as stability
+from .summaries import best_heads as best_heads
+from .summaries import correlations as correlations
+from .summaries import functions as functions
+from .summaries import thirds as thirds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -11,9 +10,12 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis import intervals, role_rules
+from headroles.analysis.intervals import Array
 from headroles.analysis.multiple_testing import corrected
-from headroles.analysis.resampling import ENDS, Array, Bools, Whole, binary, relation, spearman, strata
+from headroles.analysis.resampling import PERMUTATIONS, Bools, Whole, binary, relation, spearman, strata
 from headroles.tables import frame
+from headroles.tables.columns import ENDS, Column
+from headroles.tables.declared import carried, declared, quality, signature_of
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
@@ -21,8 +23,6 @@ By = Literal["family", "variant"]
 
 OUTCOMES = ("ablation", "importance", "relevance", "attribution", "survival")  # families of columns
 ANY = "any"  # the family of all special roles
-LOWER = ("loss", "perplexity")  # metrics of which less is better
-HIGHER = ("agreement", "accuracy", "f1", "matthews", "bleu", "chrf", "pair_accuracy", "pair_difference")
 NUMBERS = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
 NOWHERE = "the role does not apply to the heads with this outcome"
 NO_SCORE = (
@@ -42,10 +42,10 @@ def relate(
     outcomes: pd.DataFrame,
     *,
     by: By = "family",
-    names: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     kinds: Sequence[Kind] | None = None,
     n_resamples: int = 1000,
-    n_permutations: int = 9999,
+    n_permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Compare the outcomes of heads with and without each role, within layers.
@@ -58,7 +58,7 @@ def relate(
             (`.turn`: when a head is pruned).
         by: "family" joins the variants of a role (`positional[-1]` and `[+1]`) and adds "any", all special roles
             (`role_rules.SPECIAL`) together; "variant" keeps them apart.
-        names: Outcome columns; by default all of the families above.
+        columns: Outcome columns; by default all of the families above, and scores of your own that declare `matters`.
         kinds: Kinds of heads to include; by default all.
         n_resamples: Permutations of the role over all heads, for intervals.
         n_permutations: Permutations of the role within layers, for `p` and the interval of `within`.
@@ -85,7 +85,7 @@ def relate(
         ValueError: For tables of different heads, an infinite outcome, an unknown kind, and if there is no role or no
             outcome.
     """
-    chosen = outcomes_of(outcomes, names)
+    chosen = outcomes_of(outcomes, columns)
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
     if kinds is not None:
         known = roles.index.unique("kind")
@@ -97,7 +97,7 @@ def relate(
     _warn_of_other_weights(roles, outcomes)
     layers = strata(roles.index)
     rows = [
-        {"role": name, "outcome": column, "matters": matters(column)}
+        {"role": name, "outcome": column, "matters": matters(column, signature_of(outcomes, column))}
         | _relation(held, margin, values(outcomes, column).to_numpy(float), layers, n_resamples, n_permutations, seed)
         for name, held, margin in _with_any(list(_roles(roles, by)))
         for column in chosen
@@ -105,23 +105,22 @@ def relate(
     table = corrected(pd.DataFrame(rows))
     options = frame.sign(relate=by, resamples=n_resamples, permutations=n_permutations, seed=seed)
     of = {"roles": frame.sources(roles, role_rules.names(roles)), "outcomes": frame.sources(outcomes, chosen)}
-    return frame.signed(table, options, frame.holding(**of))
+    return frame.signed(table, options, frame.holding(**of), carried(roles, outcomes))
 
 
-def outcomes_of(table: pd.DataFrame, names: Sequence[str] | None) -> list[str]:
-    """Return the outcomes among the columns of a table; ValueError if there are none, or `names` are not among them."""
+def outcomes_of(table: pd.DataFrame, columns: Sequence[str] | None) -> list[str]:
+    """Return the outcomes in a table; ValueError if there are none, or `columns` are not among its measurements."""
     known = [str(name) for name in table if measured(str(name), table)]
-    chosen = [name for name in known if re.split(r"[\[.]", name)[0] in OUTCOMES] if names is None else list(names)
+    chosen = [name for name in known if is_outcome(name, table)] if columns is None else list(columns)
     if not chosen or not set(chosen) <= set(known):
-        expected = "ablation, importance, relevance, attribution or survival" if names is None else ", ".join(chosen)
+        expected = "ablation, importance, relevance, attribution or survival" if columns is None else ", ".join(chosen)
         raise ValueError(f"no outcome: got columns {', '.join(known) or 'none'}; expected {expected}")
     return chosen
 
 
 def values(table: pd.DataFrame, outcome: str) -> pd.Series[float]:
     """Return an outcome, NaN for heads of kinds that were not pruned, as in `survival[l0 12 enc-self]`."""
-    kinds = set(re.split(r"[\[\] ]", outcome)) & set(KINDS)
-    could = table.index.get_level_values("kind").isin(kinds or KINDS)
+    could = table.index.get_level_values("kind").isin(Column.parse(outcome).kinds or KINDS)
     return finite(table[outcome]).where(could)
 
 
@@ -137,24 +136,31 @@ def finite(column: pd.Series) -> pd.Series[float]:
     return known
 
 
-def matters(outcome: str) -> str:
+def is_outcome(name: str, table: pd.DataFrame) -> bool:
+    """Return whether a column is an outcome by its family, or as a score of the user's own says."""
+    family = Column.parse(name).name
+    return family in OUTCOMES or "matters" in declared("score", family, signature_of(table, name))
+
+
+def matters(outcome: str, signature: str = "") -> str:
     """Return which values of an outcome mean that a head matters more; "unknown" for other columns and metrics.
 
     An effect of ablation is the metric with the head ablated, minus that of the intact model. With all but one head of
     a layer ablated, a better metric means that the remaining head matters more.
     """
-    family, _, details = outcome.partition("[")
-    if family != "ablation":
-        return "higher" if family.partition(".")[0] in OUTCOMES else "unknown"
-    metric, *unit = details.partition("]")[0].split(" ")
-    if metric not in (*LOWER, *HIGHER):
+    column = Column.parse(outcome)
+    if column.name != "ablation":
+        known = "higher" if column.name in OUTCOMES else "unknown"
+        return declared("score", column.name, signature).get("matters", known)
+    better = quality(column.metric or "", signature).better
+    if not better:
         return "unknown"
-    return "higher" if (metric in LOWER) != ("rest" in unit) else "lower"
+    return "higher" if (better < 0) != ("rest" in column.words) else "lower"
 
 
 def measured(name: str, table: pd.DataFrame) -> bool:
     """Return whether a column is a measurement, not its interval, its p or another companion."""
-    plain = re.fullmatch(r"[^.\[]+(\[[^\]]*\])?(\.turn|\.size)?", name) is not None
+    plain = Column.parse(name).is_measurement
     return plain and pd.api.types.is_numeric_dtype(table[name]) and not pd.api.types.is_bool_dtype(table[name])
 
 
@@ -176,7 +182,7 @@ def _roles(roles: pd.DataFrame, by: By) -> Iterator[tuple[str, Bools, Array]]:
 
 def _with_any(roles: list[tuple[str, Bools, Array]]) -> list[tuple[str, Bools, Array]]:
     """The roles, and all special ones as one role if heads have more than one of them."""
-    special = [role for role in roles if role[0].partition("[")[0] in role_rules.SPECIAL]
+    special = [role for role in roles if Column.parse(role[0]).name in role_rules.SPECIAL]
     if sum(held.any() for _, held, _ in special) < 2:
         return roles
     held = np.any([having for _, having, _ in special], axis=0)

@@ -6,17 +6,16 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, stats
 from scipy.special import expit
 
 from headroles.analysis import role_rules
 from headroles.analysis.association import outcomes_of, values
+from headroles.analysis.intervals import Array
 from headroles.analysis.resampling import strata
 from headroles.tables import frame
 
-Array = npt.NDArray[np.floating]
 LIMIT = stats.chi2.ppf(0.95, 1) / 2  # fall of the log likelihood at the ends of a 95 % profile interval
 NO_LAYER = "no layer has surviving and pruned heads: role and layer are confounded"
 NO_OTHERS = "the same for all heads of the layers with surviving and pruned heads"
@@ -24,7 +23,7 @@ FOLLOWS = "collinear with the layers or other roles"
 FAR = 30.0  # log odds at which the search for an end of an interval stops
 
 
-def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequence[str] | None = None) -> pd.DataFrame:
+def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Estimate by what factor each role multiplies the odds of survival.
 
     Heads are compared within layers.
@@ -37,7 +36,7 @@ def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequenc
     Args:
         roles: Table of `hr.roles`. A head to which a role does not apply counts as without it.
         outcomes: Table of the same heads with outcomes of 0 and 1, such as `survival[...]`.
-        names: Columns of `outcomes`; by default all outcomes.
+        columns: Columns of `outcomes`; by default all outcomes.
 
     Returns:
         One row per outcome of 0 and 1 and role: `heads` with the role in the remaining layers; `odds`, the factor, with
@@ -48,10 +47,10 @@ def survival_odds(roles: pd.DataFrame, outcomes: pd.DataFrame, *, names: Sequenc
     """
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
     table = outcomes.loc[roles.index]
-    columns = outcomes_of(table, names)
-    chosen = [name for name in columns if set(values(table, name).dropna()) == {0.0, 1.0}]
+    known = outcomes_of(table, columns)
+    chosen = [name for name in known if set(values(table, name).dropna()) == {0.0, 1.0}]
     if not chosen:
-        raise ValueError(f"no outcome of 0 and 1: got {', '.join(columns)}; expected some such as survival[...]")
+        raise ValueError(f"no outcome of 0 and 1: got {', '.join(known)}; expected some such as survival[...]")
     rows = []
     for name in chosen:
         y = values(table, name).dropna()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
-Array = npt.NDArray[np.floating]
+from headroles.analysis.intervals import Array
 
 
 def holm(p: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import product
 
@@ -10,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis.association import finite, measured, outcomes_of, values
-from headroles.analysis.intervals import NONE, p_value, rank_correlation
+from headroles.analysis.intervals import NONE, Array, p_value, rank_correlation
 from headroles.analysis.multiple_testing import corrected
 from headroles.analysis.resampling import (
-    Array,
+    PERMUTATIONS,
     Whole,
     auc,
     binary,
@@ -24,6 +23,7 @@ from headroles.analysis.resampling import (
     strata,
 )
 from headroles.tables import frame
+from headroles.tables.columns import Column, of_name
 
 PREDICTORS = ("confidence", "position", "rarity", "entropy", "distance", "importance", "relevance", "attribution")
 
@@ -32,10 +32,10 @@ def predict_outcome(
     scores: pd.DataFrame,
     outcomes: pd.DataFrame,
     *,
-    names: Sequence[str] | None = None,
-    of: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    outcome_columns: Sequence[str] | None = None,
     n_resamples: int = 1000,
-    n_permutations: int = 9999,
+    n_permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Rank scores by how well they predict which heads survive, or another outcome.
@@ -43,8 +43,8 @@ def predict_outcome(
     Args:
         scores: Table of `hr.score`.
         outcomes: Table of the same heads with columns `survival[...]`, or other outcomes.
-        names: Columns of `scores`; by default those that are measured without ablation (of position the best).
-        of: Columns of `outcomes`; by default `survival[...]`.
+        columns: Columns of `scores`; by default those that are measured without ablation (of position the best).
+        outcome_columns: Columns of `outcomes`; by default `survival[...]`.
         n_resamples: Permutations over all heads, for the interval of `auc`.
         n_permutations: Permutations within layers, for `p`.
         seed: Seed of the permutations.
@@ -59,13 +59,14 @@ def predict_outcome(
     Raises:
         ValueError: For tables of different heads, an infinite number, and if there is no score or no outcome.
     """
-    chosen = [name for name in outcomes_of(outcomes, of) if of is not None or re.fullmatch(r"survival\[.*\]", name)]
+    known = outcomes_of(outcomes, outcome_columns)
+    chosen = of_name(known, "survival") if outcome_columns is None else known
     known = [str(name) for name in scores if measured(str(name), scores)]
-    predictors = [name for name in known if predicts(name)] if names is None else list(names)
+    predictors = [name for name in known if predicts(name)] if columns is None else list(columns)
     if not chosen or not predictors or not set(predictors) <= set(known):
         expected = ", ".join(predictors) or "some of " + ", ".join(PREDICTORS) if chosen else "survival[...]"
-        columns = ", ".join(map(str, scores if chosen else outcomes))
-        raise ValueError(f"no {'score' if chosen else 'outcome'}: got columns {columns}; expected {expected}")
+        got = ", ".join(map(str, scores if chosen else outcomes))
+        raise ValueError(f"no {'score' if chosen else 'outcome'}: got columns {got}; expected {expected}")
     frame.check_same_heads(scores, outcomes, "scores and outcomes")
     scores = scores.sort_index()  # permutations do not depend on the order of the rows
     layers, rows = strata(scores.index), []
@@ -84,7 +85,7 @@ def predict_outcome(
 
 def predicts(name: str) -> bool:
     """Return whether a column is measured without ablation, and not at one of several offsets."""
-    family = name.split("[")[0].split(".")[0]
+    family = Column.parse(name).name
     return family in PREDICTORS and (family != "position" or name == "position[best]")
 
 

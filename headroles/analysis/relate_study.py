@@ -14,6 +14,7 @@ from headroles.analysis.logistic import survival_odds
 from headroles.analysis.prediction import predict_outcome, predicts
 from headroles.analysis.role_persistence import role_changes
 from headroles.tables import frame
+from headroles.tables.columns import Column, of_name, table_of
 from headroles.tables.frame import Kind
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
@@ -45,19 +46,19 @@ def relate_study(
     """
     assigned = load_table(roles) if Path(roles).is_file() else Study(roles).load("roles")
     measured = joined([*([] if Path(roles).is_file() else [roles]), *outcomes])
-    table = relate(assigned, measured, by=by, names=_named(measured, only), kinds=kinds, seed=seed)
+    table = relate(assigned, measured, by=by, columns=_named(measured, only), kinds=kinds, seed=seed)
     study.remove(study.claim("relate", frame.provenance(table, "role")))
     for old in study.names():
-        if old.partition("-")[0] in ("odds", "predictors", "drift"):
+        if old != "relate" and table_of(old).command == "relate":
             study.path(old).unlink()  # of other outcomes
     save_table(table, study.path("relate"))
-    survival = [name for name in dict.fromkeys(table["outcome"]) if re.fullmatch(r"survival\[[^\]]*\]", name)]
+    survival = of_name(dict.fromkeys(table["outcome"]), "survival")
     outcome = measured.loc[assigned.index]
     sure = [name for name in survival if set(values(outcome, name).dropna()) == {0.0, 1.0}]
     if sure:
-        save_table(survival_odds(assigned, outcome, names=sure), study.path("odds"))
+        save_table(survival_odds(assigned, outcome, columns=sure), study.path("odds"))
     if survival and any(map(predicts, map(str, outcome))):
-        save_table(predict_outcome(outcome, outcome, of=survival, seed=seed), study.path("predictors"))
+        save_table(predict_outcome(outcome, outcome, outcome_columns=survival, seed=seed), study.path("predictors"))
     for strategy, tables in _remaining(outcomes).items():
         save_table(role_changes(assigned, tables), study.path(f"drift-{strategy}"))
     return table
@@ -93,7 +94,7 @@ def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     seeds: dict[str, list[str]] = {}
     unseeded = []
     for name in map(str, table):
-        if (short := re.sub(r" seed \d+(?=\])", "", name)) != name:
+        if (short := str(Column.parse(name).without_seed)) != name:
             seeds.setdefault(short, []).append(name)
         else:
             unseeded.append(name)

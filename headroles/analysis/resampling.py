@@ -10,12 +10,12 @@ import pandas as pd
 from scipy import stats
 
 from headroles.analysis import intervals
-from headroles.analysis.intervals import NONE, Ends, p_value, rank_correlation
+from headroles.analysis.intervals import NONE, Array, Ends, p_value, rank_correlation
+from headroles.tables.columns import ENDS
 
-Array = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
-ENDS = ("", ".low", ".high")
+PERMUTATIONS = 9999  # by default, for every permutation p
 
 
 def strata(index: pd.Index) -> Whole:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from headroles.analysis.intervals import Array
 from headroles.tables import frame
+from headroles.tables.columns import NORM, Column, by_norm, with_suffix
+from headroles.tables.declared import declaration, declared
 
-Values = npt.NDArray[np.floating]
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
 COARSE = 2**-13  # the same for resamples, which have 13 significant bits
 
@@ -27,6 +30,9 @@ class Role:
         threshold: The least value.
         over: Suffix of the baseline's column, which is subtracted: `.baseline`.
         strictly: Whether the value must exceed the threshold.
+        about: Where its heads attend, in a legend and on the page.
+        short: Its text in the cells of a map; by default its name.
+        hue: Its place in seaborn's "colorblind"; by default one of those that are left.
 
     Example:
         >>> Role("sharp", r"confidence", 0.8)
@@ -38,34 +44,62 @@ class Role:
     threshold: float
     over: str | None = None
     strictly: bool = False
+    about: str = field(default="", repr=False, kw_only=True)  # how it is drawn is no part of what it is
+    short: str = field(default="", repr=False, kw_only=True)
+    hue: int | None = field(default=None, repr=False, kw_only=True)
 
     def variants(self, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield the role's variants among `columns`: (variant, column); by norms, `positional-norm[-1]`."""
         for column in columns:
-            plain = column if frame.NORM in self.column else column.replace(frame.NORM, "", 1)
+            plain = column if NORM in self.column else str(Column.parse(column).plain)
             if (match := re.fullmatch(self.column, plain)) is not None:
                 name = f"{self.name}[{match[1]}]" if match.groups() else self.name
-                yield (name if plain == column else frame.by_norm(name)), column
+                yield (name if plain == column else by_norm(name)), column
 
-    def holds(self, values: Values, baseline: Values | float, *, rounding: float = ROUNDING) -> npt.NDArray[np.bool_]:
+    def holds(self, values: Array, baseline: Array | float, *, rounding: float = ROUNDING) -> npt.NDArray[np.bool_]:
         """Return whether values reach the threshold over the baseline; NaN does not."""
         margin = values - baseline - self.threshold
         held: npt.NDArray[np.bool_] = margin > rounding if self.strictly else margin >= -rounding
         return held
 
 
+_SYNTACTIC = "along a dependency;\ns subject, o object, v verb, a adjective,\nn noun, adv adverb"
 ROLES = (
-    Role("positional", r"position\[([+-]1)\]", 0.90),  # Voita et al. 2019, section 5.1
-    Role("syntactic", r"syntax\[([^\]]+)\]", 0.10, over=".baseline"),  # section 5.2
-    Role("rare", r"rarity", 0.50, strictly=True),  # section 5.3; "more than 50 %" is the authors' slides'
-    Role("sink", r"sink\[(special|first)\]", 0.50, strictly=True),  # Clark et al. 2019: "over half"
-    Role("alignment", r"alignment\[(monotone)\]", 0.50),  # our choice
-    Role("induction", r"induction", 0.50, strictly=True),  # Olsson et al. 2022 have no threshold: over half, as a sink
-    Role("duplicate", r"duplicate", 0.50, strictly=True),  # Wang et al. 2022; the same
-    Role("retrieval", r"retrieval", 0.10, strictly=True),  # Wu et al. 2024: a score above 0.1
-    Role("successor", r"succession", 0.50, strictly=True),  # Gould et al. 2023: more than half of the words
+    # Voita et al. 2019, sections 5.1 to 5.3; "more than 50 %" is the authors' slides'
+    Role("positional", r"position\[([+-]1)\]", 0.90, about="at a fixed offset", hue=0),
+    Role("syntactic", r"syntax\[([^\]]+)\]", 0.10, over=".baseline", about=_SYNTACTIC, hue=2),
+    Role("rare", r"rarity", 0.50, strictly=True, about="at the rarest token", hue=3),
+    # Clark et al. 2019: "over half"
+    Role("sink", r"sink\[(special|first)\]", 0.50, strictly=True, about="at a special or the first token", hue=4),
+    Role(
+        "alignment", r"alignment\[(monotone)\]", 0.50, about="onward through the source", short="align", hue=8
+    ),  # ours
+    # Olsson et al. 2022 and Wang et al. 2022 have no threshold: over half, as a sink
+    Role("induction", r"induction", 0.50, strictly=True, about="after the same token before", short="induct", hue=1),
+    Role("duplicate", r"duplicate", 0.50, strictly=True, about="at the same token before", short="dupl", hue=5),
+    # Wu et al. 2024: a score above 0.1
+    Role("retrieval", r"retrieval", 0.10, strictly=True, about="at the needle's next token", short="retr", hue=6),
+    # Gould et al. 2023: more than half of the words
+    Role(
+        "successor",
+        r"succession",
+        0.50,
+        strictly=True,
+        about="by weights, from a word to the next",
+        short="succ",
+        hue=9,
+    ),
 )
 SPECIAL = tuple(role.name for role in ROLES if role.name != "sink")  # of specialised heads; a sink does nothing
+KNOWN = {key: value for role in ROLES for key, value in declaration("role", role.name, role).items()}
+
+
+class Look(NamedTuple):
+    """How a family of roles is drawn: where its heads attend, its text in a cell, its place among the colours."""
+
+    about: str
+    short: str
+    hue: int | None
 
 
 def roles(
@@ -114,13 +148,17 @@ def roles(
             new: dict[str, object] = {variant: holders(table, role, column), f"{variant}.value": table[column]}
             new[f"{variant}.margin"] = _margin(table, role, column)
             new[f"{variant}.stability"] = _stability(table, role, column)
-            signatures |= dict.fromkeys(new, f"{frame.provenance(table, column)}|role:{role}")
+            says = {
+                key: value for key, value in declaration("role", role.name, role).items() if value != KNOWN.get(key)
+            }
+            text = "|".join([frame.provenance(table, column), f"role:{role}", *([frame.sign(**says)] if says else [])])
+            signatures |= dict.fromkeys(new, text)
             columns |= new
         if test and variants:
             from headroles.analysis.role_tests import tested  # SciPy takes as long to import as all else here
 
             p = tested(table, variants, role.threshold, role.over)
-            signatures |= {name: f"{signatures[name.rpartition('.')[0]]}|test:one-sided" for name in p}
+            signatures |= {name: f"{signatures[str(Column.parse(name).base)]}|test:one-sided" for name in p}
             columns |= p
     if not columns:
         raise ValueError(
@@ -171,13 +209,23 @@ def families(roles: pd.DataFrame) -> dict[str, list[str]]:
         raise ValueError("not a table of roles: expected columns .stability; make it with hr.roles(heads)")
     variants: dict[str, list[str]] = {}
     for name in names(roles):
-        variants.setdefault(name.partition("[")[0], []).append(name)
+        variants.setdefault(Column.parse(name).name, []).append(name)
     return variants
+
+
+def look(family: str, *tables: pd.DataFrame) -> Look:
+    """Return how a family of roles is drawn: as `ROLES`, or the signatures of tables, say."""
+    plain = str(Column.parse(family).plain)
+    texts = dict.fromkeys(text for table in tables for text in table.attrs.get("signatures", {}).values())
+    said = {key: value for text in texts for key, value in declared("role", plain, text).items()}
+    known = {field: KNOWN.get(f"role.{plain}.{field}") for field in ("about", "short", "hue")} | said
+    hue = known["hue"] if plain == family else None  # by norms, it has a colour of its own
+    return Look(str(known["about"] or ""), str(known["short"] or plain), None if hue is None else int(str(hue)))
 
 
 def names(roles: pd.DataFrame) -> list[str]:
     """Return the variants of roles in a role table."""
-    return [column.removesuffix(".stability") for column in roles.columns if column.endswith(".stability")]
+    return with_suffix(roles.columns, "stability")
 
 
 def _with_thresholds(chosen: list[Role], thresholds: Mapping[str, float]) -> list[Role]:
@@ -200,7 +248,7 @@ def holders(table: pd.DataFrame, role: Role, column: str) -> npt.NDArray[np.bool
     return role.holds(table[column].to_numpy(), baseline)
 
 
-def _stability(table: pd.DataFrame, role: Role, column: str) -> Values:
+def _stability(table: pd.DataFrame, role: Role, column: str) -> Array:
     """Share of resamples in which heads have the role; NaN where it does not apply."""
     held = resampled_holders(table, role, column)
     if held is None:

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from headroles.analysis.intervals import LEVEL, least_p
+from headroles.analysis.intervals import LEVEL, Array, least_p
 from headroles.analysis.multiple_testing import corrections
-from headroles.analysis.resampling import Array
 from headroles.tables import frame
+from headroles.tables.columns import with_suffix
 
 
 def tested(
@@ -55,7 +55,7 @@ def role_decisions(roles: pd.DataFrame, *, level: float = LEVEL) -> pd.DataFrame
     Raises:
         ValueError: If the table has no tests.
     """
-    names = [str(name).removesuffix(".holm") for name in roles if str(name).endswith(".holm")]
+    names = with_suffix(roles, "holm")
     if not names:
         columns = frame.listed([str(name) for name in roles])
         raise ValueError(f"no tests in the table of roles: got {columns}; make it with hr.roles(scores, test=True)")

@@ -13,10 +13,10 @@ from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
 from headroles.analysis import role_rules
-from headroles.analysis.association import OUTCOMES, measured
-from headroles.analysis.intervals import LEVEL, Z
+from headroles.analysis.association import is_outcome, measured
+from headroles.analysis.intervals import LEVEL, Array, Z
 from headroles.analysis.multiple_testing import corrected
-from headroles.analysis.resampling import Array, Bools, Whole, strata
+from headroles.analysis.resampling import PERMUTATIONS, Bools, Whole, strata
 from headroles.analysis.role_rules import ROLES, Role
 from headroles.tables import frame
 
@@ -35,7 +35,7 @@ def stability(
     attention: Sequence[pd.DataFrame] | None = None,
     roles: Iterable[Role] = ROLES,
     n_resamples: int = 200,
-    n_permutations: int = 999,
+    n_permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Match the heads of models of one shape: which heads and roles come back?
@@ -276,7 +276,7 @@ def scores_of(tables: Sequence[pd.DataFrame], columns: Sequence[str] | None) -> 
     """Return the columns by which heads are compared: `columns`, or all scores that every table has."""
     known = [str(name) for name in tables[0] if measured(str(name), tables[0]) and name != "position[offset]"]
     known = [name for name in known if all(name in table for table in tables)]
-    chosen = [name for name in known if name.split("[")[0] not in OUTCOMES] if columns is None else list(columns)
+    chosen = [name for name in known if not is_outcome(name, tables[0])] if columns is None else list(columns)
     if not chosen or not set(chosen) <= set(known):
         raise ValueError(
             f"no scores to compare heads by: got {frame.listed(chosen)}; expected some of {frame.listed(known)}"

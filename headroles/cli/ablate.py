@@ -76,7 +76,7 @@ def ablate(
     """Ablate every head of a model and measure the effects, with intervals and corrected tests."""
     from headroles.ablation.evaluation import worth
     from headroles.ablation.example_stats import ExampleStats
-    from headroles.ablation.runner import on_disk, table_name
+    from headroles.ablation.units import on_disk, table_name
 
     folder = study_of(study, overwrite=overwrite)
     sentences = hr.read(corpus, target, limit=limit)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from headroles.cli.options import SAMPLING
+from headroles.tables.columns import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from headroles.data.corpus import Corpus
     from headroles.models.masking import Head
-    from headroles.pruning.l0 import Freeze
+    from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
     from headroles.scores import Relevance
     from headroles.tables.study import Study
@@ -123,7 +124,7 @@ def pairs_of(text: str) -> Corpus:
 def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
     """Return the strategy of a name: gates with their options, roles from a score table."""
     from headroles.analysis.role_rules import assignable
-    from headroles.pruning.l0 import L0, SubsetSelection
+    from headroles.pruning.learned_gates import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
     from headroles.tables.io import load_table
 
@@ -156,7 +157,7 @@ def heads_of(text: str) -> str | pd.Series[float]:
     if not mark:
         return text
     table = load_table(f"{file}{mark}")
-    columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
+    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "turn")]
     columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
     name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
     if name in columns:

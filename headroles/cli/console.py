@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from rich.table import Table
 import headroles as hr
 from headroles import _distributed
 from headroles.cli.record import draws, record
+from headroles.tables.columns import Column, without_ends
 from headroles.tables.frame import LEVELS, fields, provenance
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def show_roles(assigned: pd.DataFrame) -> None:
     title = f"{held(assigned).groupby(['kind', 'layer', 'head']).ngroups} of {len(assigned)} heads have a role"
     record().keep(assigned, title)
     rows = held(assigned)
-    sinks = rows.assign(family=rows["role"].str.replace(r"\[.*", "", regex=True)).sort_values("value")
+    sinks = rows.assign(family=[Column.parse(role).name for role in rows["role"]]).sort_values("value")
     sinks = sinks[sinks["family"].str.startswith("sink")]  # the first token is often a special one: listed once
     rows = rows.drop(sinks.index[sinks.duplicated([*LEVELS, "family"], keep="last")])
     sure = rows["stability"].map(" ({:.2f})".format).where(rows["stability"].notna(), "")
@@ -62,7 +62,7 @@ def show_roles(assigned: pd.DataFrame) -> None:
 
 def show_measured(table: pd.DataFrame, left_out: Mapping[str, str]) -> None:
     """Print what a score table measures, and keep for the end what was left out and why."""
-    scores = dict.fromkeys(re.split(r"[\[.]", str(name))[0] for name in table if table[name].notna().any())
+    scores = dict.fromkeys(Column.parse(name).name for name in table if table[name].notna().any())
     facts = dict(fields(provenance(table, str(table.columns[0]))))
     on = f"{facts.get('sentences', '?')} sentences of {facts.get('corpus')}"
     say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {on}")
@@ -74,7 +74,7 @@ def show_table(
 ) -> None:
     """Print a table of numbers with intervals, rows named by `label` and `rows`; --json has the `whole` table."""
     record().keep(table if whole is None else whole, title)
-    columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
+    columns = without_ends(table)
     cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
     _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)
 

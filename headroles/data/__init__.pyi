@@ -4,6 +4,7 @@ from . import pairs as pairs
 from . import readers as readers
 from . import streaming as streaming
 from . import synthetic as synthetic
+from .conllu import offsets as offsets
 from .corpus import Corpus as Corpus
 from .corpus import Sentence as Sentence
 from .hf_datasets import to_dataset as to_dataset
@@ -12,7 +13,6 @@ from .pairs import minimal_pairs as minimal_pairs
 from .probes import indirect_objects as indirect_objects
 from .probes import needles as needles
 from .probes import ordered_words as ordered_words
-from .readers import offsets as offsets
 from .readers import read as read
 from .readers import write as write
 from .stanza_parser import parse as parse

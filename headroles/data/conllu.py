@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby, islice, pairwise
 
-from headroles.data.corpus import Sentence, Span
+import pandas as pd
+
+from headroles.data.corpus import RELATIONS, Corpus, Sentence, Span
 
 _TEXT = re.compile(r"#\s*text\s*= ?(.*)", re.DOTALL)
 _ID = re.compile(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?")  # no sentence has more words
@@ -161,3 +164,42 @@ def columns(names: list[str]) -> str:
     """Describe columns in a message: their number, and the first twenty."""
     shown = [repr(name[:40]) for name in names[:20]] + ["..."] * (len(names) > 20)
     return f"{len(names)} column{'s' * (len(names) > 1)}: {', '.join(shown)}"
+
+
+def offsets(corpus: Corpus, relations: Sequence[str] = RELATIONS, *, subtypes: bool = False) -> pd.DataFrame:
+    """Count how far heads are from their dependents, on the source side.
+
+    The histogram is that of Voita et al. 2019, Figure 3.
+
+    Args:
+        corpus: Sentences with trees.
+        relations: Dependency relations to count.
+        subtypes: Whether `nsubj:pass` counts as `nsubj`.
+
+    Returns:
+        One row per relation and offset (position of the head minus position of the dependent, in words): `count`, and
+        `share` of the relation's occurrences.
+
+    Raises:
+        ValueError: If the corpus has no trees or none of the relations.
+    """
+    if not any(sentence.has_tree for sentence in corpus):
+        raise ValueError(
+            f"corpus {corpus.name!r} has no trees; read a CoNLL-U file, or parse the text with headroles.parse"
+        )
+    counts: Counter[tuple[str, int]] = Counter()
+    for sentence in corpus:
+        for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
+            if head >= 0:
+                counts[base(relation) if subtypes else relation, head - word] += 1
+    known = sorted({relation for relation, _ in counts})
+    if not set(known) & set(relations):
+        raise ValueError(f"none of {', '.join(relations)} in corpus {corpus.name!r}; its relations: {', '.join(known)}")
+    rows = [(name, offset, counts[name, offset]) for name in relations for rel, offset in sorted(counts) if rel == name]
+    frame = pd.DataFrame(rows, columns=["relation", "offset", "count"])
+    return frame.assign(share=frame["count"] / frame.groupby("relation")["count"].transform("sum"))
+
+
+def base(relation: str) -> str:
+    """Return a Universal Dependencies relation without its subtype: `nsubj:pass` -> `nsubj`."""
+    return relation.partition(":")[0]

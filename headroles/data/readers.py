@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections import Counter
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-import pandas as pd
-
 from headroles.data.conllu import block
-from headroles.data.corpus import RELATIONS, Corpus, Sentence
+from headroles.data.corpus import Corpus, Sentence
 from headroles.data.entries import Column, Form, Texts, check_limit, complete, entries, stem
 from headroles.data.hf_datasets import gather, named
 from headroles.tables.io import replacing
@@ -105,45 +101,6 @@ def write(corpus: Corpus, path: str | Path) -> Path:
     with replacing(path) as draft:
         draft.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     return path
-
-
-def offsets(corpus: Corpus, relations: Sequence[str] = RELATIONS, *, subtypes: bool = False) -> pd.DataFrame:
-    """Count how far heads are from their dependents, on the source side.
-
-    The histogram is that of Voita et al. 2019, Figure 3.
-
-    Args:
-        corpus: Sentences with trees.
-        relations: Dependency relations to count.
-        subtypes: Whether `nsubj:pass` counts as `nsubj`.
-
-    Returns:
-        One row per relation and offset (position of the head minus position of the dependent, in words): `count`, and
-        `share` of the relation's occurrences.
-
-    Raises:
-        ValueError: If the corpus has no trees or none of the relations.
-    """
-    if not any(sentence.has_tree for sentence in corpus):
-        raise ValueError(
-            f"corpus {corpus.name!r} has no trees; read a CoNLL-U file, or parse the text with headroles.parse"
-        )
-    counts: Counter[tuple[str, int]] = Counter()
-    for sentence in corpus:
-        for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
-            if head >= 0:
-                counts[base(relation) if subtypes else relation, head - word] += 1
-    known = sorted({relation for relation, _ in counts})
-    if not set(known) & set(relations):
-        raise ValueError(f"none of {', '.join(relations)} in corpus {corpus.name!r}; its relations: {', '.join(known)}")
-    rows = [(name, offset, counts[name, offset]) for name in relations for rel, offset in sorted(counts) if rel == name]
-    frame = pd.DataFrame(rows, columns=["relation", "offset", "count"])
-    return frame.assign(share=frame["count"] / frame.groupby("relation")["count"].transform("sum"))
-
-
-def base(relation: str) -> str:
-    """Return a Universal Dependencies relation without its subtype: `nsubj:pass` -> `nsubj`."""
-    return relation.partition(":")[0]
 
 
 def _is_complete(sentence: Sentence) -> bool:

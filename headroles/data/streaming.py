@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -52,24 +52,45 @@ class StreamingCorpus:
         for path in self._files:
             check_file(path)
         self.name = name or stem(*self._files)
+        self._hashed: tuple[object, str] | None = None  # state of the files, and their hash
 
     @property
     def _files(self) -> list[Path]:
         return [self.source] if self.target is None else [self.source, self.target]
 
-    @cached_property
+    @property
     def hash(self) -> str:
-        """First 12 hexadecimal digits of the SHA-256 of the files; with a limit, of the sentences."""
-        if self.limit is not None:
-            return digested(self)
+        """First 12 hexadecimal digits of the SHA-256 of the files as they are now; with a limit, of the sentences."""
+        state = self._state()
+        if self._hashed is None or self._hashed[0] != state:
+            text = self._digest() if self.limit is None else digested(self)
+            self._check_unchanged(state)
+            latest = max(path.stat().st_ctime for path in self._files)
+            if time.time() - latest < 1:  # a change within one tick of the file system's clock would not show
+                return text
+            self._hashed = state, text
+        return self._hashed[1]
+
+    def _digest(self) -> str:
         digest = hashlib.sha256()
         for path in self._files:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()[:12]
 
+    def _state(self) -> list[tuple[int, ...]]:
+        """What changes when a file is written to or replaced."""
+        stats = [path.stat() for path in self._files]
+        return [(of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns) for of in stats]
+
+    def _check_unchanged(self, state: list[tuple[int, ...]]) -> None:
+        for path, before, now in zip(self._files, state, self._state(), strict=True):
+            if before != now:
+                raise ValueError(f"{path} changed while it was read; try again when it is complete")
+
     def __iter__(self) -> Iterator[Sentence]:
-        """Iterate over the sentences; ValueError with path and line where a file is malformed."""
+        """Iterate over the sentences; ValueError with path and line where a file is malformed, or if it changes."""
+        state = self._state()
         is_table = self.target is None and suffix(self.source) == ".tsv"
         if is_table and {*(header := next(rows(self.source)))} & {*LABELS}:
             raise ValueError(
@@ -78,6 +99,7 @@ class StreamingCorpus:
             )
         sentences = entries(self.source, self.target, "parallel" if is_table else None)
         yield from complete(sentences, ", ".join(map(str, self._files)), self.limit)
+        self._check_unchanged(state)
 
     def parts(self) -> Iterator[Corpus]:
         """Iterate over corpora of `part` sentences.

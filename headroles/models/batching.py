@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +21,9 @@ from headroles.models import provenance, tokenization
 from headroles.models.tokenization import NO_WORD, TokenizedSentence, pieces
 from headroles.models.tokenization import TokenView as TokenView
 from headroles.tables.frame import Kind
+
+if TYPE_CHECKING:
+    from headroles.models.head_model import HeadModel
 
 ONE: dict[str, bool | int] = {"do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
 LONGEST = 256  # tokens of a model's own output, if neither its positions nor its generation config limit it
@@ -224,7 +228,7 @@ def _view(
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    longest = max(map(len, rows))
+    longest = max(1, *map(len, rows))  # rows without any token are padding
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
 
 
@@ -244,10 +248,8 @@ def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrai
 class Pages:
     """The pages of a corpus, read once; `read` counts their sentences, tokens, and the sentences left out."""
 
-    def __init__(
-        self, corpus: Corpus | StreamingCorpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
-    ) -> None:
-        self.corpus, self.tokenizer, self.model = corpus, tokenizer, model
+    def __init__(self, corpus: Corpus | StreamingCorpus, model: HeadModel) -> None:
+        self.corpus, self.model = corpus, model
         self.streamed = isinstance(corpus, StreamingCorpus)
         self.read: Counter[str] = Counter()
         self._part = _distributed.rank(), _distributed.count()
@@ -257,7 +259,7 @@ class Pages:
     def batches(self, max_tokens: int) -> Iterator[Batch]:
         """Yield the batches of all pages; each of several processes gets its share."""
         for page in chain([self.first], self._rest):
-            yield from batches(page, self.model, max_tokens=max_tokens, part=self._part)
+            yield from self.model.batches(page, max_tokens=max_tokens, part=self._part)
 
     def number(self, max_tokens: int) -> int | None:
         """Return the number of batches; None for a stream, which has not been read."""
@@ -266,7 +268,7 @@ class Pages:
     def _encoded(self) -> Iterator[Encoded]:
         start = 0
         for part in self.corpus.parts() if isinstance(self.corpus, StreamingCorpus) else [self.corpus]:
-            page = encode(part, self.tokenizer, self.model)
+            page = self.model.encode(part)
             counts = {"too_long": page.too_long, "unaligned": page.unaligned, "tokens": page.tokens}
             self.read.update({"sentences": len(page.source)} | counts)
             yield replace(page, numbers=[start + number for number in page.numbers])

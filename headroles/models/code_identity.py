@@ -22,8 +22,8 @@ def described(value: Any, seen: set[int] | None = None) -> str:
     """Describe a value by what changes numbers: the code of functions and classes, the bytes of tensors and arrays."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
-        array = value.detach().cpu()
-        value = array.float().numpy() if array.dtype.is_floating_point else array.numpy()
+        array = (value.dequantize() if value.is_quantized else value).detach().cpu()
+        value = array.double().numpy() if array.dtype.is_floating_point else array.numpy()
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value).data)}"
     if is_dataclass(value) and not isinstance(value, type):

@@ -21,7 +21,7 @@ from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
 from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking, tokenization
 from headroles.models.batching import Batch, Encoded, Pages
-from headroles.models.heads import CELLS, AttentionCallback, Head, PartCallback
+from headroles.models.heads import Head, PartCallback
 from headroles.models.masking import Fill, Replacement
 from headroles.models.sites import Sites
 from headroles.tables import frame
@@ -39,8 +39,6 @@ class HeadModel:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         self.model = heads.uncompiled(model)
         self._tokenizer, self._tokenised = tokenizer, dict[int, tuple[Corpus, Encoded]]()
-        if isinstance(self.model, PreTrainedModel):
-            _check_whole(self.model)
 
     @classmethod
     def of(cls, model: PreTrainedModel | HeadModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Self:
@@ -117,26 +115,18 @@ class HeadModel:
         """The digest of everything that changes numbers besides the corpus (`headroles.models.identity`)."""
         return identity.identity(self.model, self._tokenizer)
 
-    def provenance(
-        self, corpus: Corpus | StreamingCorpus | None = None, *, tokenizer: bool = False, **fields: object
-    ) -> str:
-        """Return the provenance of what was measured: the model, its weights, the corpus, and other fields.
-
-        Args:
-            corpus: The sentences.
-            tokenizer: Whether to name the tokenizer: where numbers depend on it beyond the corpus.
-            **fields: Written between the corpus and the version of headroles.
-
-        Returns:
-            The provenance.
-        """
+    def provenance(self, corpus: Corpus | StreamingCorpus | None = None, /, **fields: object) -> str:
+        """Return the provenance of what was measured: model, weights, identity, corpus, other fields, version."""
         parts: dict[str, object] = {"model": identity.model_name(self.model), "weights": self.weights}
         parts["identity"] = self.identity
-        if tokenizer:
-            parts["tokenizer"] = identity.tokens(self.tokenizer)
         if corpus is not None:
             parts |= {"corpus": corpus.name, "text": corpus.hash}
         return f"{sign(**parts)}|{sign_version(**fields)}"
+
+    @property
+    def tokens(self) -> str:
+        """The tokenizer's class and the digest of its vocabulary, for provenance that depends on it."""
+        return identity.tokens(self.tokenizer)
 
     def cache_key(self, corpus: Corpus | StreamingCorpus | None = None, /, **fields: object) -> str:
         """Return the key of a kept result: identity, corpus, other fields, and the version of headroles.
@@ -179,7 +169,7 @@ class HeadModel:
 
     def pages(self, corpus: Corpus | StreamingCorpus) -> Pages:
         """Return the pages of a corpus: one, or of a stream several, read once."""
-        return Pages(corpus, self.tokenizer, self.model)
+        return Pages(corpus, self)
 
     def batches(self, encoded: Encoded, *, max_tokens: int = 4096, part: tuple[int, int] = (0, 1)) -> Iterator[Batch]:
         """Yield batches of similar lengths, the longest first; `part` (p, q) yields batches p, p + q, p + 2 q ..."""
@@ -223,13 +213,9 @@ class HeadModel:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
         return masking.masked(self.model, self.sites, gates, replacement)
 
-    def capture(self, callback: AttentionCallback) -> AbstractContextManager[None]:
-        """Call `callback(site, weights)` at every attention within the block (`hr.capture_attention`)."""
-        return heads.captured(self.model, self.sites, lambda site, weights, _: callback(site, weights), None)
-
-    def capture_in_parts(self, callback: PartCallback, *, cells: int = CELLS) -> AbstractContextManager[None]:
-        """Call `callback(site, weights, first)` for some queries at a time, at most `cells` weights of a call."""
-        return heads.captured(self.model, self.sites, callback, cells if self.divisible else None)
+    def capture(self, callback: PartCallback, *, cells: int | None = None) -> AbstractContextManager[None]:
+        """Call `callback(site, weights, first)` at every attention, also in parts of at most `cells` weights."""
+        return heads.captured(self.model, self.sites, callback, cells if cells and self.divisible else None)
 
     # heads by name
 
@@ -249,11 +235,4 @@ class HeadModel:
         return masking.head_mask(self.model, names)
 
 
-def _check_whole(model: PreTrainedModel) -> None:
-    """Raise ValueError for weights that are spread over processes: a part of them would give a wrong table."""
-    for name, weight in model.named_parameters():
-        if type(weight.data).__name__ == "DTensor" or type(weight).__name__ == "DTensor":
-            raise ValueError(
-                f"the weights of {type(model).__name__} are spread over processes: got a DTensor for {name}; expected "
-                f"whole weights in every process; try to load without tp_plan or FSDP, with device_map='auto'"
-            )
+Model = PreTrainedModel | HeadModel  # what public functions take

@@ -56,6 +56,7 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
         raise TypeError(
             f"expected a transformers model, got {type(model).__name__}; load one with headroles.load(name)"
         )
+    _check_whole(model)
     structure = _structure(model)
     if inputs is None and model in _sites and _sites[model][0] == structure:
         return _sites[model][1]
@@ -69,6 +70,16 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
     if all(site.out for site in sites) or not (weights(model) or outputs(model)):
         _sites[model] = _structure(model), sites  # projections are not recognised by numbers that are not finite
     return sites
+
+
+def _check_whole(model: PreTrainedModel) -> None:
+    """Raise ValueError for weights that are spread over processes: a part of them would give a wrong table."""
+    for name, weight in model.named_parameters():
+        if type(weight.data).__name__ == "DTensor" or type(weight).__name__ == "DTensor":
+            raise ValueError(
+                f"the weights of {type(model).__name__} are spread over processes: got a DTensor for {name}; expected "
+                f"whole weights in every process; try to load without tp_plan or FSDP, with device_map='auto'"
+            )
 
 
 def uncompiled(model: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from filecmp import cmp
 from pathlib import Path
@@ -18,10 +18,18 @@ from headroles.models import pruned, sites, tokenization
 from headroles.models.provenance import revision
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
-from headroles.models.tokenization import check_belongs, remember
-from headroles.tables.io import beside, forget_drafts
+from headroles.models.tokenization import TARGET, check_belongs, remember
+from headroles.tables.io import beside, expanded, forget_drafts
 
 CARD = "README.md"
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*", TARGET)
+FILES = (  # all files that saving a model and its tokenizer may write
+    *WEIGHTS,
+    *("config.json", "generation_config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.json", "vocab.txt", "merges.txt", "source.spm", "target.spm", "target_vocab.json", "spiece.model"),
+    *("sentencepiece.bpe.model", "tokenizer.model", "spm.model"),
+)
 
 
 def load(
@@ -177,7 +185,7 @@ def save(
         model: The model.
         tokenizer: Its tokenizer.
         folder: The folder, created if needed.
-        overwrite: Whether to replace another model in the folder.
+        overwrite: Whether to replace another model in the folder, and to remove its other files.
         command: Command that made the model, for its card.
 
     Returns:
@@ -187,7 +195,7 @@ def save(
         FileExistsError: The folder is a study or holds another model, and `overwrite` is off.
         OSError: The files could not be written; the message has the path and the reason.
     """
-    place = Path(folder)
+    place = expanded(folder)
     if not overwrite:
         check_no_study(place)
     draft = beside(place.absolute())
@@ -197,12 +205,15 @@ def save(
         if pruned.is_smaller(model):
             pruned.mark(draft / "config.json")
             (draft / CARD).write_text(pruned.card(model, revision(model), command), encoding="utf-8")
+        names = sorted(file.name for file in draft.iterdir())
         if not overwrite:
-            _check_same_model(place, draft)
+            _check_same_model(place, names, draft)
         place.mkdir(parents=True, exist_ok=True)
-        for file in draft.iterdir():
-            if file.name != CARD or overwrite or not (place / CARD).exists():  # people write into cards
-                file.replace(place / file.name)
+        for name in names:
+            if name != CARD or overwrite or not (place / CARD).exists():  # people write into cards
+                (draft / name).replace(place / name)
+        for file in _stale(place, names) if overwrite else ():
+            file.unlink()
         forget_drafts(place.absolute())
     except FileExistsError:
         raise
@@ -226,11 +237,21 @@ def weight_files(place: Path) -> list[Path]:
     return [*place.glob("*.safetensors"), *place.glob("pytorch_model*.bin")]
 
 
-def _check_same_model(place: Path, draft: Path) -> None:
+def _stale(place: Path, names: Collection[str]) -> list[Path]:
+    """Return files of an earlier model that would stay in a folder beside files of these names."""
+    old = [path for pattern in FILES for path in place.glob(pattern) if path.name not in names]
+    card = place / CARD
+    if CARD not in names and card.is_file() and pruned.MADE_BY in card.read_text(encoding="utf-8", errors="replace"):
+        old.append(card)
+    return old
+
+
+def _check_same_model(place: Path, names: Collection[str], draft: Path) -> None:
     """Raise FileExistsError if different files would be replaced, or other weights would stay in the folder."""
-    files = {file.name for file in draft.iterdir()} - {"tokenizer_config.json", CARD}  # it differs at each load
-    others = [file for file in files if (place / file).is_file() and not cmp(place / file, draft / file, shallow=False)]
-    weights = [file.name for file in weight_files(place)]
+    files = {*names} - {"tokenizer_config.json", CARD}  # it differs at each load
+    others = [name for name in files if (place / name).is_file() and not cmp(place / name, draft / name, shallow=False)]
+    weights = [file.name for pattern in WEIGHTS for file in place.glob(pattern)]
+    weights += [file.name for file in weight_files(place)]
     if wrong := sorted({*others, *weights} - (files - {*others})):
         raise FileExistsError(
             f"{place} holds another model: its {', '.join(wrong)} would be replaced or stay beside; name another "

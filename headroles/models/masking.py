@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from headroles.models.heads import attention_sites, check_head, named_heads, no_
 from headroles.models.sites import Site
 from headroles.tables.frame import KINDS, Kind
 
-Fill = Literal["zero", "other", "uniform"]
-FILLS: tuple[Fill, ...] = ("zero", "other", "uniform")
+Fill = Literal["zero", "resample", "uniform"]
+FILLS: tuple[Fill, ...] = ("zero", "resample", "uniform")
 Replacement = Callable[[Site, Tensor], Tensor]  # (site, z [batch, query, heads, size]) -> the values that replace z
 
 
@@ -79,9 +80,9 @@ def mask_heads(
             Tensor[batch, heads] for gates of each example. In beam search the gates of an example apply to all its
             beams. They may require gradients. A function is called for the gates at each layer.
         replacement: The output of a masked head. None or "zero"; "uniform", the mean of the values the head may attend
-            to; "other", the output for the next example of the batch, position by position (`hr.ablate` draws partners
-            from the whole corpus instead); a mapping (kind, layer) -> Tensor[heads, size], such as the result of
-            `mean`; or a function of the site and its z, Tensor[batch, query, heads, size].
+            to; "resample", the output for the next example of the batch, position by position (`hr.ablate` draws
+            partners from the whole corpus instead); a mapping (kind, layer) -> Tensor[heads, size], such as the result
+            of `mean`; or a function of the site and its z, Tensor[batch, query, heads, size].
 
     Raises:
         ValueError: The number of gates is wrong, the replacement is unknown, or heads of the model cannot be masked.
@@ -102,6 +103,7 @@ def masked(
     replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None,
 ) -> Iterator[None]:
     """Mask the heads of known sites within the block, as `mask_heads`."""
+    replacement = renamed(replacement, 6)
     current = gates if callable(gates) else lambda: gates
     _check(model, sites, current(), replacement)
     parts, uniform = _Parts(sites), dict[nn.Module, Tensor]()
@@ -112,7 +114,7 @@ def masked(
     def replaced(site: Site, z: Tensor) -> Tensor | None:
         if replacement is None or replacement == "zero":
             return None
-        if replacement == "other":
+        if replacement == "resample":
             return _next_example(z, current())
         if callable(replacement):
             return replacement(site, z)
@@ -125,6 +127,14 @@ def masked(
             stack.enter_context(attending(model, lambda call: uniform.update({call.module: _uniform(call)})))
         read_heads(stack, model, sites, apply)
         yield
+
+
+def renamed(replacement: Any, stacklevel: int = 4) -> Any:
+    """Return a replacement, "resample" for "other", its word until the next release, with a warning."""
+    if not isinstance(replacement, str) or replacement != "other":
+        return replacement
+    warnings.warn("replacement 'other' is called 'resample' now", DeprecationWarning, stacklevel=stacklevel)
+    return "resample"
 
 
 def head_mask(model: PreTrainedModel, heads: Iterable[Head | str] | str) -> Tensor:
@@ -234,7 +244,9 @@ def _mix(z: Tensor, g: Tensor, replaced: Tensor | None) -> Tensor:
 def _next_example(z: Tensor, gates: Tensor) -> Tensor:
     beams = z.shape[0] // gates.shape[0] if gates.ndim == 2 else 1  # per example
     if z.shape[0] < 2 * beams:
-        raise ValueError("replacement 'other' is the output for the next example of the batch; this batch has only one")
+        raise ValueError(
+            "replacement 'resample' is the output for the next example of the batch; this batch has only one"
+        )
     return z.roll(-beams, 0)
 
 

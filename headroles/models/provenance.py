@@ -42,7 +42,9 @@ def provenance_of(
     """Return `HeadModel.provenance`."""
     from headroles.models.head_model import HeadModel
 
-    return HeadModel(model, tokenizer).provenance(corpus, tokenizer=tokenizer is not None, **fields)
+    handle = HeadModel(model, tokenizer)
+    named = {} if tokenizer is None else {"tokenizer": handle.tokens}
+    return handle.provenance(corpus, **named, **fields)
 
 
 def cache_key(model: PreTrainedModel, /, **fields: object) -> str:

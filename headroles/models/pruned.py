@@ -211,9 +211,14 @@ def expected_type() -> Iterator[None]:
         log.removeFilter(is_other)
 
 
-CARD = """# {name} without {count} of its {of} attention heads
+MADE_BY = "Made by headroles"
+CARD = """---
+{{ card_data }}
+---
 
-Made by headroles {version}. The other heads keep their numbers.
+# {{ name | e }} without {{ count }} of its {{ of }} attention heads
+
+{{ made_by }} {{ version }}. The other heads keep their numbers.
 
 ## Load
 
@@ -223,50 +228,48 @@ import headroles  # pip install headroles
 model, tokenizer = headroles.load("HERE")  # this folder, or this repository's name
 ```
 
-The result is an ordinary model of class `{cls}`. No code of this repository runs (no `trust_remote_code`): the weights
-are safetensors, and config.json lists the heads that are left. `from_pretrained` and `pipeline` alone would build all
-heads, which the weights do not fit. For a model that they can load, set the same heads to zero
+The result is an ordinary model of class `{{ class_name }}`. No code of this repository runs (no `trust_remote_code`):
+the weights are safetensors, and config.json lists the heads that are left. `from_pretrained` and `pipeline` alone would
+build all heads, which the weights do not fit. For a model that they can load, set the same heads to zero
 (`headroles.zero_heads`) in the base model.
 
 ## Removed heads
 
-{removed}
-
+{% for kind, layer, heads in removed -%}
+- {{ kind }} layer {{ layer }}: head{{ "s" if heads | length > 1 }} {{ heads | join(", ") }}
+{% endfor %}
 ## Provenance
 
-- base model: {name}
-- weights: {weights} (first 12 hexadecimal digits of the SHA-256 of all weights)
-- headroles: {version}
-- command: {command}
+- base model: {{ name | e }}
+- weights: {{ weights }} (first 12 hexadecimal digits of the SHA-256 of all weights)
+- headroles: {{ version }}
+- command: {% if command %}`{{ command | replace("`", "'") }}`{% else %}not recorded{% endif %}
 """
 
 
 def card(model: PreTrainedModel, weights: str, command: str = "") -> str:
     """Return the model card of a model with removed heads: Markdown with the metadata of the Hub."""
-    from huggingface_hub import ModelCardData
+    from huggingface_hub import ModelCard, ModelCardData
 
     notes = recorded(model.config)
     rows = notes["sites"] if notes else []
     left = {(row["kind"], row["layer"]): (row["of"], set(row["heads"])) for row in rows}
-    removed = {key: sorted({*range(of)} - heads) for key, (of, heads) in left.items()}
+    removed = [(*place, sorted({*range(of)} - heads)) for place, (of, heads) in left.items()]
     name = model.config.name_or_path or type(model).__name__
     on_hub = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None and not Path(name).exists()
-    data = ModelCardData(
-        library_name="headroles", base_model=name if on_hub else None, tags=["attention-heads", "pruning"]
-    )
-    lines = [
-        f"- {kind} layer {layer}: head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}"
-        for (kind, layer), heads in removed.items()
-        if heads
-    ]
-    text = CARD.format(
+    made = ModelCard.from_template(
+        ModelCardData(
+            library_name="headroles", base_model=name if on_hub else None, tags=["attention-heads", "pruning"]
+        ),
+        template_str=CARD,
+        made_by=MADE_BY,
         name=name if on_hub else Path(name).name,
-        count=sum(map(len, removed.values())),
+        count=sum(len(heads) for *_, heads in removed),
         of=sum(of for of, _ in left.values()),
         version=version("headroles"),
-        cls=type(model).__name__,
-        removed="\n".join(lines),
+        class_name=type(model).__name__,
+        removed=[row for row in removed if row[-1]],
         weights=weights,
-        command=f"`{command}`" if command else "not recorded",
+        command=" ".join(command.split()),
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+    return str(made)

@@ -14,13 +14,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 from scipy import stats
 
+from headroles.analysis.summaries import correlations
 from headroles.papers.artefact import Holds, Interval, bounded
 from headroles.papers.needs import METRIC, METRICS, NEEDS, Missing, Need
-from headroles.plots.effects import correlations
-from headroles.plots.styling import SMALLER_IS_BETTER
 from headroles.tables import frame
+from headroles.tables.declared import metric_of as metric_in
+from headroles.tables.declared import quality
 from headroles.tables.frame import KINDS, Kind
-from headroles.tables.frame import metric_of as metric_in
 from headroles.tables.io import load_table
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def metric_label(table: pd.DataFrame) -> str:
 
 def gains(differences: Numbers, metric: str) -> Numbers:
     """Turn differences of a metric (rows of value, low, high) so that larger is better."""
-    return -differences[:, [0, 2, 1]] if metric in SMALLER_IS_BETTER else differences
+    return -differences[:, [0, 2, 1]] if better(metric) < 0 else differences
 
 
 def field(table: pd.DataFrame, name: str, column: str | None = None) -> str:
@@ -212,7 +212,7 @@ def within_layers(pair: pd.DataFrame) -> pd.Series[float]:
 
 def better(metric: str) -> int:
     """Return 1 if larger values of a metric are better, else -1."""
-    return -1 if metric in SMALLER_IS_BETTER else 1
+    return quality(metric).better or 1
 
 
 def reached(bound: float) -> str:

@@ -42,7 +42,7 @@ PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "mi
 
 
 def _contest(run: Workflow) -> list[Path]:
-    from headroles.pruning.l0 import L0
+    from headroles.pruning.learned_gates import L0
     from headroles.pruning.rankings import ByRoles
 
     strategies: list[str | Strategy] = ["importance", "effect", L0(rate=run.gate_rate), "random", "-importance"]

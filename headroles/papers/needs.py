@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from headroles.plots.styling import SMALLER_IS_BETTER
 from headroles.tables import frame
+from headroles.tables.declared import quality
 from headroles.tables.io import load_table, save_table
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _cumulative(run: Workflow, kind: Literal["each"] | None) -> Path:
     from headroles.ablation.curves import orders
 
     scores = frame.join(load_table(relevance(run)[0]), load_table(single(run)[0]))
-    effect = f"{'' if run.metric in SMALLER_IS_BETTER else '-'}ablation[{run.metric}]"
+    effect = f"{'-' if quality(run.metric).better > 0 else ''}ablation[{run.metric}]"
     columns = ["importance"] if kind else ["importance", effect]
     return run.curves(orders(scores, columns, kind=kind, seeds=0 if kind else 3), kind)
 

@@ -21,10 +21,11 @@ from headroles.papers import score_study
 from headroles.papers.preparation import Material, Prepared
 from headroles.papers.workflow import Workflow, batch_tokens, pace
 from headroles.scores import Measure, Relevance
-from headroles.scores.in_study import DEFAULT
+from headroles.scores.registry import DEFAULT
 from headroles.tables import frame
+from headroles.tables.columns import table_of
 from headroles.tables.io import save_table
-from headroles.tables.study import ONE_MODEL, Study
+from headroles.tables.study import Study
 from headroles.training.hf_trainer import TrainOptions
 from headroles.training.marian import marian
 from headroles.training.trainer import HISTORY, train
@@ -173,7 +174,7 @@ class _Replication:
         """Raise ValueError for a study of another model or recipe, OSError if it cannot be written."""
         self.study.check_writable()
         table = self.finished()
-        if not len(table) and (others := [name for name in self.study.names() if ONE_MODEL.fullmatch(name)]):
+        if not len(table) and (others := [name for name in self.study.names() if table_of(name).one_model]):
             raise ValueError(
                 f"{self.study.folder} holds tables of another model: {', '.join(others)}; give another folder"
             )

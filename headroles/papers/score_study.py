@@ -12,6 +12,7 @@ from PIL import Image
 from headroles.analysis import role_rules
 from headroles.plots.gallery import DRAWN, figures, save
 from headroles.tables import frame
+from headroles.tables.columns import after_stem, stem_of
 from headroles.tables.io import check_ours, mark_of, save_table
 from headroles.tables.study import Study
 
@@ -23,8 +24,8 @@ def balances(study: Study) -> dict[str, dict[str, float]]:
     """Return the totals of each conservation report of a study: shares of inputs, biases and the residue."""
     from headroles.scores.lrp import totals
 
-    names = [name for name in study.names() if name.startswith("conservation-")]
-    return {name.removeprefix("conservation-"): totals(study.load(name)) for name in names}
+    names = [name for name in study.names() if stem_of(name) == "conservation"]
+    return {after_stem(name): totals(study.load(name)) for name in names}
 
 
 def assign_roles(study: Study, *, thresholds: dict[str, float] | None = None, test: bool = False) -> pd.DataFrame:
@@ -99,7 +100,7 @@ def draw(study: Study) -> list[Path]:
     if not study.names():
         raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     files = []
-    for figure in figures(study):
+    for figure in figures(study.names(), study.load):
         path, digest = study.folder / f"{figure.name}.png", figure.digest()
         files.append(path)
         if _shows(path, digest) and not study.overwrite:

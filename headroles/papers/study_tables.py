@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from headroles.ablation.compare_scores import score_correlations
+from headroles.analysis import summaries
 from headroles.analysis.relate_study import joined
 from headroles.plots import effects, gallery
 from headroles.tables import io
+from headroles.tables.columns import Column
 from headroles.tables.frame import fields, provenance, sign
 from headroles.tables.io import save_table
 from headroles.tables.study import Study
@@ -36,14 +37,14 @@ def agreement_study(
         overwrite: Whether to replace a picture of another model or program.
 
     Returns:
-        The correlations, as of `plots.effects.correlations`; `attrs` name the corpora.
+        The correlations, as of `hr.analysis.correlations`; `attrs` name the corpora.
 
     Raises:
         ValueError: If a study lacks the column.
         FileExistsError: If the picture is of another model or program, or its table another table, unless `overwrite`.
     """  # noqa: DOC502
     first, second = (_column(folder, column) for folder in (study, other))
-    correlations = effects.correlations(first[column], second[column])
+    correlations = summaries.correlations(first[column], second[column])
     signatures = [provenance(table, column) for table in (first, second)]
     correlations.attrs["signatures"] = dict.fromkeys(correlations, " AND ".join(signatures))
     corpora = [dict(fields(text)) for text in signatures]
@@ -97,7 +98,7 @@ def _column(folder: str | Path, column: str) -> pd.DataFrame:
         near = get_close_matches(column, map(str, scores), n=1, cutoff=0.85)
         hint = f"try {near[0]}" if near else "make it with headroles ablate"
         raise ValueError(f"no column {column!r} in {folder}; {hint}")
-    return scores.filter(regex=f"^{re.escape(column)}")
+    return scores[[name for name in scores if str(Column.parse(name).base) == column]]
 
 
 def efficiency_study(

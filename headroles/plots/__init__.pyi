@@ -1,5 +1,4 @@
 from .attention_map import attention as attention
-from .attention_map import best_heads as best_heads
 from .attention_map import curves as curves
 from .attention_map import dependency as dependency
 from .attention_map import offsets as offsets
@@ -23,7 +22,6 @@ from .sparsity import densities as densities
 from .sparsity import functions as functions
 from .sparsity import gates as gates
 from .sparsity import survival as survival
-from .sparsity import thirds as thirds
 from .trends import contest as contest
 from .trends import dynamics as dynamics
 from .trends import efficiency as efficiency

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import TITLES, described, finish, font, line, needs, new_axes, of_kind, panels_of
+from headroles.analysis.summaries import best_heads
+from headroles.plots.axes import TITLES, finish, font, line, needs, new_axes, of_kind, panels_of
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import short
 from headroles.plots.styling import hue
-from headroles.tables.frame import LEVELS, Kind
+from headroles.tables.declared import signature_of
+from headroles.tables.frame import Kind, described
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,6 +112,7 @@ def dependency(heads: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None
     """
     part, kind = of_kind(heads, kind)
     best = best_heads(part)
+    best["text"] = [short(f"syntactic[{words}]") for words in best["relation"] + " " + best["way"]]
     ax = ax or new_axes((5, 2 * len(best)), cell=0.4, beside=2.2)[0]
     x = np.arange(len(best)) + 0.4 * best["relation"].ne(best["relation"].shift()).cumsum()
     ax.bar(x - 0.2, best["accuracy"], 0.4, color=hue(2), label="best head, 95 % interval")
@@ -138,7 +141,7 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
     """
     needs(table, {"order", "share", "value", "low", "high"}, "hr.ablation_curve")
     ax = ax or new_axes((9, 12), cell=0.45, beside=3)[0]
-    is_random = table["order"].str.startswith("random ")
+    signature, is_random = signature_of(table, "value"), table["order"].str.startswith("random ")
     chance = table[is_random].groupby("share")["value"].agg(["mean", "min", "max"])
     if len(chance):
         ax.fill_between(chance.index, chance["min"], chance["max"], color="0.85", linewidth=0)
@@ -155,7 +158,7 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
             part["share"],
             part["value"],
             color=hue(place),
-            label=label_of(name),
+            label=label_of(name, signature),
             ends=ends,
             style="--" if name != _quantity(name) else style,
             marker=marker,
@@ -168,30 +171,3 @@ def curves(table: pd.DataFrame, *, label: str = "metric", ax: Axes | None = None
 def _quantity(order: str) -> str:
     """Name of a ranking without its denominator: relevance of the layer and of the whole have one colour."""
     return order.replace(" logit]", "]")
-
-
-def best_heads(table: pd.DataFrame) -> pd.DataFrame:
-    """Find the best head of each dependency relation and way.
-
-    Args:
-        table: Table of `hr.score` with syntax, of one kind.
-
-    Returns:
-        One row per relation and way: accuracy with its interval, best fixed offset, number of words.
-
-    Raises:
-        ValueError: For a table without syntax.
-    """
-    names = [str(name) for name in table if str(name).startswith("syntax[") and str(name).endswith("]")]
-    names = [name for name in names if table[name].notna().any()]
-    if not names:
-        raise ValueError(f"no values of syntax: got {described(table)}; make them with hr.score(..., ['syntax'])")
-    rows = []
-    for name in names:
-        place = int(table[name].argmax())
-        row, (layer, head) = table.iloc[place], (table.index.get_level_values(level)[place] for level in LEVELS[1:])
-        relation, way = name[len("syntax[") : -1].split(" ")
-        rest = (row.get(f"{name}.{part}", np.nan) for part in ("low", "high", "baseline", "words"))
-        rows.append((relation, way, short(name.replace("syntax", "syntactic")), f"L{layer}H{head}", row[name], *rest))
-    columns = ["relation", "way", "text", "name", "accuracy", "low", "high", "baseline", "words"]
-    return pd.DataFrame(rows, columns=columns)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from headroles.tables.frame import LEVELS, Kind
+from headroles.tables.frame import LEVELS, Kind, described
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -162,15 +162,6 @@ def needs(table: pd.DataFrame, columns: set[str], made_by: str) -> None:
         raise ValueError(
             f"not a table of {made_by}: got {described(table)}; expected columns {', '.join(sorted(columns))}"
         )
-
-
-def described(argument: object) -> str:
-    """Describe an argument for an error message."""
-    if not isinstance(argument, pd.Series | pd.DataFrame):
-        return f"{argument!r:.60}"
-    contents = str(argument.dtype) if isinstance(argument, pd.Series) else ", ".join(map(str, argument)) or "no columns"
-    index = ", ".join(map(str, argument.index.names))
-    return f"a {type(argument).__name__} ({contents}) with {len(argument)} rows, index {index}"
 
 
 def font(ax: Axes, shape: Sequence[float], text: str, share: float = 1.0) -> float:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from headroles.analysis.association import finite
-from headroles.analysis.intervals import correlation, rank_correlation
-from headroles.analysis.resampling import pearson, spearman
-from headroles.plots.axes import TITLES, colour_bar, described, font, needs, new_axes, of_kind
+from headroles.analysis.summaries import correlations, of_both
+from headroles.plots.axes import TITLES, colour_bar, font, needs, new_axes, of_kind
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import heatmap
-from headroles.plots.styling import NAMES, UNITS, colours, metric_name, readable, red
-from headroles.tables.frame import Kind, signed
+from headroles.plots.styling import colours, readable
+from headroles.tables.columns import Column, of_name
+from headroles.tables.declared import quality, signature_of
+from headroles.tables.frame import Kind, described
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,9 +42,10 @@ def ablation(table: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None =
     decimals = 2 if table[name].abs().max() >= 0.5 else 3
     texts = table[name].map(f"{{:z.{decimals}f}}".format).str.replace("-", "−")
     marks = (table[f"{name}.p"] < SURE).astype(int) + (table[f"{name}.holm"] < SURE).astype(int)
-    metric, *unit = _words(name)
-    label = ", ".join([f"change in {NAMES.get(metric, metric)}", *unit])
-    notes = "; ".join([*([UNITS[metric]] if metric in UNITS else []), f"red: {red(name)}"])
+    metric, *unit = Column.parse(name).words
+    known = quality(metric, signature_of(table, name))
+    label = ", ".join([f"change in {known.title}", *(ABLATED.get(word, word) for word in unit)])
+    notes = "; ".join([*([known.unit] if known.unit else []), f"red: {'worse' if known.better else 'less'}"])
     texts = texts + marks.map({0: "", 1: "*", 2: "**"})
     ax = heatmap(table[name], kind=kind, annotate=texts, label=f"{label}\n({notes})", ax=ax)
     stars = of_kind(marks.to_frame("marks"), kind)[0]["marks"]
@@ -75,7 +76,7 @@ def histogram(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax=ax,
     )  # fmt: skip
     ax.axvline(0, color="0.2", linestyle="--", linewidth=1)
-    ax.set(xlabel=f"change in {_measured(name)} when one head is ablated", ylabel="heads")
+    ax.set(xlabel=f"change in {_measured(table)} when one head is ablated", ylabel="heads")
     if legend:
         sns.move_legend(ax, "best", title="", frameon=False, labels=[TITLES[kind] for kind in kinds])
     sns.despine(ax=ax)
@@ -101,7 +102,7 @@ def agreement(
     import seaborn as sns
 
     columns = effect_of(first), effect_of(second)
-    both = _both(first[columns[0]], second[columns[1]])
+    both = of_both(first[columns[0]], second[columns[1]])
     numbers = correlations(first[columns[0]], second[columns[1]]).loc["all"]
     ax = ax or new_axes((10, 11), cell=0.45)[0]
     kinds = [kind for kind in TITLES if kind in both.index.unique("kind")]
@@ -114,33 +115,10 @@ def agreement(
         f"{name} {numbers[key]:.2f} [{numbers[f'{key}.low']:.2f}, {numbers[f'{key}.high']:.2f}]" for name, key in RANKS
     )
     ax.set_title("\n".join(lines))
-    x, y = (f"change in {_measured(column)}" for column in columns)
+    x, y = (f"change in {_measured(table)}" for table in (first, second))
     ax.set(xlabel=x + f" on {names[0]}" * bool(names[0]), ylabel=y + f" on {names[1]}" * bool(names[1]))
     sns.despine(ax=ax)
     return ax
-
-
-def correlations(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFrame:
-    """Correlate measurements of the same heads on two corpora.
-
-    Returns:
-        One row for all heads and one for each kind: `heads`, `pearson` and `spearman`, with 95 % intervals over heads
-        after Fisher's z: of Pearson's with the spread of bootstrap resamples, of Spearman's by Bonett and Wright
-        (2000). They are NaN for fewer than eight heads and for a perfect correlation.
-    """
-    both = _both(first, second)
-    parts = {"all": both} | {str(kind): part for kind, part in both.groupby(level="kind", sort=False, observed=True)}
-    rows: dict[str, dict[str, float]] = {}
-    for name, part in parts.items() if len(parts) > 2 else [("all", both)]:
-        drawn = np.random.default_rng(0).integers(len(part), size=(1000, len(part)))
-        heads = np.concatenate([np.arange(len(part))[None], drawn])  # [1 + resamples, heads]
-        x, y = (part[column].to_numpy() for column in part)
-        values, rank = pearson(x[heads], y[heads]), float(spearman(x[None], y[None])[0])
-        ends = correlation(float(values[0]), values[1:], len(part)), rank_correlation(rank, len(part))
-        names = [f"{key}{end}" for _, key in RANKS for end in ("", ".low", ".high")]
-        rows[name] = {"heads": len(part), **dict(zip(names, (values[0], *ends[0], rank, *ends[1]), strict=True))}
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("heads of")
-    return signed(table, "correlations over heads; see the two studies")
 
 
 def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, ax: Axes | None = None) -> Axes:
@@ -191,20 +169,10 @@ def score_map(table: pd.DataFrame, value: Literal["all", "within"] = "all", *, a
     return ax
 
 
-def _both(first: pd.Series[float], second: pd.Series[float]) -> pd.DataFrame:
-    both = pd.DataFrame({"one": finite(first), "other": finite(second)}).dropna()
-    if len(both) < 3 or len(both) < max(len(first), len(second)):
-        raise ValueError(
-            f"the tables are of different heads: got {len(first)} and {len(second)} rows, {len(both)} in common; "
-            "expected at least three heads, the same in both"
-        )
-    return both
-
-
 def effect_of(table: pd.DataFrame) -> str:
     """Return the column of effects in a table of `hr.ablate`; raise ValueError for another table, or without values."""
     names = list(map(str, table)) if isinstance(table, pd.DataFrame) else []
-    effects = [name for name in names if name.startswith("ablation[") and name.endswith("]")]
+    effects = of_name(names, "ablation")
     if len(effects) != 1 or not {f"{effects[0]}.p", f"{effects[0]}.holm"} <= set(names):
         raise ValueError(
             f"not a table of hr.ablate: got {described(table)}; expected one column ablation[...], with .p and .holm"
@@ -214,13 +182,8 @@ def effect_of(table: pd.DataFrame) -> str:
     return effects[0]
 
 
-def _measured(name: str) -> str:
+def _measured(table: pd.DataFrame) -> str:
     """Metric with its unit, and heads of an effect: `ablation[loss rest]` -> loss (nats), all but one."""
-    metric, *heads = _words(name)
-    return ", ".join([metric_name(metric), *heads])
-
-
-def _words(name: str) -> list[str]:
-    """Metric and heads of an effect: `ablation[loss rest]` -> loss, all but one."""
-    metric, *unit = name.removeprefix("ablation[").removesuffix("]").split(" ")
-    return [metric, *(ABLATED.get(word, word) for word in unit)]
+    name = effect_of(table)
+    metric, *unit = Column.parse(name).words
+    return ", ".join([str(quality(metric, signature_of(table, name))), *(ABLATED.get(word, word) for word in unit)])

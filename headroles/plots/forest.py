@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from headroles.analysis.role_rules import look
 from headroles.plots.axes import finish, legend, needs, new_axes, panels_of, stack
 from headroles.plots.labels import label_of
-from headroles.plots.styling import GREY, HUES, RGB, colours, hue
+from headroles.plots.styling import GREY, RGB, colours, hue
+from headroles.tables.columns import Column
+from headroles.tables.declared import signature_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,14 +144,15 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
     import seaborn as sns
     from matplotlib.lines import Line2D
 
-    table = table.assign(row=table["row"].map(label_of))
+    signature = signature_of(table, "p")
+    table = table.assign(row=[label_of(name, signature) for name in table["row"]])
     rows, hues = list(dict.fromkeys(table["row"])), list(dict.fromkeys(table["hue"]))
-    names = {name: label_of(name) for name in hues}
+    names = {name: label_of(name, signature) for name in hues}
     sure = f"p < {SURE:g} {'adjusted for layer and kind' if log else 'within layers'}, uncorrected"
     height = 0.4 + (0.12 if len(hues) <= 6 else 0.07) * (len(hues) - 1)
     width = 0.11 * max(map(len, rows)) + 0.09 * max(map(len, [*names.values(), sure]))
     ax = ax or new_axes((max(len(rows), 2), 5 / height), cell=height, beside=width)[0]
-    shades, markers = _shades(hues), _markers(hues)
+    shades, markers = _shades(hues, table), _markers(hues, table)
     for point in table.to_dict("records"):
         y = rows.index(point["row"]) + 0.7 * ((hues.index(point["hue"]) + 0.5) / len(hues) - 0.5)
         color = shades[point["hue"]]
@@ -172,23 +175,29 @@ def _forest(table: pd.DataFrame, column: str, middle: float, label: str, ax: Axe
     return ax
 
 
-def _shades(hues: list[str]) -> dict[str, RGB]:
+def _shades(hues: list[str], table: pd.DataFrame) -> dict[str, RGB]:
     """Colours of roles, or, as sizes have an order, of the sizes of each strategy."""
     import seaborn as sns
 
-    if len(hues) == 1 or set(hues) & set(HUES):
-        return colours(hues, shade=0.8)
+    if len(hues) == 1 or _are_roles(hues, table):
+        return colours(hues, table, shade=0.8)
     places = {name: [other for other in hues if _strategy(other) == _strategy(name)].index(name) for name in hues}
     palette = sns.color_palette("viridis_r", max(places.values()) + 1)
     return {name: palette[place] for name, place in places.items()}
 
 
-def _markers(hues: list[str]) -> dict[str, str]:
+def _are_roles(hues: list[str], table: pd.DataFrame) -> bool:
+    """Whether some of the hues are roles, of the package or as the table says."""
+    return any(look(name, table).hue is not None for name in hues)
+
+
+def _markers(hues: list[str], table: pd.DataFrame) -> dict[str, str]:
     """Marks of strategies; of roles circles."""
-    strategies = [""] if set(hues) & set(HUES) else list(dict.fromkeys(map(_strategy, hues)))
+    strategies = [""] if _are_roles(hues, table) else list(dict.fromkeys(map(_strategy, hues)))
     return {name: "osD^vP*X"[strategies.index(_strategy(name)) % 8 if len(strategies) > 1 else 0] for name in hues}
 
 
 def _strategy(outcome: str) -> str:
     """Outcome without its number of heads: `survival[l0 36]` and `survival[l0 72]` are of one strategy."""
-    return re.sub(r" \d+\b", "", outcome)
+    pruning = Column.parse(outcome).pruning
+    return outcome if pruning is None else " ".join([pruning.strategy, *pruning.kinds])

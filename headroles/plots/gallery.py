@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from headroles import plots
 from headroles.analysis import role_rules
-from headroles.plots.styling import metric_name
-from headroles.tables import frame
-from headroles.tables.frame import KINDS, Kind, metric_of
+from headroles.plots.labels import axis_label
+from headroles.tables.columns import Column, of_name, stem_of
+from headroles.tables.declared import declared, metric_of, signature_of
+from headroles.tables.frame import KINDS, Kind
 from headroles.tables.io import mark_of, replacing
-from headroles.tables.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,32 +58,23 @@ class Figure(NamedTuple):
         return drawn.hexdigest()
 
 
-def figures(study: Study) -> Iterator[Figure]:
-    """List every figure that a study's tables allow.
+Load = Callable[[str], pd.DataFrame]
+
+
+def figures(names: Collection[str], load: Load) -> Iterator[Figure]:
+    """List every figure that tables allow.
 
     Args:
-        study: The study.
+        names: The names of the tables, such as those of a study.
+        load: Returns the table of a name; called for those that have figures.
 
     Yields:
         The figures, of one table after the other.
     """
-    names = study.names()
-    if "heads" in names:
-        yield from _scores(study.load("heads"))
-    if "roles" in names:
-        table = study.load("roles")
-        for kind in _kinds(table[role_rules.names(table)].where(lambda held: held.astype(bool))):
-            yield Figure(f"roles-{kind}", partial(plots.roles, table, kind=kind))
-    for stem in ("conservation", "ablation", "curves"):
-        for name in (name for name in names if name.partition("-")[0] == stem and name != "conservation"):
-            yield from _outcomes(name, study.load(name))
-    for name in names:
-        yield from _pruned(study, name)
-        yield from _compared(study, name)
-    for name in names:
-        yield from _related(study, name)
-    if "offsets" in names:
-        yield Figure("offsets", partial(plots.offsets, study.load("offsets")))
+    keys = {name: name if name in DRAWERS else f"{stem_of(name)}-" for name in names}
+    for key, draw in DRAWERS.items():
+        for name in sorted(name for name in names if keys[name] == key):
+            yield from draw(name, load)
 
 
 def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = "") -> Path:
@@ -113,83 +104,117 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = 
     return path
 
 
-def _scores(table: pd.DataFrame) -> Iterator[Figure]:
-    for column in MAPS:
+def _scores(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    own = [column for column in map(str, table) if _is_own(table, column)]
+    for column in (*MAPS, *own):
         if column in table and table[column].notna().any():
             yield Figure(_slug(f"heatmap {column}"), partial(plots.heatmaps, table[column]))
-    for column in map(str, table.filter(regex=r"^relevance\[[^ ]*\]\.size$")):
-        for kind in _kinds(table[[column]]):
-            name = _slug(f"{column.removesuffix('.size')} {kind}")
-            yield Figure(name, partial(plots.relevance, table[column], kind=kind))
-    syntax = table.filter(regex=r"^syntax\[")
-    for kind in _kinds(syntax.filter(regex=r"^[^.]*$")):
+    for column in of_name(table, "relevance", "size"):
+        base = Column.parse(column).base
+        for kind in _kinds(table[[column]]) if len(base.words) == 1 else ():  # shares of the layer
+            yield Figure(_slug(f"{base} {kind}"), partial(plots.relevance, table[column], kind=kind))
+    syntax = table[[column for column in table if Column.parse(column).name == "syntax"]]
+    for kind in _kinds(syntax[of_name(syntax, "syntax")]):
         yield Figure(f"dependency-{kind}", partial(plots.dependency, syntax, kind=kind))
 
 
-def _outcomes(name: str, table: pd.DataFrame) -> Iterator[Figure]:
-    """Figures of conservation, ablation and curves."""
-    if name.startswith("conservation"):
-        yield Figure(_slug(name), partial(plots.conservation, table))
-    elif name.startswith("curves"):
-        yield Figure(_slug(name), partial(plots.curves, table, label=_measured(table)))
-    else:
-        for kind in _kinds(table):
-            yield Figure(_slug(f"{name} {kind}"), partial(plots.ablation, table, kind=kind))
-        if "-single-" in name:
-            yield Figure(_slug(f"{name} histogram"), partial(plots.histogram, table))
+def _is_own(table: pd.DataFrame, name: str) -> bool:
+    """Whether a column is of a score of the user's own that says how it is shown."""
+    column = Column.parse(name)
+    return bool(column.is_measurement and declared("score", column.name, signature_of(table, name)))
 
 
-def _pruned(study: Study, name: str) -> Iterator[Figure]:
-    """Figures of pruned models."""
-    stem = name.partition("-")[0]
-    if stem not in ("sizes", "survival", "functions", "gates", "compensation"):
-        return
-    table = study.load(name)
-    if stem == "sizes":
-        yield Figure(_slug(name), partial(plots.survival, table, label=_measured(table)))
-        yield Figure(_slug(f"{name} kinds"), partial(plots.by_kind, table))
-    elif stem == "survival":
-        for kind in _kinds(table[(table.filter(regex=r"\]$") == 0).any(axis=1)]):
-            yield Figure(_slug(f"{name} {kind}"), partial(plots.by_layer, table, kind=kind))
-    elif stem == "functions":
-        for kind in table["kind"].unique():
-            yield Figure(_slug(f"{name} {kind}"), partial(plots.functions, table, kind=kind))
-    elif stem == "gates":
-        yield Figure(_slug(name), partial(plots.gates, table))
-    else:
-        yield Figure(_slug(name), partial(plots.heatmaps, table["moved[all]"], label="change of the weights, relative"))
+def _roles(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    for kind in _kinds(table[role_rules.names(table)].where(lambda held: held.astype(bool))):
+        yield Figure(f"roles-{kind}", partial(plots.roles, table, kind=kind))
 
 
-def _compared(study: Study, name: str) -> Iterator[Figure]:
-    """Figures of strategies, speed and training."""
-    if name == "contest":
-        table = study.load(name)
-        yield Figure(name, partial(plots.contest, table, study.load("contest-seeds"), label=_measured(table)))
-    elif name == "efficiency":
-        yield Figure(name, partial(plots.efficiency, study.load(name)))
-    elif name == "dynamics-curves":
-        table = study.load(name)
-        yield Figure("dynamics", partial(plots.dynamics, table, label=_measured(table)))
-        yield Figure("settling", partial(plots.settling, study.load("dynamics-order")))
+def _effects(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    yield from _each_kind(name, table, plots.ablation, _kinds(table))
+    if "-single-" in name:
+        yield Figure(_slug(f"{name} histogram"), partial(plots.histogram, table))
 
 
-def _related(study: Study, name: str) -> Iterator[Figure]:
-    """Figures of roles and outcomes, except empty ones."""
-    if name.startswith("drift-") and (table := study.load(name))[["before", "after"]].to_numpy().any():
+def _sizes(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    yield Figure(_slug(name), partial(plots.survival, table, label=_measured(table)))
+    yield Figure(_slug(f"{name} kinds"), partial(plots.by_kind, table))
+
+
+def _survival(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    yield from _each_kind(
+        name, table, plots.by_layer, _kinds(table[(table[of_name(table, "survival")] == 0).any(axis=1)])
+    )
+
+
+def _functions(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    yield from _each_kind(name, table, plots.functions, table["kind"].unique())
+
+
+def _each_kind(name: str, table: pd.DataFrame, draw: Callable[..., Axes], kinds: Iterable[Kind]) -> Iterator[Figure]:
+    for kind in kinds:
+        yield Figure(_slug(f"{name} {kind}"), partial(draw, table, kind=kind))
+
+
+def _compensation(name: str, load: Load) -> Iterator[Figure]:
+    label = "change of the weights, relative"
+    yield Figure(_slug(name), partial(plots.heatmaps, load(name)["moved[all]"], label=label))
+
+
+def _contest(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    yield Figure(name, partial(plots.contest, table, load("contest-seeds"), label=_measured(table)))
+
+
+def _dynamics(name: str, load: Load) -> Iterator[Figure]:
+    table = load(name)
+    yield Figure("dynamics", partial(plots.dynamics, table, label=_measured(table)))
+    yield Figure("settling", partial(plots.settling, load("dynamics-order")))
+
+
+def _drift(name: str, load: Load) -> Iterator[Figure]:
+    if (table := load(name))[["before", "after"]].to_numpy().any():
         yield Figure(_slug(name), partial(plots.drift, table))
-    elif name == "relate" and (table := study.load(name))["auc"].notna().any():
-        yield Figure(name, partial(plots.relation, table))
-    elif (
-        name == "odds" and (table := study.load(name))["odds"][~table["term"].str.match("(kind|depth) ")].notna().any()
-    ):
+
+
+def _odds(name: str, load: Load) -> Iterator[Figure]:
+    if (table := load(name))["odds"][~table["term"].str.match("(kind|depth) ")].notna().any():
         yield Figure(name, partial(plots.odds, table))
-    elif name == "predictors" and (table := study.load(name))["spearman"].notna().any():
-        yield Figure(name, partial(plots.predictors, table))
+
+
+def _whole(draw: Callable[..., Any], *, column: str = "", labelled: bool = False) -> Draw:
+    """One figure of the whole table, if `column` has any value."""
+
+    def figure(name: str, load: Load) -> Iterator[Figure]:
+        table = load(name)
+        if not column or table[column].notna().any():
+            options = {"label": _measured(table)} if labelled else {}
+            yield Figure(_slug(name), partial(draw, table, **options))
+
+    return figure
+
+
+Draw = Callable[[str, Load], Iterator[Figure]]
+DRAWERS: dict[str, Draw] = {  # table -> its figures; `stem-` with further words
+    **{"heads": _scores, "roles": _roles, "conservation-": _whole(plots.conservation), "ablation-": _effects},
+    **{"curves-": _whole(plots.curves, labelled=True), "sizes-": _sizes, "survival-": _survival},
+    **{"functions-": _functions, "gates-": _whole(plots.gates), "compensation-": _compensation},
+    **{"contest": _contest, "efficiency": _whole(plots.efficiency), "dynamics-curves": _dynamics},
+    **{"drift-": _drift},
+    **{"relate": _whole(plots.relation, column="auc"), "odds": _odds},
+    **{"predictors": _whole(plots.predictors, column="spearman"), "offsets": _whole(plots.offsets)},
+}
 
 
 def _measured(table: pd.DataFrame) -> str:
     """Name of the metric of a table, from its provenance."""
-    return metric_name(metric_of(frame.provenance(table, "value")) or "metric")
+    signature = signature_of(table, "value")
+    return axis_label(signature) if metric_of(signature) else "metric"
 
 
 def _kinds(table: pd.DataFrame) -> list[Kind]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import NamedTuple
 
-from headroles.plots.styling import NAMES, harm, metric_name
-from headroles.tables.frame import NORM, metric_of
+from headroles.tables.columns import Column, Pruning, ranked_by
+from headroles.tables.declared import RANKINGS, declared, harm, metric_of, quality
 
 LOOKS, FINDS, MATTERS = "Where it looks", "What it finds", "Does it matter"
 UNITS = {
@@ -15,7 +15,6 @@ UNITS = {
     "kind": "all heads of its kind are ablated",
 }
 SIDES = {"enc-self": "encoder", "dec-self": "decoder", "cross": "cross-attention"}  # kinds, in a few letters
-STRATEGIES = {"l0": "L0", "exactly": "subset selection"}
 RELATIONS = {"nsubj": "subject", "obj": "object", "amod": "adjective", "advmod": "adverb"}
 
 
@@ -50,71 +49,79 @@ _PLAIN = (
     (FINDS, "retrieval", "retrieval",
      "Share of a needle's tokens with the largest weight on their first occurrence, 0 to 1. Above 0.10 it is a role."),
     (LOOKS, "previous", "the token before", "Mean weight on the token before, 0 to 1."),
+    (FINDS, "copying", "copying",
+     "Sum of the eigenvalues of the head's circuit from tokens to logits over that of their sizes, −1 to 1. "
+     "1 raises every token's own logit."),
+    (FINDS, "succession", "succession",
+     "Share of ordered words that the weights map to the next one, 0 to 1. Above 0.50 it is a role."),
     (MATTERS, "importance", "importance",
      "Mean absolute gradient of the loss at the head's gate. Larger: matters more, to first order."),
 )  # fmt: skip
 PLAIN = {column: Words(group, label, about) for group, column, label, about in _PLAIN}
 
 
-def words(column: str) -> Words:
-    """Return label and description of a column; of an unknown column only its name."""
-    if column in PLAIN:
-        return PLAIN[column]
-    if NORM in column:
-        plain = words(column.replace(NORM, "", 1))
+def words(text: str, signature: str = "") -> Words:
+    """Return label and description of a column, of a score of the user's own as it says; else only the name."""
+    if text in PLAIN:
+        return PLAIN[text]
+    column = Column.parse(text)
+    if column.is_by_norm:
+        plain = words(str(column.plain), signature)
         return Words(plain.group, f"{plain.label}, by norm", f"{plain.about} By norms of what the head really moves.")
-    name, _, rest = column.partition("[")
-    detail, _, end = rest.partition("]")
-    makers = {"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution}
-    makers |= {"direct": _direct, "shapley": _shapley, "gating": _gating}
-    if name == "ablation":
-        return _ablation(detail)
-    return makers[name](detail, end) if name in makers and detail else Words(FINDS, column, "")
+    if column.name == "ablation":
+        return _ablation(column, signature)
+    if column.name in MAKERS and column.detail:
+        return MAKERS[column.name](column)
+    said = declared("score", column.name, signature)
+    detail = f" [{column.detail}]" if column.detail else ""
+    label = f"{said['title']}{detail}{f', {column.suffix}' if column.suffix else ''}" if "title" in said else text
+    return Words(MATTERS if "matters" in said else FINDS, label, said.get("about", ""))
 
 
-def label_of(column: object) -> str:
+def label_of(column: object, signature: str = "") -> str:
     """Return the label of a column or ranking on an axis: `relevance[cp].size` is the size of relevance (cp)."""
-    name = str(column)
-    if name.startswith("-"):
-        return f"−{label_of(name[1:])}"
-    if name.endswith(", again"):
-        return f"{label_of(name.removesuffix(', again'))}, recomputed"
+    name, descending = ranked_by(str(column))
+    if descending:
+        return f"−{label_of(name, signature)}"
+    ranking, again, _ = name.partition(", again")
+    if again:
+        return f"{label_of(ranking, signature)}, recomputed"
     kind, by, ranking = name.partition(" by ")
     if by and kind in SIDES:
-        return f"{SIDES[kind]}, by {label_of(ranking)}"
-    if pruned := re.fullmatch(r"survival\[(.+?) (\d+)( .+)?\]", name):
-        return f"survival at {pruned[2]} heads ({strategy_label(pruned[1] + (pruned[3] or ''))})"
-    if share := re.fullmatch(r"survival\[(\d+)\]", name):  # over seeds of gates
-        return f"survival at {share[1]} heads"
-    match = re.fullmatch(r"(relevance|attribution)\[(.*?)( logit)?\](.*)", name)
-    if match is None:
-        return STRATEGIES.get(name) or words(name).label
-    quantity, detail, of_whole, rest = match.groups()
-    parts = [part for part in rest.split(".") if part]
-    size, whole = "size of " * ("size" in parts), ["of the whole"] * bool(of_whole)
-    return ", ".join([f"{size}{quantity} ({detail})", *whole, *(part for part in parts if part != "size")])
+        return f"{SIDES[kind]}, by {label_of(ranking, signature)}"
+    part = Column.parse(name)
+    if (pruning := part.pruning) and pruning.heads is not None and not part.suffix:
+        how = strategy_label(pruning, signature)
+        return f"survival at {pruning.heads} heads" + (f" ({how})" if how else "")
+    if part.name not in ("relevance", "attribution") or part.detail is None:
+        return RANKINGS.get(name) or declared("ranking", name, signature).get("title") or words(name, signature).label
+    detail, ends = " ".join(word for word in part.words if word != "logit"), part.suffix.split(".")
+    quantity = f"{'size of ' * ('size' in ends)}{part.name} ({detail})"
+    whole = ["of the whole"] * ("logit" in part.words)
+    return ", ".join([quantity, *whole, *(end for end in ends if end not in ("", "size"))])
 
 
-def strategy_label(name: str) -> str:
-    """Return a pruning strategy and its kinds of heads in words: `l0 enc-self` is L0, encoder."""
-    strategy, *kinds = re.split(r" (?=(?:enc-self|dec-self|cross)\b)", name)
-    sides = (SIDES.get(kind, kind) for kind in re.split(r"[ ,+]+", " ".join(kinds)) if kind)
-    return ", ".join([STRATEGIES.get(strategy, strategy), *sides])
+def strategy_label(pruning: Pruning, signature: str = "") -> str:
+    """Return a pruning strategy, the kinds of heads and the seed in words: `l0 12 enc-self` is by L0, encoder."""
+    name = pruning.strategy
+    title = RANKINGS.get(name) or declared("ranking", name, signature).get("title", name)
+    seed = "" if pruning.seed is None else f"seed {pruning.seed}"
+    return ", ".join(filter(None, [" ".join(filter(None, [title, seed])), *(SIDES[kind] for kind in pruning.kinds)]))
 
 
 def axis_label(signature: str) -> str:
-    """Return the name of the metric in a signature."""
-    return metric_name(metric_of(signature) or "value")
+    """Return the name of the metric in a signature, with its unit."""
+    return str(quality(metric_of(signature) or "value", signature))
 
 
-def _position(detail: str, _: str) -> Words:
-    number = int(detail)
+def _position(column: Column) -> Words:
+    number = int(column.detail or 0)
     way = "itself" if number == 0 else f"{abs(number)} {'before' if number < 0 else 'after'}"
     return Words(LOOKS, f"looks {way}", f"Share of tokens with the largest weight on the token {way}, 0 to 1.")
 
 
-def _syntax(detail: str, _: str) -> Words:
-    relation, _, way = detail.partition(" ")
+def _syntax(column: Column) -> Words:
+    relation, way = [*column.words, ""][:2]
     noun = RELATIONS.get(relation, relation)
     label = f"{noun} → its head" if way == "dep>head" else f"head → its {noun}"
     return Words(
@@ -125,41 +132,53 @@ def _syntax(detail: str, _: str) -> Words:
     )
 
 
-def _relevance(detail: str, end: str) -> Words:
-    rules, _, by = detail.partition(" ")
+def _relevance(column: Column) -> Words:
+    rules, by = [*column.words, ""][:2]
     of = "the target" if by == "logit" else "its layer"
-    label = f"relevance, {rules}{' of the whole' if by == 'logit' else ''}{', size' if end == '.size' else ''}"
-    size = "absolute share" if end == ".size" else "signed share"
+    label = f"relevance, {rules}{' of the whole' if by == 'logit' else ''}{_size(column)}"
+    size = "absolute share" if _size(column) else "signed share"
     return Words(MATTERS, label, f"Mean {size} of the relevance of {of} that flows through the head, by rules {rules}.")
 
 
-def _attribution(detail: str, end: str) -> Words:
-    size = "Mean absolute attribution" if end == ".size" else "Mean attribution"
-    label = f"{detail}{', size' if end == '.size' else ''}"
-    return Words(MATTERS, label, f"{size} of the target to the head's mask, by captum's {detail}.")
+def _attribution(column: Column) -> Words:
+    size = "Mean absolute attribution" if _size(column) else "Mean attribution"
+    label = f"{column.detail}{_size(column)}"
+    return Words(MATTERS, label, f"{size} of the target to the head's mask, by captum's {column.detail}.")
 
 
-def _direct(detail: str, end: str) -> Words:
-    size = "Mean absolute" if end == ".size" else "Mean"
-    label = f"writes to the {detail}{', size' if end == '.size' else ''}"
-    return Words(MATTERS, label, f"{size} direct contribution to the logit of the target ({detail}), in logits.")
+def _direct(column: Column) -> Words:
+    size = "Mean absolute" if _size(column) else "Mean"
+    about = f"{size} direct contribution to the logit of the target ({column.detail}), in logits."
+    return Words(MATTERS, f"writes to the {column.detail}{_size(column)}", about)
 
 
-def _shapley(detail: str, _: str) -> Words:
-    metric, *rest = detail.split(" ")
-    label = f"Shapley value of {NAMES.get(metric, metric)}{''.join(f' ({word})' for word in rest)}"
-    return Words(MATTERS, label, f"Mean change of {metric_name(metric)} when the head joins random others.")
+def _size(column: Column) -> str:
+    return ", size" if column.suffix == "size" else ""
 
 
-def _gating(detail: str, _: str) -> Words:
-    return Words(MATTERS, f"{detail} (gates)", f"Gates fitted with pressure up and down: {detail}, 0 to 1.")
+def _shapley(column: Column) -> Words:
+    metric, *rest = column.words
+    label = f"Shapley value of {quality(metric).title}{''.join(f' ({word})' for word in rest)}"
+    return Words(MATTERS, label, f"Mean change of {quality(metric)} when the head joins random others.")
 
 
-def _ablation(detail: str) -> Words:
-    metric, *unit = detail.split(" ")
+def _gating(column: Column) -> Words:
+    about = f"Gates fitted with pressure up and down: {column.detail}, 0 to 1."
+    return Words(MATTERS, f"{column.detail} (gates)", about)
+
+
+MAKERS: dict[str, Callable[[Column], Words]] = {
+    **{"position": _position, "syntax": _syntax, "relevance": _relevance, "attribution": _attribution},
+    **{"direct": _direct, "shapley": _shapley, "gating": _gating},
+}
+
+
+def _ablation(column: Column, signature: str) -> Words:
+    metric, *unit = column.words or [""]
+    known = quality(metric, signature)
     change = next((UNITS[word] for word in unit if word in UNITS), "the head is ablated")
-    needed = "Larger" if harm(f"ablation[{metric}]") > 0 else "More negative"
+    needed = "Larger" if harm(column, signature) > 0 else "More negative"
     matters = "its layer loses more without the others" if "rest" in unit else "matters more"
     others = "".join(f" ({word})" for word in unit if word not in UNITS)
-    label = f"effect on {NAMES.get(metric, metric)}{', kept alone' if 'rest' in unit else ''}{others}"
-    return Words(MATTERS, label, f"Change of {metric_name(metric)} when {change}{others}. {needed}: {matters}.")
+    label = f"effect on {known.title}{', kept alone' if 'rest' in unit else ''}{others}"
+    return Words(MATTERS, label, f"Change of {known} when {change}{others}. {needed}: {matters}.")

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import pandas as pd
 
-from headroles.analysis.role_rules import held, names
-from headroles.plots.axes import TITLES, colour_bar, described, font, kinds_of, lay_out, legend, new_axes, of_kind
+from headroles.analysis.role_rules import held, look, names
+from headroles.plots.axes import TITLES, colour_bar, font, kinds_of, lay_out, legend, new_axes, of_kind
 from headroles.plots.labels import label_of
 from headroles.plots.styling import RGB, colours, readable, scale
-from headroles.tables.frame import LEVELS, NORM, Kind
+from headroles.tables.columns import Column
+from headroles.tables.declared import signature_of
+from headroles.tables.frame import LEVELS, Kind, described
 from headroles.tables.kv_groups import ends
 
 if TYPE_CHECKING:
@@ -19,17 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STABLE = 0.95  # a role found in a smaller share of the bootstrap resamples is marked
-FAMILIES = {  # family of roles -> where its heads attend; their colours are fixed
-    "positional": "at a fixed offset",
-    "syntactic": "along a dependency;\ns subject, o object, v verb, a adjective,\nn noun, adv adverb",
-    "rare": "at the rarest token",
-    "sink": "at a special or the first token",
-    "alignment": "onward through the source",
-    "induction": "after the same token before",
-    "duplicate": "at the same token before",
-    "retrieval": "at the needle's next token",
-}
-_SHORT = {"alignment": "align", "induction": "induct", "duplicate": "dupl", "retrieval": "retr"}
 _ENDS = {"nsubj": ("s", "v"), "obj": ("o", "v"), "amod": ("a", "n"), "advmod": ("adv", "v")}  # (dependent, its head)
 
 
@@ -99,7 +90,11 @@ def heatmap(
     layer, place = cells.index[cells["value"].isna()].to_frame().to_numpy(float).T
     ax.bar(place + 0.5, 1, 1, layer, color="0.95", edgecolor="0.7", hatch="////", linewidth=0)
     if cbar:
-        colour_bar(ax, ax.collections[0], label_of(values.name or "") if label is None else label)
+        colour_bar(
+            ax,
+            ax.collections[0],
+            label if label is not None else label_of(values.name or "", signature_of(values, values.name)),
+        )
     if notes is not None:
         _write(ax, grid, cells["text"])
     return ax
@@ -142,13 +137,14 @@ def roles(table: pd.DataFrame, *, kind: Kind | None = None, legend: bool = True,
     """
     part, kind = of_kind(table, kind)
     bands = _bands(table, kind)
-    hues = colours(name.split("[")[0] for name in names(table) if part[f"{name}.value"].notna().any())
+    families = (Column.parse(name).name for name in names(table) if part[f"{name}.value"].notna().any())
+    hues = colours(families, table)
     grid = _grid(pd.Series(0.0, index=part.index))
     tall = 0.22 * len(hues) + 1.6  # inches of the legend
     ax = ax or new_axes(grid.shape, beside=3.2 * legend, tall=tall * legend)[0]
     _layers(ax, grid, kind, ["0.93"], linewidths=1.5)
     if legend:
-        _explain(ax, bands, hues, len(part))
+        _explain(ax, bands, hues, table, len(part))
     for band in bands.to_dict("records"):
         strength, x, y = 0.15 + 0.85 * min(max(band["value"], 0), 1), band["head"] + 0.5, band["bottom"]
         face = [1 - strength * (1 - part) for part in hues[band["family"]]]
@@ -221,7 +217,8 @@ def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     if not names(table):
         raise ValueError(f"no roles in the table: got {described(table)}; make them with hr.roles(heads)")
     bands = held(table[table.index.get_level_values("kind") == kind])
-    bands["family"], bands["text"] = bands["role"].str.split("[").str[0], bands["role"].map(short)
+    bands["family"] = [Column.parse(role).name for role in bands["role"]]
+    bands["text"] = [short(role, table) for role in bands["role"]]
     bands = bands.sort_values("value", kind="stable").drop_duplicates([*LEVELS, "family", "text"], keep="last")
     bands = bands.sort_index()
     cells = bands.groupby(["layer", "head"])["text"]
@@ -231,20 +228,22 @@ def _bands(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     return bands
 
 
-def short(role: str) -> str:
+def short(role: str, *tables: pd.DataFrame) -> str:
     """Return the text of a role in a cell: −1, s→v, rare, sink, align, induct, dupl; by norms ‖−1‖."""
-    if NORM in role:
-        return f"‖{short(role.replace(NORM, '', 1))}‖"
-    family, _, detail = role.rstrip("]").partition("[")
-    if family != "syntactic":
-        return detail.replace("-", "−") if family == "positional" else _SHORT.get(family, family)
-    relation, _, way = detail.partition(" ")
+    column = Column.parse(role)
+    if column.is_by_norm:
+        return f"‖{short(str(column.plain), *tables)}‖"
+    if column.name == "positional":
+        return (column.detail or "").replace("-", "−")
+    if column.name != "syntactic":
+        return look(column.name, *tables).short
+    relation, way = [*column.words, "", ""][:2]
     if relation not in _ENDS:
         return relation + ("↑" if way == "dep>head" else "↓")
     return "→".join(_ENDS[relation] if way == "dep>head" else reversed(_ENDS[relation]))
 
 
-def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], heads: int) -> None:
+def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], table: pd.DataFrame, heads: int) -> None:
     """Draw the legend: families with their numbers of heads, and the meaning of strength and question mark."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -253,10 +252,9 @@ def _explain(ax: Axes, bands: pd.DataFrame, hues: Mapping[str, RGB], heads: int)
     entries: dict[str, Artist | tuple[Artist, ...]] = {}
     counts = holders["family"].value_counts()
     for family in (family for family in hues if family in counts):
-        plain = family.removesuffix(NORM)
-        name = family if plain == family else f"{plain}, by norm"
-        description = f": {FAMILIES[plain]}" if plain in FAMILIES else ""
-        entries[f"{name} ({counts[family]}){description}"] = Patch(color=hues[family])
+        column, about = Column.parse(family), look(family, table).about
+        name = f"{column.plain}, by norm" if column.is_by_norm else family
+        entries[f"{name} ({counts[family]}){f': {about}' if about else ''}"] = Patch(color=hues[family])
     entries[f"no role ({heads - holders.groupby(['layer', 'head']).ngroups})"] = Patch(color="0.93")
     entries["score 0, ½, 1"] = tuple(Patch(color=grey) for grey in ("0.9", "0.6", "0.3"))
     if bands["unsure"].any():

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import described, font, legend, new_axes, of_kind, points, stack
+from headroles.plots.axes import font, legend, new_axes, of_kind, points, stack
 from headroles.plots.labels import label_of
 from headroles.plots.matrix import heatmap
 from headroles.plots.styling import hue
-from headroles.tables.frame import Kind
+from headroles.tables.frame import Kind, described
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,17 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from headroles.plots.axes import TITLES, colour_bar, described, finish, line, needs, new_axes, panels_of, stack
+from headroles.analysis.summaries import THIRDS, gate_density, sizes_of, thirds
+from headroles.plots.axes import TITLES, colour_bar, finish, line, needs, new_axes, panels_of, stack
 from headroles.plots.labels import SIDES, strategy_label
 from headroles.plots.styling import colours, hue, readable
+from headroles.tables.columns import Column
+from headroles.tables.declared import signature_of
 from headroles.tables.frame import KINDS, LEVELS, Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FUNCTIONS = ("positional", "syntactic", "rare", "alignment", "sink", "several")
-THIRDS = ("lower", "middle", "upper")  # of the layers
-LOW, HIGH = -0.1, 1.1  # limits of the stretched Concrete variable (Voita et al. 2019, section 6.1)
 
 
 def survival(
@@ -125,14 +125,14 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     """
     import seaborn as sns
 
-    columns = _sizes(table)
+    columns = sizes_of(table)
     rows = table[table.index.get_level_values("kind") == kind]
     left, of = rows[columns].groupby(level="layer").sum(), int(rows.groupby(level="layer").size().max())
-    names = [name[len("survival[") : -1] for name in columns]
-    sizes = [re.fullmatch(r"(.+?) (\d+)(.*)", name) for name in names]
-    pruning = {f"{size[1]}{size[3]}" for size in sizes if size}
-    if len(pruning) == 1 and all(sizes):  # one strategy: its numbers alone say which size
-        names = [size[2] for size in sizes if size]
+    names = [str(Column.parse(name).detail) for name in columns]
+    prunings = [pruning for name in columns if (pruning := Column.parse(name).pruning)]
+    labels = {strategy_label(pruning, signature_of(table, columns[0])) for pruning in prunings}
+    if len(labels) == 1 and all(pruning.heads is not None and pruning.strategy for pruning in prunings):
+        names = [str(pruning.heads) for pruning in prunings]  # one strategy: its numbers alone say which size
     ax = ax or new_axes(left.shape, cell=0.5, beside=1)[0]
     sns.heatmap(left, annot=True, fmt=".0f", cmap="YlGnBu", vmin=0, vmax=of, linewidths=0.5, cbar=False, ax=ax)
     colour_bar(ax, ax.collections[0], "heads left")
@@ -141,7 +141,7 @@ def by_layer(table: pd.DataFrame, *, kind: Kind = "enc-self", ax: Axes | None = 
     ax.set(
         title=TITLES[kind],
         ylabel="layer",
-        xlabel=f"prunable heads left, by {strategy_label(pruning.pop())}" if len(pruning) == 1 else "",
+        xlabel=f"prunable heads left, by {labels.pop()}" if len(labels) == 1 else "",
     )
     ax.set_xticks(ax.get_xticks(), names)
     return ax
@@ -159,7 +159,7 @@ def by_third(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list
         One axes per kind (Voita et al. 2019, Fig. 10).
     """
     kind_of_row = table.index.get_level_values("kind")
-    pruned = pd.Series([0, *((table[name] == 0).sum() for name in _sizes(table))])
+    pruned = pd.Series([0, *((table[name] == 0).sum() for name in sizes_of(table))])
     kinds = [kind for kind in ("dec-self", "cross") if kind in kind_of_row]
     drawn = panels_of(axes, len(kinds), "kinds of decoder heads", (8, 10), beside=1)
     for ax, kind in zip(drawn, kinds, strict=True):
@@ -170,36 +170,6 @@ def by_third(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list
         ax.set(title=TITLES[kind], xlabel="heads pruned", ylabel="heads left", ylim=(0, None))
     finish(*drawn, title="layers")
     return drawn
-
-
-def thirds(table: pd.DataFrame) -> pd.DataFrame:
-    """Count the heads that the lower, middle and upper third of the layers have left.
-
-    Args:
-        table: Columns `survival[...]` over the heads of one kind.
-
-    Returns:
-        A row per column of survival: `KIND lower`, `KIND middle`, `KIND upper`, and `.of`, the numbers before pruning.
-        Thirds are of equal size if the number of layers allows it.
-    """
-    kind, layers = str(table.index.get_level_values("kind")[0]), table.index.get_level_values("layer")
-    third = pd.Series(np.digitize(layers, [len(set(layers)) / 3, len(set(layers)) * 2 / 3]), table.index)
-    rows = {}
-    for column in _sizes(table):
-        left = [table.loc[third == place, column] for place in range(3)]
-        counts = {f"{kind} {name}": int(part.sum()) for name, part in zip(THIRDS, left, strict=True)}
-        rows[column] = counts | {f"{kind} {name}.of": len(part) for name, part in zip(THIRDS, left, strict=True)}
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _sizes(table: pd.DataFrame) -> list[str]:
-    columns = [name for name in map(str, table) if re.fullmatch(r"survival\[[^\]]*\]", name)]
-    if not columns or list(table.index.names) != LEVELS:
-        raise ValueError(
-            f"not a table of survival: got {described(table)}; expected columns survival[...] over heads, as of "
-            "hr.prune"
-        )
-    return columns
 
 
 def gates(history: pd.DataFrame, *, kind: Kind | None = None, ax: Axes | None = None) -> Axes:
@@ -249,16 +219,11 @@ def densities(log_alphas: Sequence[float] = (0, 2, -3), *, temperature: float = 
         The axes.
     """
     import seaborn as sns
-    from scipy.special import expit
 
     ax = ax or new_axes((8, 12), cell=0.42, beside=2.4)[0]
     x = np.linspace(0, 1, 400)[1:-1]
-    soft = (x - LOW) / (HIGH - LOW)
     for place, log_alpha in enumerate(log_alphas):
-        logits = temperature * (np.log(soft) - np.log1p(-soft)) - log_alpha
-        density = temperature * expit(logits) * expit(-logits) / (soft * (1 - soft)) / (HIGH - LOW)
-        zero = expit(temperature * np.log(-LOW / HIGH) - log_alpha)
-        full = expit(log_alpha - temperature * np.log((1 - LOW) / (HIGH - 1)))
+        density, zero, full = gate_density(x, log_alpha, temperature)
         text = f"log α = {log_alpha:g}: P(0) = {zero:.3f}, P(1) = {full:.3f}".replace("-", "−")
         ax.plot(x, density, color=hue(place), label=text)
         shift = 0.012 * (place - (len(log_alphas) - 1) / 2)

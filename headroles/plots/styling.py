@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from functools import partial
+from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING, TypedDict
 
@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from headroles.analysis import role_rules
+from headroles.tables.columns import ENDS, Column, without_ends
+from headroles.tables.declared import harm, signature_of
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
-
-ENDS = (".low", ".high")
 
 
 def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, decimals: int = 3) -> Styler:
@@ -41,19 +41,19 @@ def style_table(table: pd.DataFrame, columns: Sequence[str] | None = None, *, de
 
     if columns is None and role_rules.names(table):
         return _styled_roles(table)
-    names = [str(name) for name in table if not str(name).endswith(ENDS)] if columns is None else list(columns)
+    names = without_ends(table) if columns is None else list(columns)
     if missing := [name for name in names if name not in table]:
         raise KeyError(f"no column {', '.join(missing)}: got {', '.join(map(str, table))}")
-    shown = pd.DataFrame({name: _texts(table, name, decimals) for name in names}, index=table.index).style
-    shown = shown.format(escape="html").set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
+    shown = _escaped({name: _texts(table, name, decimals) for name in names}, table.index)
+    shown = shown.set_table_styles([{"selector": "td", "props": [("text-align", "right")]}])
     for name in filter(partial(_is_graded, table), names):
         low, high = float(table[name].min()), float(table[name].max())
         far = 1.5 * max(-low, high) or 1.0  # keeps texts legible
-        diverges = low < 0 or harm(name) != 0
+        diverges = low < 0 or harm(name, signature_of(table, name)) != 0
         known = table.loc[table[name].notna(), name].astype(float)
         cells = pd.IndexSlice[known.index, [name]]
         shown = shown.background_gradient(
-            seaborn.color_palette(palette(name) if diverges else "YlGnBu", as_cmap=True),
+            seaborn.color_palette(palette(table[name]) if diverges else "YlGnBu", as_cmap=True),
             high=0 if diverges else 0.5, vmin=-far if diverges else None, vmax=far if diverges else None,
             subset=cells, gmap=known.to_frame(), text_color_threshold=0.2, axis=None,
         )  # fmt: skip
@@ -65,16 +65,23 @@ def _styled_roles(table: pd.DataFrame) -> Styler:
     from matplotlib.colors import to_hex
 
     roles = [name for name in role_rules.names(table) if table[name].any()]
-    hues = colours(name.partition("[")[0] for name in role_rules.names(table))
+    hues = colours(role_rules.families(table), table)
     parts = {name: zip(table[f"{name}.value"], table[f"{name}.stability"], strict=True) for name in roles}
     texts = {name: [_role(value, stability) for value, stability in cells] for name, cells in parts.items()}
 
     def style(column: pd.Series[str]) -> list[str]:
-        face = hues[str(column.name).partition("[")[0]]
+        face = hues[Column.parse(column.name).name]
         held = f"background-color: {to_hex(face)}; color: {to_hex(readable(face))}"
         return [held if has else "color: #767676" for has in table[str(column.name)]]
 
-    return pd.DataFrame(texts, index=table.index).style.format(escape="html").apply(style)
+    return _escaped(texts, table.index).apply(style)
+
+
+def _escaped(texts: dict[str, list[str]], index: pd.Index) -> Styler:
+    """Style texts as a table, whose cells, headings and names are shown as they are: none is HTML."""
+    names = [None if name is None else escape(str(name)) for name in index.names]
+    shown = pd.DataFrame(texts, index=index.set_names(names)).style.format(escape="html")
+    return shown.format_index(escape="html", axis=0).format_index(escape="html", axis=1)
 
 
 def _role(value: float, stability: float) -> str:
@@ -85,7 +92,7 @@ def _role(value: float, stability: float) -> str:
 
 def _is_graded(table: pd.DataFrame, name: str) -> bool:
     """Whether a column is coloured: numbers other than counts and p."""
-    plain = name.rpartition(".")[2] in ("p", "holm", "bh") or pd.api.types.is_integer_dtype(table[name])
+    plain = Column.parse(name).last in ("p", "holm", "bh") or pd.api.types.is_integer_dtype(table[name])
     return _is_number(table[name]) and not plain and bool(table[name].notna().any())
 
 
@@ -97,7 +104,7 @@ def _texts(table: pd.DataFrame, name: str, decimals: int) -> list[str]:
     if not _is_number(table[name]):
         return ["" if value is None else str(value) for value in table[name]]
     places = 0 if pd.api.types.is_integer_dtype(table[name]) else decimals
-    ends = [table[name + end] for end in ENDS] if all(name + end in table for end in ENDS) else []
+    ends = [table[name + end] for end in ENDS[1:]] if all(name + end in table for end in ENDS) else []
     rows = zip(table[name], *ends, strict=True)
     return [_text(number, interval, places) for number, *interval in rows]
 
@@ -113,19 +120,9 @@ def _text(number: float, interval: Sequence[float], places: int) -> str:
 
 
 RGB = tuple[float, float, float]
-WORSE = {  # metric -> the sign of a change for the worse
-    **{"loss": 1, "perplexity": 1},
-    **{"agreement": -1, "accuracy": -1, "f1": -1, "matthews": -1, "bleu": -1, "chrf": -1},
-    **{"pair_accuracy": -1, "pair_difference": -1},
-}
-SMALLER_IS_BETTER = tuple(metric for metric, sign in WORSE.items() if sign > 0)
-NAMES = {"agreement": "agreement with the intact model", "bleu": "BLEU", "chrf": "chrF", "f1": "F1"}
-NAMES |= {"pair_accuracy": "accuracy on minimal pairs", "pair_difference": "difference of minimal pairs"}
-UNITS = {"loss": "nats", "pair_difference": "nats"}
 GREY = 7  # the place of grey in seaborn's "colorblind"
 HUES = {  # what is drawn -> the place of its colour in seaborn's "colorblind", the same in all figures
     **{"enc-self": 0, "dec-self": 1, "cross": 2},
-    **{"positional": 0, "syntactic": 2, "rare": 3, "alignment": 8, "sink": 4, "induction": 1, "duplicate": 5},
     **{"several": 9, "none": GREY},
 }
 _OTHERS = (9, 6, GREY)  # of families of the user's own
@@ -143,37 +140,25 @@ def scale(values: pd.Series[float], vmin: float | None, vmax: float | None, cmap
     """Choose limits and colours of a heatmap: from 0, or around 0 for effects of ablation and negative values."""
     known = values.astype(float)[np.isfinite(values.astype(float))]
     low, high = min([0.0, *known]), max([0.0, *known])
-    if cmap is None and (low < 0 or harm(values.name) != 0):
+    if cmap is None and (low < 0 or harm(values.name, signature_of(values, values.name)) != 0):
         far = max((abs(end) for end in (vmin, vmax) if end is not None), default=max(-low, high)) or 1.0
-        return {"vmin": -far, "vmax": far, "cmap": palette(values.name)}
+        return {"vmin": -far, "vmax": far, "cmap": palette(values)}
     return {"vmin": low if vmin is None else vmin, "vmax": high if vmax is None else vmax, "cmap": cmap or "YlGnBu"}
 
 
-def harm(column: object) -> int:
-    """Return 1 or -1, the sign of harm in a column of effects, by default -1 as of `Metric`; 0 for other columns."""
-    metric = _metric(column)
-    return 0 if metric is None else WORSE.get(metric, -1)
-
-
-def palette(column: object) -> str:
+def palette(values: pd.Series[float]) -> str:
     """Return the colours around zero: red is harm in effects of ablation, other measurements have no red."""
-    return {1: "vlag", -1: "vlag_r", 0: "BrBG"}[harm(column)]
+    return {1: "vlag", -1: "vlag_r", 0: "BrBG"}[harm(values.name, signature_of(values, values.name))]
 
 
-def red(column: object) -> str:
-    """Return what red means in a column of effects: "worse" or "less"."""
-    return "worse" if _metric(column) in WORSE else "less"
+def colours(names: Iterable[str], *tables: pd.DataFrame, shade: float = 1) -> dict[str, RGB]:
+    """Return the colour of each name, a fixed one of kinds and roles; `tables` declare those of the user's own roles.
 
-
-def metric_name(metric: str) -> str:
-    """Return the name of a metric, with its unit: BLEU, loss (nats)."""
-    return NAMES.get(metric, metric) + (f" ({UNITS[metric]})" if metric in UNITS else "")
-
-
-def colours(names: Iterable[str], *, shade: float = 1) -> dict[str, RGB]:
-    """Return the colour of each name, a fixed one if it is in `HUES`; lines are thin and take a darker shade."""
+    Lines are thin and take a darker shade.
+    """
     others = cycle(_OTHERS)
-    return {name: hue(HUES[name] if name in HUES else next(others), shade) for name in dict.fromkeys(names)}
+    places = {name: HUES.get(name, role_rules.look(name, *tables).hue) for name in dict.fromkeys(names)}
+    return {name: hue(next(others) if place is None else place, shade) for name, place in places.items()}
 
 
 def hue(place: int, shade: float = 1) -> RGB:
@@ -189,9 +174,3 @@ def readable(face: Sequence[float]) -> str:
     from seaborn.utils import relative_luminance
 
     return "0.15" if (relative_luminance(face) + 0.05) ** 2 > 1.05 * 0.07 else "white"  # 0.15 has a luminance of 0.02
-
-
-def _metric(column: object) -> str | None:
-    """Metric of a column of effects: `loss` of `ablation[loss rest]`; None for other columns."""
-    match = re.match(r"ablation\[([^\] ]+)", str(column))
-    return None if match is None else match[1]

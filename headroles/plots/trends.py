@@ -11,6 +11,7 @@ import pandas as pd
 from headroles.plots.axes import finish, line, needs, new_axes, panels_of
 from headroles.plots.labels import label_of
 from headroles.plots.styling import colours, hue
+from headroles.tables.columns import Column, of_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,15 +129,15 @@ def settling(order: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list
         Two axes: rank correlation with the last ranking, and number of heads with each role.
     """
     needs(order, {"epoch", "all", "all.low", "all.high", "within"}, "hr.dynamics")
-    roles = [name for name in map(str, order) if name.startswith("roles[") and order[name].any()]
+    roles = {str(Column.parse(name).detail): name for name in of_name(order, "roles") if order[name].any()}
     left, right = panels_of(axes, 2, "panels", (8, 10), beside=1)
     for place, (name, text) in enumerate((("all", "all heads"), ("within", "within layers"))):
         ends = order[f"{name}.low"], order[f"{name}.high"]
         line(left, order["epoch"], order[name], color=hue(place), label=text, ends=ends)
     left.set(xlabel="epoch", ylabel="rank correlation with the last ranking", ylim=(None, 1.02))
     left.legend(frameon=False, loc="best")
-    for role, color in colours([name[len("roles[") : -1] for name in roles], shade=0.8).items():
-        line(right, order["epoch"], order[f"roles[{role}]"], color=color, label=role)
+    for role, color in colours(roles, shade=0.8).items():
+        line(right, order["epoch"], order[roles[role]], color=color, label=role)
     right.set(xlabel="epoch", ylabel="heads with the role", ylim=(0, None))
     finish(left, right)
     return [left, right]

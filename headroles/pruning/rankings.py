@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models.masking import Head
+from headroles.tables.columns import Column, ranked_by
 
 if TYPE_CHECKING:
     from headroles.ablation.metrics import Metric
@@ -41,7 +42,13 @@ class RankingContext:
 
 
 class Ranking(ABC):
-    """Pruning strategy that ranks heads; the first of the ranking is pruned first."""
+    """Pruning strategy that ranks heads; the first of the ranking is pruned first.
+
+    Attributes:
+        title: Name in figures and on the page, by default `name`.
+    """
+
+    title: ClassVar[str] = ""
 
     @property
     @abstractmethod
@@ -79,10 +86,10 @@ class ByScore(Ranking):
         chosen = Relevance("cp", by="logit") if self.score == "relevance" else self.score  # the layers are compared
         corpus = setting.corpus[: self.limit]
         table = score(setting.model, setting.tokenizer, corpus, [chosen], n_resamples=0)
-        sized = [name for name in map(str, table) if name.endswith(".size")]
+        sized = [name for name in map(str, table) if Column.parse(name).suffix == "size"]
         column = self.column or (sized[0] if sized else str(table.columns[0]))
-        values = table[column.removeprefix("-")]
-        return _rising(-values if column.startswith("-") else values, setting)
+        name, descending = ranked_by(column)
+        return _rising(-table[name] if descending else table[name], setting)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,17 +13,18 @@ from headroles.ablation.evaluation import interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
+from headroles.analysis.intervals import Array
+from headroles.analysis.summaries import functions
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.models.heads import head_index, heads_of_kinds
-from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
+from headroles.models.head_model import HeadModel
+from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
-from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.columns import Column
 from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.study import Study, study_at
@@ -94,44 +94,39 @@ def sparsity_sweep(
     chosen = strategy_of(strategy)
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
-    measured, size = the_metric(metric), len(heads_of_kinds(model, kinds))
-    work = recipe(model, tokenizer, corpus, kinds, options, strategy=chosen)
-    kept = study_at(study)
-    kept.remove(kept.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))
-    trials = Trials(kept, tokenizer, held_out, measured, work, max_tokens=max_tokens)
+    handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
+    size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
+    trials = Trials(*what, kinds=kinds, tune=options, max_tokens=max_tokens, strategy=chosen)
+    kept.remove(trials.claim(f"sizes-{name}"))
     counts = {counted(number, size) for number in keep}
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
-        pruned = _Pruned(model, tokenizer, corpus, chosen, kinds, count, size, trials, options, seed)
+        pruned = _Pruned(trials, chosen, count, size, options, seed)
         statistics.append(trials.run((count,), pruned.model))
-        tables.append(pruned.survival(kept))
+        tables.append(pruned.survival())
         if scored is not None:
-            families.append(functions(pruned.roles(kept, scored, reference)).assign(heads=count))
+            families.append(functions(pruned.roles(scored, reference)).assign(heads=count))
         if output is not None and count < size:
             place = Path(output) / str(count)
             loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite, command=command)
     table = frame.join(*tables[1:]) if len(tables) > 1 else tables[0]
-    save_table(table, kept.path(f"survival-{name}"))
+    kept.save(f"survival-{name}", table)
     if families:
         parts = pd.concat(families, ignore_index=True)
-        save_table(signed(parts, work, f"scored:{scored.hash if scored else None}"), kept.path(f"functions-{name}"))
-    sizes = signed(_table(measured, statistics, tables, n_resamples), work, trials.signature)
-    save_table(sizes, kept.path(f"sizes-{name}"))
-    return sizes
+        table = signed(parts, trials.key, f"scored:{scored.hash if scored else None}")
+        kept.save(f"functions-{name}", table)
+    sizes = signed(_table(measured, statistics, tables, n_resamples), trials.key, trials.signature)
+    return kept.save(f"sizes-{name}", sizes)
 
 
 @dataclass
 class _Pruned:
     """Model of one size with its survival and role tables, each computed when it is first needed."""
 
-    whole: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    corpus: Corpus
+    trials: Trials
     chosen: Strategy
-    kinds: Sequence[Kind] | None
     count: int
     of: int
-    trials: Trials
     options: TrainOptions
     seed: int
     trained: PreTrainedModel | None = None
@@ -144,65 +139,52 @@ class _Pruned:
     def model(self) -> PreTrainedModel:
         """Return the pruned and trained model, or the trained control; interrupted training continues."""
         if self.trained is None:
-            model, is_ranking = deepcopy(self.whole), isinstance(self.chosen, Ranking)
-            if self.count == self.of:
-                with frozen(model, "nothing" if isinstance(self.chosen, Ranking) else self.chosen.freeze):
-                    if self.options.get("rate") != 0:  # an untrained control keeps its weights
-                        train(model, self.tokenizer, self.corpus, self.place, **self.options)
-            else:
+            model, tokenizer, corpus = self.trials.copy()
+            freeze = None if isinstance(self.chosen, Ranking) else self.chosen.freeze
+            if self.count < self.of:
                 table = prune(
-                    model,
-                    self.tokenizer,
-                    self.corpus,
-                    self.chosen,
+                    *(model, tokenizer, corpus, self.chosen),
                     keep=self.count,
-                    kinds=self.kinds,
-                    schedule="prune-tune" if is_ranking else "prune",
+                    kinds=self.trials.kinds,
+                    train="after" if freeze is None else None,
                     folder=self.place,
                     seed=self.seed,
                     tune=self.options,
                 )
                 save_table(table, self.place / "survival.parquet")
-                if not is_ranking:
-                    remove_heads(model, table.iloc[:, 0])
+            elif self.options.get("rate") != 0 and freeze != "all":  # an untrained control keeps its weights
+                with frozen(model, freeze or "nothing"):
+                    train(model, tokenizer, corpus, self.place, **self.options)
             self.trained = model
         return self.trained
 
-    def survival(self, study: Study) -> pd.DataFrame:
+    def survival(self) -> pd.DataFrame:
         """Return the survival table, and save the history of gates in the study."""
         if self.count == self.of:
-            return frame.table({"survival[all]": 1.0}, head_index(self.whole), "control")
+            return frame.table({"survival[all]": 1.0}, self.trials.handle.index, "control")
         file = self.place / "survival.parquet"
         if not file.is_file():
             self.model()
         if (history := self.place / "gates.parquet").is_file():
-            name = "-".join(["gates", self.chosen.name, *(self.kinds or ()), str(self.count)])
-            save_table(load_table(history), study.path(name))
+            self.trials.study.save(self._name("gates"), load_table(history))
         return load_table(file)
 
-    def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
+    def _name(self, table: str) -> str:
+        """Return the name of a table of this size in the study: TABLE-STRATEGY[-KINDS]-HEADS."""
+        return "-".join([table, self.chosen.name, *(self.trials.kinds or ()), str(self.count)])
+
+    def roles(self, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
         counted = {} if reference is None else {"reference": reference.hash}
         work = frame.sign_version(place=self.place.name, scored=scored.hash, **counted)
 
         def compute() -> pd.DataFrame:
-            model, size = self.model(), self.trials.max_tokens
-            table = score(model, self.tokenizer, scored, n_resamples=200, max_tokens=size, reference=reference)
+            model, tokenizer, size = self.model(), self.trials.handle.tokenizer, self.trials.max_tokens
+            table = score(model, tokenizer, scored, n_resamples=200, max_tokens=size, reference=reference)
             return role_rules.roles(table)
 
         table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        save_table(table, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
-        return table
-
-
-def functions(roles: pd.DataFrame) -> pd.DataFrame:
-    """Count the heads of each kind and family of roles: kind, function, count (Voita et al. 2019, Fig. 8)."""
-    families: dict[Head, set[str]] = {head: set() for head in roles.index}
-    for kind, layer, head, role, *_ in role_rules.held(roles).itertuples(index=False, name=None):
-        families[kind, layer, head].add(role.partition("[")[0])
-    named = [(head[0], "several" if len(held) > 1 else next(iter(held), "none")) for head, held in families.items()]
-    counts = pd.Series(named).value_counts(sort=False)
-    return pd.DataFrame([(*key, count) for key, count in sorted(counts.items())], columns=["kind", "function", "count"])  # type: ignore[misc]
+        return self.trials.study.save(self._name("roles"), table)
 
 
 def _table(
@@ -217,6 +199,6 @@ def _table(
         row |= {kind: int(left[kind]) for kind in KINDS if kind in left}
         row |= dict(zip(("value", "low", "high"), interval(draw), strict=True))
         row |= dict(zip(("change", "change.low", "change.high"), interval(draw - draws[0]), strict=True))
-        chance = table.iloc[:, 1] if table.shape[1] > 1 and str(table.columns[1]).endswith(".open") else None
+        chance = table.iloc[:, 1] if table.shape[1] > 1 and Column.parse(table.columns[1]).suffix == "open" else None
         rows.append(row | {"undecided": 0 if chance is None else undecided(chance)})
     return pd.DataFrame(rows)

@@ -12,12 +12,13 @@ from scipy import stats
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import dummy_inputs, provenance
-from headroles.models import heads as families
+from headroles.models import dummy_inputs, identity
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
 from headroles.tables import frame
+from headroles.tables.columns import Column
 
 PARTS = ("q", "k", "v", "o")
 
@@ -42,8 +43,8 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
     Raises:
         ValueError: If `before` lacks a head of `after`, or their heads have different sizes.
     """
-    old, new = _slices(before), _slices(after)
-    index = families.head_index(after)
+    first, last = HeadModel(before), HeadModel(after)
+    old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:
         raise ValueError(f"the model before lacks head {lacking[0]} of the model after; try the other order")
     columns: dict[str, list[float]] = {}
@@ -54,13 +55,8 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
         columns[f"distance[{part}]"] = [float((end - start).norm()) for start, end in pairs]
         columns[f"moved[{part}]"] = [float((end - start).norm() / start.norm()) for start, end in pairs]
         columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(start, end, dim=0)) for start, end in pairs]
-    signature = frame.sign(
-        model=provenance.name(before),
-        before=provenance.revision(before),
-        after=provenance.revision(after),
-        distance="frobenius",
-    )
-    return frame.table(columns, index, signature)
+    names = {"model": identity.model_name(first.model), "before": first.weights, "after": last.weights}
+    return frame.table(columns, index, frame.sign(**names, distance="frobenius"))
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:
@@ -88,7 +84,7 @@ def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd
 
 def alike(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return `uniformity` of absolute and relative changes, of all weights and of each part."""
-    columns = [name for name in map(str, tables[0]) if name.startswith(("distance[", "moved["))]
+    columns = [name for name in map(str, tables[0]) if Column.parse(name).name in ("distance", "moved")]
     parts = [uniformity(tables, name) for name in columns]
     for name, part in zip(columns, parts, strict=True):
         part.index = pd.Index([f"{name} of {of}" for of in part.index], name="of")
@@ -109,12 +105,12 @@ def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def _slices(model: PreTrainedModel) -> dict[Head, dict[str, Tensor]]:
+def _slices(handle: HeadModel) -> dict[Head, dict[str, Tensor]]:
     """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
-    dummy_inputs.check(model)
-    rows = layouts(model)
+    dummy_inputs.check(handle.model)
+    rows = layouts(handle)
     slices: dict[Head, dict[str, Tensor]] = {}
-    for site in families.attention_sites(model):
+    for site in handle.sites:
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
             parts = _inputs(site, rows[site.module], place)

@@ -16,7 +16,9 @@ import pandas as pd
 from headroles.analysis import role_rules
 from headroles.plots import matrix, styling
 from headroles.plots.labels import words
-from headroles.reports.sources import Column, Table, columns
+from headroles.reports.sources import Measurement, Table, columns
+from headroles.tables.columns import Column
+from headroles.tables.declared import harm
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.kv_groups import groups
 
@@ -33,7 +35,7 @@ LARGEST = 8  # number of columns of that table if none of these exist
 
 def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[Entry], list[tuple[str, Table]]]:
     """Collect every measurement of every head, and the columns that an earlier table had."""
-    measurements, duplicates = columns(table for table in tables if table.stem in ("heads", "ablation"))
+    measurements, duplicates = columns(table for table in tables if table.kind.per_head)
     shown = [_column(column, index) for column in measurements if column.parts[""].notna().any()]
     shown.sort(key=lambda column: [*MAIN, column["name"]].index(column["name"]))
     names = [column["name"] for column in shown]
@@ -43,7 +45,7 @@ def measured(tables: Iterable[Table], index: Sequence[Head]) -> tuple[list[Entry
 
 def shared(tables: Iterable[Table], index: Sequence[Head]) -> list[str | None]:
     """Describe for each head with which heads it shares keys and values."""
-    candidates = (groups(table.frame) for table in tables if table.stem == "heads")
+    candidates = (groups(table.frame) for table in tables if table.kind.part == "scores")
     assigned = next((column for column in candidates if column is not None), None)
     if assigned is None:
         return [None] * len(index)
@@ -64,19 +66,22 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
     from matplotlib.colors import to_hex
 
     assigned: dict[str, Entry] = {}
-    for table in (table for table in tables if table.stem == "roles"):
+    shown = [table for table in tables if table.kind.part == "roles"]
+    frames = [table.frame for table in shown]
+    for table in shown:
         frame = along(table.frame, index)
         for name in role_rules.names(frame):
             if name not in assigned and frame[f"{name}.value"].notna().any():
                 values, stability = (numbers(frame[f"{name}.{part}"]) for part in ("value", "stability"))
                 held = [int(value) for value in frame[name].fillna(value=False).astype(bool)]
                 assigned[name] = {
-                    **{"name": name, "short": matrix.short(name), "family": name.partition("[")[0]},
+                    **{"name": name, "short": matrix.short(name, *frames), "family": Column.parse(name).name},
                     **{"from": place(table), "held": held, "values": values, "stability": stability},
                 }
+    hues = styling.colours((Column.parse(name).name for name in assigned), *frames)
     legend = [
-        {"family": name, "colour": to_hex(hue), "about": matrix.FAMILIES.get(name, "").replace("\n", " ")}
-        for name, hue in styling.colours(name.partition("[")[0] for name in assigned).items()
+        {"family": name, "colour": to_hex(hue), "about": role_rules.look(name, *frames).about.replace("\n", " ")}
+        for name, hue in hues.items()
     ]
     return {"roles": [*assigned.values()], "families": legend, "stable": matrix.STABLE}
 
@@ -84,14 +89,16 @@ def roles(tables: Iterable[Table], index: Sequence[Head]) -> Entry:
 def prunings(tables: Iterable[Table], index: Sequence[Head]) -> list[dict[str, Any]]:
     """Collect each pruning: the heads left at each size, and the survival of each head in words."""
     collected: dict[tuple[str, ...], dict[str, Any]] = {}
-    for column in columns(table for table in tables if table.stem == "survival")[0]:
-        label = column.name.removeprefix("survival[").removesuffix("]")
-        strategy, count, kinds = _pruning(label)
+    for column in columns(table for table in tables if table.kind.part == "prunings")[0]:
+        if (pruned := Column.parse(column.name).pruning) is None:
+            continue
+        kinds, strategy = list(pruned.kinds), pruned.strategy
+        strategy += "" if pruned.seed is None else f" seed {pruned.seed}"
         prunable = [head for head in index if not kinds or head[0] in kinds]
         left = along(column.parts[""], index)
         entry = {"name": " ".join([strategy, *kinds]), "kinds": kinds, "from": place(column.table), "of": len(prunable)}
         pruning = collected.setdefault((strategy, *kinds), entry | {"sizes": []})
-        size = int(along(left, prunable).sum()) if count is None else count
+        size = int(along(left, prunable).sum()) if pruned.heads is None else pruned.heads
         extras: dict[str, Any] = {
             part: numbers(along(column.parts[part], index)) for part in ("open", "turn") if part in column.parts
         }
@@ -154,9 +161,10 @@ def decimals(values: npt.ArrayLike) -> int:
     return int(np.clip(2 - math.floor(math.log10(known.max())), 0, 5))
 
 
-def _column(column: Column, index: Sequence[Head]) -> Entry:
+def _column(column: Measurement, index: Sequence[Head]) -> Entry:
     values = along(column.parts[""], index).astype(float)
-    label = words(column.name)
+    signature = column.table.signatures.get(column.name, "")
+    label, sign = words(column.name, signature), harm(column.name, signature)
     finite = values[np.isfinite(values)]
     entry = {
         "name": column.name,
@@ -166,9 +174,9 @@ def _column(column: Column, index: Sequence[Head]) -> Entry:
         "from": place(column.table),
         "decimals": decimals(values),
         "range": [number(finite.min()), number(finite.max())] if len(finite) else [None, None],
-        "harm": styling.harm(column.name),
+        "harm": sign,
         "values": numbers(values),
-        **_ranks(values, styling.harm(column.name) or 1),
+        **_ranks(values, sign or 1),
     }
     shown = ("low", "high", "p", "holm", "bh", "words", "baseline")
     beside = {part: numbers(along(column.parts[part], index)) for part in shown if part in column.parts}
@@ -184,15 +192,6 @@ def _ranks(values: pd.Series[float], sign: int) -> Entry:
         "rank": [None if math.isnan(low) else [int(low), int(high)] for low, high in zip(first, last, strict=True)],
         "of": {str(kind): int(counted[kind]) for kind in KINDS if kind in counted},
     }
-
-
-def _pruning(label: str) -> tuple[str, int | None, list[str]]:
-    """Strategy, number of heads left and kinds in a label of `survival[...]`."""
-    parts = label.split(" ")
-    kinds = [part for part in parts if part in set[str](KINDS)]
-    counts = [i for i, part in enumerate(parts) if part.isdigit() and parts[i - 1] != "seed"]
-    strategy = [part for i, part in enumerate(parts) if part not in kinds and i not in counts[:1]]
-    return " ".join(strategy), int(parts[counts[0]]) if counts else None, kinds
 
 
 def listed(items: Sequence[int]) -> str:

@@ -16,21 +16,15 @@ from headroles.plots.labels import FINDS, LOOKS, MATTERS
 from headroles.reports import contents, results
 from headroles.reports.contents import Entry
 from headroles.reports.sources import Studies, Table, gathered, heads_of
+from headroles.tables.columns import TABLES, table_of
 from headroles.tables.frame import KINDS
 from headroles.tables.io import check_ours, mark_of, replacing
 
 log = logging.getLogger(__name__)
 SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # in this order
+CIRCUITS = ("copying", "succession")  # which some studies have beside their other scores
 HEAVY = 5_000_000  # bytes above which a page is slow to open
-MADE_BY = {  # part of the page -> command that makes its tables
-    "scores": "headroles score",
-    "effects": "headroles ablate",
-    "roles": "headroles roles",
-    "sizes": "headroles prune",
-    "curves": "headroles ablation-curve",
-    "relate": "headroles relate",
-    "attention": "headroles attention-examples",
-}
+MADE_BY = {table.part: f"headroles {table.command}" for table in TABLES.values() if table.command and table.part}
 
 
 def report(studies: Studies, output: str | Path, *, title: str | None = None, overwrite: bool = False) -> Path:
@@ -116,10 +110,12 @@ def _data(tables: list[Table]) -> tuple[Entry, list[tuple[str, Table]]]:
 
 
 def _has(data: Entry, name: str) -> bool:
+    if name in data:
+        return bool(data[name])
     columns = data["columns"]
-    if name in ("scores", "effects") and isinstance(columns, list):
-        return any((column["harm"] != 0) == (name == "effects") for column in columns)
-    return bool(data[name])
+    assert isinstance(columns, list)
+    parts = {"effects" if column["harm"] else table_of(Path(column["from"]).name).part for column in columns}
+    return name in parts or (name == "circuits" and any(column["name"] in CIRCUITS for column in columns))
 
 
 def _asset(name: str) -> str:

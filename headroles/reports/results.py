@@ -12,11 +12,12 @@ from headroles.plots.axes import needs
 from headroles.plots.labels import axis_label, label_of
 from headroles.reports.contents import Entry, Head, decimals, number, numbers, place
 from headroles.reports.sources import Table
+from headroles.tables.columns import Column, after_stem
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.frame import fields as fields_of
 
 STEPS = 40  # the most steps of a gate's history
-ENDS = ("low", "high")
+BOUNDS = ("low", "high")
 COUNTS = ("with", "without")
 ESTIMATES = ("difference", "median", "auc", "rank_biserial", "point_biserial", "spearman", "within")
 IN_UNITS = ("difference", "median", "within")  # in the unit of the outcome
@@ -26,17 +27,17 @@ TESTS = ("p", "holm", "bh")
 def sizes(tables: Iterable[Table]) -> list[Entry]:
     """Collect the quality of models pruned to several sizes, a row per size, the whole model first."""
     entries: list[Entry] = []
-    for table in (table for table in tables if table.stem == "sizes"):
+    for table in (table for table in tables if table.kind.part == "sizes"):
         frame = table.frame
         needs(frame, {"heads", "of", "value", "low", "high"}, "hr.sparsity_sweep")
         rows = [
             {"heads": int(row["heads"]), "left": [int(row[kind]) for kind in KINDS if kind in frame]}
-            | {"value": _interval(row, "value", ENDS), "change": _interval(row, "change")}
+            | {"value": _interval(row, "value", BOUNDS), "change": _interval(row, "change")}
             | {"undecided": int(row["undecided"]) if "undecided" in frame else None}
             for row in frame.to_dict("records")
         ]
         entries.append(
-            {"name": table.name.removeprefix("sizes-").replace("-", " ", 1), "from": place(table)}
+            {"name": after_stem(table.name).replace("-", " ", 1), "from": place(table)}
             | {"label": axis_label(table.signatures.get("value", "")), "of": int(frame["of"].iloc[0])}
             | {"kinds": [kind for kind in KINDS if kind in frame], "rows": rows}
             | {"decimals": decimals(frame["value"])}
@@ -47,14 +48,18 @@ def sizes(tables: Iterable[Table]) -> list[Entry]:
 def curves(tables: Iterable[Table]) -> list[Entry]:
     """Collect the curves of cumulative ablation, a line per ranking."""
     entries: list[Entry] = []
-    for table in (table for table in tables if table.stem == "curves"):
-        parts = ["closed", "share", "value", *ENDS]
+    for table in (table for table in tables if table.kind.part == "curves"):
+        parts = ["closed", "share", "value", *BOUNDS]
         needs(table.frame, {"order", *parts}, "hr.ablation_curve")
+        signature = table.signatures.get("value", "")
         lines = [
-            {"name": label_of(name), "points": [[int(n), *numbers(point)] for n, *point in rows[parts].to_numpy()]}
+            {
+                "name": label_of(name, signature),
+                "points": [[int(n), *numbers(point)] for n, *point in rows[parts].to_numpy()],
+            }
             for name, rows in table.frame.groupby("order", sort=False, observed=True)
         ]
-        label = axis_label(table.signatures.get("value", ""))
+        label = axis_label(signature)
         entry = {"name": table.name, "from": place(table), "label": label, "lines": lines}
         entries.append(entry | {"decimals": decimals(table.frame["value"])})
     return entries
@@ -63,20 +68,20 @@ def curves(tables: Iterable[Table]) -> list[Entry]:
 def gates(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     """Collect the probability of each gate to be open during training, in hundredths, at 40 steps at most."""
     entries: list[Entry] = []
-    for table in (table for table in tables if table.stem == "gates"):
+    for table in (table for table in tables if table.kind.part == "gates"):
         needs(table.frame, {*LEVELS, "step", "open"}, "hr.prune with learned gates")
         wide = table.frame.pivot_table(index="step", columns=LEVELS, values="open", observed=True)
         rows = np.unique(np.linspace(0, len(wide) - 1, STEPS).round().astype(int))
         kept = (100 * wide.iloc[rows]).round().astype("Int64")
         heads = [kept[head].tolist() if head in kept else None for head in index]
         steps = [int(step) for step in kept.index]
-        entries.append({"name": table.name.removeprefix("gates-"), "from": place(table), "steps": steps, "open": heads})
+        entries.append({"name": after_stem(table.name), "from": place(table), "steps": steps, "open": heads})
     return sorted(entries, key=lambda history: _by_size(str(history["name"])))
 
 
 def relate(tables: Iterable[Table]) -> Entry | None:
     """Collect the relations of roles and outcomes, a row per pair; None for missing numbers."""
-    table = next((table for table in tables if table.stem == "relate"), None)
+    table = next((table for table in tables if table.kind.part == "relate"), None)
     if table is None:
         return None
     frame = table.frame.reset_index(drop=True)
@@ -85,7 +90,11 @@ def relate(tables: Iterable[Table]) -> Entry | None:
     in_units = frame[[name for name in IN_UNITS if name in frame]]
     places = {outcome: decimals(values) for outcome, values in in_units.groupby(frame["outcome"])}
     rows = [
-        {"role": str(row["role"]), "outcome": label_of(row["outcome"]), "note": str(row.get("note") or "")}
+        {
+            "role": str(row["role"]),
+            "outcome": label_of(row["outcome"], table.signatures.get("p", "")),
+            "note": str(row.get("note") or ""),
+        }
         | {name: number(float(row[name])) for name in (*COUNTS, *TESTS) if name in frame}
         | {name: _interval(row, name) for name in shown}
         | {"decimals": {name: places[row["outcome"]] if name in IN_UNITS else 2 for name in shown}}
@@ -99,7 +108,7 @@ def relate(tables: Iterable[Table]) -> Entry | None:
 
 def attention(tables: Iterable[Table], index: Sequence[Head]) -> list[Entry]:
     """Collect the example sentences: tokens of each kind, and weights of each head in thousandths."""
-    table = next((table for table in tables if table.stem == "attention"), None)
+    table = next((table for table in tables if table.kind.part == "attention"), None)
     if table is None:
         return []
     needs(table.frame, {*LEVELS, "sentence", "text", "target", "queries", "keys", "weights"}, "hr.attention_examples")
@@ -121,7 +130,7 @@ def signatures(tables: Iterable[Table]) -> list[Entry]:
     for table in tables:
         groups: dict[str, list[str]] = {}
         for column, text in table.signatures.items():
-            if str(column).rpartition(".")[2] not in (*ENDS, *TESTS):
+            if Column.parse(column).last not in (*BOUNDS, *TESTS):
                 groups.setdefault(text, []).append(str(column))
         groups = groups or {"without a signature": list(map(str, table.frame))}
         entries.append({"place": place(table), "groups": [{"signature": k, "columns": v} for k, v in groups.items()]})
@@ -131,7 +140,7 @@ def signatures(tables: Iterable[Table]) -> list[Entry]:
 def facts(tables: Iterable[Table]) -> dict[str, list[str]]:
     """Collect from the provenance the model's names, its weights, and the versions of headroles."""
     fields: dict[str, dict[str, None]] = {"model": {}, "weights": {}, "headroles": {}}
-    of_model = [table for table in tables if table.stem not in ("sizes", "gates")]  # which are of pruned models
+    of_model = [table for table in tables if table.kind.part not in ("sizes", "gates")]  # which are of pruned models
     for text in dict.fromkeys(text for table in of_model or tables for text in table.signatures.values()):
         for name, value in fields_of(text):
             if name in fields:
@@ -141,7 +150,7 @@ def facts(tables: Iterable[Table]) -> dict[str, list[str]]:
 
 def _interval(row: Mapping[Hashable, float], name: str, ends: Sequence[str] | None = None) -> list[float | None] | None:
     """A value with its bounds; None if the column or the number is missing."""
-    names = [name, *(ends or [f"{name}.{end}" for end in ENDS])]
+    names = [name, *(ends or [f"{name}.{end}" for end in BOUNDS])]
     if name not in row or pd.isna(row[name]):
         return None
     return numbers(row.get(column, np.nan) for column in names)

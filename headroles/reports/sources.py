@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
+from headroles.tables.columns import Table as TableKind
+from headroles.tables.columns import table_of
 from headroles.tables.frame import KINDS, LEVELS
 from headroles.tables.study import Study
 
-SHOWN = re.compile(r"heads|circuits|roles|relate|attention|curves|(ablation|survival|sizes|gates|curves)-.*")
 PARTS = (  # companions of a column `c`, such as `c.low`
     *("low", "high", "p", "holm", "bh", "examples", "words", "open", "turn", "value", "stability"),
     *("baseline", "baseline.low", "baseline.high"),
@@ -28,9 +28,9 @@ class Table(NamedTuple):
     frame: pd.DataFrame
 
     @property
-    def stem(self) -> str:
-        """First part of the name: heads, ablation, gates ..."""
-        return self.name.partition("-")[0]
+    def kind(self) -> TableKind:
+        """What the table is: where it is shown, whether it has a row for each head."""
+        return table_of(self.name)
 
     @property
     def signatures(self) -> dict[str, str]:
@@ -39,7 +39,7 @@ class Table(NamedTuple):
         return texts
 
 
-class Column(NamedTuple):
+class Measurement(NamedTuple):
     """A measurement of every head, with its table and its companion columns."""
 
     name: str
@@ -58,7 +58,7 @@ def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
     tables, others = [], []
     for name, folder in names.items():
         study = Study(folder)
-        shown = [table for table in study.names() if SHOWN.fullmatch(table)]
+        shown = [table for table in study.names() if table_of(table).part]
         if not shown:
             raise FileNotFoundError(
                 f"nothing to report in {folder}; make tables with headroles score or headroles ablate"
@@ -69,9 +69,9 @@ def gathered(studies: Studies) -> tuple[list[Table], list[str]]:
     return tables, others
 
 
-def columns(tables: Iterable[Table]) -> tuple[list[Column], list[tuple[str, Table]]]:
+def columns(tables: Iterable[Table]) -> tuple[list[Measurement], list[tuple[str, Table]]]:
     """Collect the columns of head tables, the first of each name, and those that an earlier table had."""
-    collected: dict[str, Column] = {}
+    collected: dict[str, Measurement] = {}
     duplicates = []
     for table in tables:
         names = list(map(str, table.frame))
@@ -81,13 +81,13 @@ def columns(tables: Iterable[Table]) -> tuple[list[Column], list[tuple[str, Tabl
                 duplicates.append((name, table))
             elif pd.api.types.is_numeric_dtype(table.frame[name]):
                 companions = {part: table.frame[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in parts}
-                collected[name] = Column(name, table, {"": table.frame[name], **companions})
+                collected[name] = Measurement(name, table, {"": table.frame[name], **companions})
     return list(collected.values()), duplicates
 
 
 def heads_of(tables: Iterable[Table]) -> list[tuple[str, int, int]]:
     """Return the heads of the tables, in the order of KINDS."""
-    sets = (_heads(table) for table in sorted(tables, key=lambda table: table.stem == "gates"))
+    sets = (_heads(table) for table in sorted(tables, key=lambda table: table.kind.part == "gates"))
     heads = next((part for part in sets if part), set())  # gates last: they are of prunable heads only
     return sorted(heads, key=lambda head: ([*KINDS, head[0]].index(head[0]), head[1], head[2]))
 
@@ -103,10 +103,10 @@ def _shortest(folders: list[Path]) -> list[str]:
 
 def _check_heads(tables: list[Table], folders: dict[str, Path]) -> None:
     """Raise ValueError for tables of models with other heads."""
-    with_heads = sorted((table for table in tables if _heads(table)), key=lambda table: table.stem == "gates")
+    with_heads = sorted((table for table in tables if _heads(table)), key=lambda table: table.kind.part == "gates")
     for table in with_heads[1:]:
         first, heads = _heads(with_heads[0]), _heads(table)
-        if first != heads and not (table.stem == "gates" and heads < first):  # gates are of prunable heads
+        if first != heads and not (table.kind.part == "gates" and heads < first):  # gates are of prunable heads
             raise ValueError(
                 f"{folders[with_heads[0].folder]} ({with_heads[0].name}) and {folders[table.folder]} ({table.name}) "
                 f"are of different heads: {len(first)} and {len(heads)}, {len(first & heads)} in common; "
@@ -119,7 +119,7 @@ def _heads(table: Table) -> set[tuple[str, int, int]]:
     frame = table.frame
     if list(frame.index.names) == LEVELS:
         frame = frame.index.to_frame()
-    elif table.stem not in ("gates", "attention"):
+    elif table.kind.part not in ("gates", "attention"):
         return set()
     rows = frame[LEVELS].drop_duplicates().itertuples(index=False, name=None)
     return {(str(kind), int(layer), int(head)) for kind, layer, head in rows}

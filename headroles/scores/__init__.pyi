@@ -1,3 +1,4 @@
+from .attributions import attribute as attribute
 from .base import Measure as Measure
 from .base import Observation as Observation
 from .base import Score as Score
@@ -13,8 +14,7 @@ from .gradients.direct import Direct as Direct
 from .gradients.importance import Importance as Importance
 from .gradients.patching import AttributionPatching as AttributionPatching
 from .gradients.relevance import Relevance as Relevance
+from .registry import left_out as left_out
 from .registry import list_scores as list_scores
 from .registry import named as named
-from .runner import attribute as attribute
-from .runner import left_out as left_out
 from .runner import score as score

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from headroles import _distributed
-from headroles.analysis.intervals import bounds, clusters, rounded, share
+from headroles.analysis.intervals import Array, bounds, clusters, rounded, share
 from headroles.scores.base import Measure, Sums
 from headroles.tables import frame
+from headroles.tables.columns import Column, without_ends
+from headroles.tables.declared import declaration
 from headroles.tables.frame import KINDS, Kind
 
 log = logging.getLogger(__name__)
-Array = npt.NDArray[np.floating]
 Totals = dict[str, Tensor]  # name -> [1 + resamples, heads or 1, ...]; row 0 is the corpus itself
 
 
@@ -72,7 +73,8 @@ class Accumulator:
                 columns[f"{name}.low"], columns[f"{name}.high"] = (
                     bounds(values[:, 1:]) if sizes is None else share(values, *sizes.T)
                 )
-            text = f"{provenance}|{frame.sign(score=score, **notes.get(score.label, {}))}"
+            said = {**declaration("score", score.name(), score), **notes.get(score.label, {})}
+            text = f"{provenance}|{frame.sign(score=score, **said)}"
             signatures |= dict.fromkeys((name, f"{name}.low", f"{name}.high"), text)
         return frame.table(columns, index, {name: signatures[name] for name in columns}, draws=draws)
 
@@ -126,8 +128,13 @@ def missing(
 
 def _columns(table: pd.DataFrame, score: Measure) -> list[str]:
     """The columns of a score that are estimates."""
-    names = [str(name) for name in table if str(name) == score.label or str(name).startswith(f"{score.label}[")]
-    return [name for name in names if not name.endswith((".low", ".high")) and score.sampled(name)]
+    columns = {name: Column.parse(name) for name in without_ends(table)}
+    names = [
+        name
+        for name, column in columns.items()
+        if name == score.label or (column.name == score.label and column.detail is not None)
+    ]
+    return [name for name in names if score.sampled(name)]
 
 
 def _missing(

@@ -9,16 +9,12 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs, heads
-from headroles.models.attention_hooks import without_cache
-from headroles.models.batching import Batch, Pages, tokenised
-from headroles.models.dummy_inputs import body
-from headroles.models.heads import attention_sites
-from headroles.models.provenance import is_offloaded, without_gradients
+from headroles.models.batching import Batch, Pages
+from headroles.models.head_model import HeadModel
 from headroles.models.sites import Site
 from headroles.models.tokenization import vocabulary
 from headroles.scores.accumulator import Accumulator
@@ -37,68 +33,65 @@ class _AllObservedError(Exception):
 class AttentionPass:
     """Forward passes of all attention scores over a corpus. Each pass ends at the last attention of the model."""
 
-    def __init__(self, scores: Sequence[Score], model: PreTrainedModel, counted: Frequencies) -> None:
+    def __init__(self, scores: Sequence[Score], model: HeadModel, counted: Frequencies) -> None:
         self.scores, self.model, self.counted = scores, model, counted
         self.norms = ValueNorms(model)
-        self.sites = {site.key for site in attention_sites(model) if site.heads}
-        self.ends_early = not is_offloaded(model)  # hooks that send weights back run at the end of each module
+        self.sites = {site.key for site in model.sites if site.heads}
+        self.ends_early = not model.offloaded  # hooks that send weights back run at the end of each module
 
     def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
         """Add the sums of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        observe = partial(self._observe, batch, weights, accumulator, {}, set(self.sites))
-        if self._in_parts(batch):
-            captured = heads.capture_attention_in_parts(self.model, observe, cells=heads.CELLS)
-        else:
-            captured = heads.capture_attention(self.model, observe)
-        with without_gradients(self.model), self.norms.reading(), captured, suppress(_AllObservedError):
-            body(self.model)(**batch.inputs, **without_cache(body(self.model)))
+        observer = _Observer(self, batch, weights, accumulator)
+        cells = heads.CELLS if all(score.in_parts for score in self.scores) and self._is_large(batch) else None
+        captured = self.model.capture(observer, cells=cells)
+        with self.model.without_gradients(), self.norms.reading(), captured, suppress(_AllObservedError):
+            self.model.forward_body(batch)
 
-    def _in_parts(self, batch: Batch) -> bool:
-        """Whether all scores add over blocks of queries, and some layer has more weights than one block may have."""
-        sizes = [
-            site.heads * batch.queries(site.kind).ids.numel() * batch.keys(site.kind).ids.shape[1]
-            for site in attention_sites(self.model)
-        ]
-        return max(sizes) > heads.CELLS and all(score.in_parts for score in self.scores)
+    def _is_large(self, batch: Batch) -> bool:
+        """Whether some layer has more weights than one block may have."""
+        return any(
+            site.heads * batch.queries(site.kind).ids.numel() * batch.keys(site.kind).ids.shape[1] > heads.CELLS
+            for site in self.model.sites
+        )
 
-    def _observe(
-        self,
-        batch: Batch,
-        weights: Tensor,
-        accumulator: Accumulator,
-        first_sites: dict[Kind, tuple[Kind, int]],
-        remaining: set[tuple[Kind, int]],
-        site: Site,
-        attention: Tensor,
-        first: int = 0,
-    ) -> None:
-        """Add the sums of one site, or of the block of its queries from `first` on; end the pass after the last."""
+
+class _Observer:
+    """Observes every site in one forward of a batch, whole or in blocks of queries, and ends it after the last."""
+
+    def __init__(self, run: AttentionPass, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
+        self.run, self.batch, self.weights, self.accumulator = run, batch, weights, accumulator
+        self.first_sites: dict[Kind, tuple[Kind, int]] = {}
+        self.remaining = set(run.sites)
+
+    def __call__(self, site: Site, attention: Tensor, first: int = 0) -> None:
+        """Add the sums of one site, or of the block of its queries from `first` on."""
+        run, batch = self.run, self.batch
         keys = batch.keys(site.kind)
         queries = batch.queries(site.kind).span(first, first + attention.shape[-2])
-        counts, ranks = self.counted["source" if keys is batch.source else "target"]
+        counts, ranks = run.counted["source" if keys is batch.source else "target"]
         attention = attention.float().to(keys.ids.device)
-        norms = partial(self.norms.of, site)
+        norms = partial(run.norms.of, site)
         observation = Observation(site.kind, attention, queries, keys, counts, ranks, first, norms)
-        self._check_finite(observation, site, batch)
-        if any(score.weights == "norm" for score in self.scores):
-            self._check_finite(observation.by_norm, site, batch)
-        for score in (score for score in self.scores if site.kind in score.kinds):
+        self._check_finite(observation, site)
+        if any(score.weights == "norm" for score in run.scores):
+            self._check_finite(observation.by_norm, site)
+        for score in (score for score in run.scores if site.kind in score.kinds):
             observed = observation if score.weights == "attention" else observation.by_norm
-            accumulator.add(score, site.key, score.update(observed), weights)
-            if first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
-                accumulator.add_denominators(score, site.kind, score.denominators(observation), weights)
+            self.accumulator.add(score, site.key, score.update(observed), self.weights)
+            if self.first_sites.setdefault(site.kind, site.key) == site.key:  # all layers of a kind share them
+                self.accumulator.add_denominators(score, site.kind, score.denominators(observation), self.weights)
         if first + attention.shape[-2] == batch.queries(site.kind).ids.shape[1]:
-            remaining.discard(site.key)
-            if not remaining and self.ends_early:
+            self.remaining.discard(site.key)
+            if not self.remaining and run.ends_early:
                 raise _AllObservedError
 
-    def _check_finite(self, observation: Observation, site: Site, batch: Batch) -> None:
+    def _check_finite(self, observation: Observation, site: Site) -> None:
         finite = observation.top[0].isfinite().all(-1).all(-1)  # [batch]
         if not finite.all():
-            number = batch.numbers[int(finite.int().argmin())]
+            number = self.batch.numbers[int(finite.int().argmin())]
             raise ValueError(
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
-                f"corpus; {dummy_inputs.advice(self.model)}"
+                f"corpus; {dummy_inputs.advice(self.run.model.model)}"
             )
 
 
@@ -106,11 +99,10 @@ def frequencies(
     pages: Pages,
     written: Sequence[Batch] | None,
     reference: Corpus | None,
-    tokenizer: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
+    model: HeadModel,
 ) -> Frequencies:
     """Count the tokens of each side of the reference, by default of the corpus with targets that the model wrote."""
-    counted = pages.first if reference is None else tokenised(reference, tokenizer, model)
+    counted = pages.first if reference is None else model.tokenised(reference)
     target = counted.counts("target") if written is None else _of_all(written)
     return {"source": _ranked(counted.counts("source"), model), "target": _ranked(target, model)}
 
@@ -136,9 +128,9 @@ def _of_all(written: Sequence[Batch]) -> Counter[int]:
     return sum(_distributed.gathered([counts]), Counter())
 
 
-def _ranked(counts: Counter[int], model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+def _ranked(counts: Counter[int], model: HeadModel) -> tuple[Tensor, Tensor]:
     """Counts and ranks, 0 for the most frequent, ties by id; tokens that do not occur rank beyond any threshold."""
-    table = torch.zeros(vocabulary(model), dtype=torch.long)
+    table = torch.zeros(vocabulary(model.model), dtype=torch.long)
     for token, count in counts.items():
         table[token] = count
     ranks = torch.empty_like(table)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from headroles.models.batching import TokenView
-from headroles.tables.frame import KINDS, Kind, by_norm
+from headroles.tables.columns import Column, by_norm
+from headroles.tables.frame import KINDS, Kind
 
 SELF: tuple[Kind, ...] = ("enc-self", "dec-self")
 Sums = Mapping[str, Tensor]
@@ -133,6 +134,9 @@ class Measure(ABC):
     kinds: ClassVar[tuple[Kind, ...]] = KINDS
     needs_trees: ClassVar[bool] = False
     needs_counts: ClassVar[bool] = False  # of tokens in a reference corpus
+    title: ClassVar[str] = ""  # in figures and on the page; by default the column's name
+    about: ClassVar[str] = ""  # a sentence on the page, with unit and direction
+    matters: ClassVar[Literal["", "higher", "lower"]] = ""  # values of heads that matter more: an outcome of `relate`
 
     @classmethod
     def name(cls) -> str:
@@ -150,7 +154,7 @@ class Measure(ABC):
 
     def sampled(self, column: str) -> bool:
         """Return whether a column is an estimate with a bootstrap interval; counts (`.words`) are not."""
-        return not column.endswith(".words")
+        return Column.parse(column).suffix != "words"
 
     def nothing(self, _column: str, _kind: Kind, /) -> str | None:
         """Return why a column is NaN for all heads of a kind.

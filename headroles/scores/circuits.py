@@ -15,10 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.analysis.intervals import wilson
 from headroles.data.probes import CLASSES, ordered_runs
-from headroles.models.attention_hooks import Call, attending, evaluating, without_cache
+from headroles.models.attention_hooks import Call, attending
 from headroles.models.dummy_inputs import dummy_inputs
-from headroles.models.heads import attention_sites, head_index, layer_of, layers
-from headroles.models.provenance import provenance_of
+from headroles.models.head_model import HeadModel, Model
+from headroles.models.heads import layer_of, layers
 from headroles.models.sites import Site
 from headroles.models.tokenization import check_fit
 from headroles.scores.lrp import lrp_rules
@@ -30,7 +30,7 @@ from headroles.tables.frame import Kind
 COLUMNS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value"]
 
 
-def copying(model: PreTrainedModel) -> pd.DataFrame:
+def copying(model: Model) -> pd.DataFrame:
     """Compute the OV copying score of every decoder self-attention head.
 
     The score is the sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E, divided by the sum of their absolute
@@ -50,25 +50,26 @@ def copying(model: PreTrainedModel) -> pd.DataFrame:
     Raises:
         ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
     """
-    circuits, final = _to_logits(model, "copying")
-    words, logits = _embeddings(model)
+    handle = HeadModel.of(model)
+    circuits, final = _to_logits(handle, "copying")
+    words, logits = _embeddings(handle)
     if words.shape[1] != final.shape[1]:
-        name = type(model).__name__
+        name = handle.name
         raise ValueError(f"copying needs embeddings as wide as the layers: got {name}, with a map between")
     rows = min(len(words), len(logits))
     through = words[:rows].mT @ logits[:rows] @ final  # W_E W_U and the final norm: [width, width]
     values = []
-    for site in attention_sites(model):
+    for site in handle.sites:
         if site.kind == "dec-self" and site.heads:
             maps = circuits.maps[site.key]
             values += _shares(maps.value @ through @ maps.out.mT)
         else:
             values += [float("nan")] * site.heads
-    return frame.table({"copying": values}, head_index(model), provenance_of(model, score="copying"))
+    return frame.table({"copying": values}, handle.index, handle.provenance(score="copying"))
 
 
 def succession(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, classes: Sequence[str] = tuple(CLASSES)
+    model: Model, tokenizer: PreTrainedTokenizerBase, *, classes: Sequence[str] = tuple(CLASSES)
 ) -> pd.DataFrame:
     """Compute the share of ordered words that a head's OV circuit maps to their successor: "Monday" to "Tuesday".
 
@@ -93,19 +94,20 @@ def succession(
         ValueError: if a class is unknown, the tokenizer has no class in single tokens or does not fit, the model has an
             encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
     """
+    handle = HeadModel.of(model, tokenizer)
     runs = ordered_runs(tokenizer, classes)
-    if model.config.is_encoder_decoder:
-        name = type(model).__name__
+    if handle.config.is_encoder_decoder:
+        name = handle.name
         raise ValueError(f"succession is for decoders alone: got {name}, with an encoder; expected a causal model")
-    check_fit(tokenizer, model, max(token for run in runs.values() for token in run.values()))
-    circuits, final = _to_logits(model, "succession")
+    check_fit(tokenizer, handle.model, max(token for run in runs.values() for token in run.values()))
+    circuits, final = _to_logits(handle, "succession")
     ids = [torch.tensor([*run.values()]) for run in runs.values()]
-    states = _after_first_mlp(model, torch.cat(ids)).split([len(part) for part in ids])
-    unembedding = _embeddings(model)[1]
-    heads = head_index(model)
+    states = _after_first_mlp(handle, torch.cat(ids)).split([len(part) for part in ids])
+    unembedding = _embeddings(handle)[1]
+    heads = handle.index
     hits = np.zeros(len(heads))
     for part, state in zip(ids, states, strict=True):
-        moved = [circuits.maps[site.key] for site in attention_sites(model) if site.heads]
+        moved = [circuits.maps[site.key] for site in handle.sites if site.heads]
         written = torch.cat([(state[:-1] @ maps.value.mT) @ maps.out for maps in moved])  # [heads, word, width]
         following = (written @ (unembedding[part] @ final).mT).argmax(-1)  # [heads, word]
         nothing = written.abs().amax(-1) == 0
@@ -114,14 +116,14 @@ def succession(
     low, high = wilson(hits / words, words)
     columns = {"succession": hits / words, "succession.low": low, "succession.high": high}
     columns["succession.words"] = np.full(len(heads), float(words))
-    text = provenance_of(model, tokenizer, score="succession", classes=" ".join(runs))
+    text = handle.provenance(tokenizer=handle.tokens, score="succession", classes=" ".join(runs))
     return frame.table(columns, heads, text)
 
 
-def _to_logits(model: PreTrainedModel, score: str) -> tuple[Circuits, Tensor]:
+def _to_logits(model: HeadModel, score: str) -> tuple[Circuits, Tensor]:
     """The maps of a decoder and that of its final norm; raise ValueError without an unembedding right after it."""
-    name = type(model).__name__
-    if not any(site.kind == "dec-self" for site in attention_sites(model)):
+    name = model.name
+    if not any(site.kind == "dec-self" for site in model.sites):
         raise ValueError(f"{score} is for dec-self heads: got {name}, which has none; expected a decoder")
     if not has_vocabulary(model):
         raise ValueError(
@@ -133,12 +135,12 @@ def _to_logits(model: PreTrainedModel, score: str) -> tuple[Circuits, Tensor]:
     return circuits, circuits.final
 
 
-def _after_first_mlp(model: PreTrainedModel, ids: Tensor) -> Tensor:
+def _after_first_mlp(model: HeadModel, ids: Tensor) -> Tensor:
     """What the first layer adds to each token alone without its attention: float64 [token, width]."""
-    site = attention_sites(model)[0]
-    layer, states, norms = layer_of(model, site), list[Tensor](), list[Tensor]()
+    site = model.sites[0]
+    layer, states, norms = layer_of(model.model, site), list[Tensor](), list[Tensor]()
     if layer is None or not isinstance(site.out, nn.Module):
-        raise ValueError(f"succession needs layers that are modules: got {type(model).__name__}")
+        raise ValueError(f"succession needs layers that are modules: got {model.name}")
 
     def added(
         _: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor | tuple[Tensor]
@@ -147,7 +149,7 @@ def _after_first_mlp(model: PreTrainedModel, ids: Tensor) -> Tensor:
         after = output if isinstance(output, Tensor) else output[0]
         if any(norm.shape == after.shape and torch.equal(norm, after) for norm in norms):
             raise ValueError(
-                f"succession needs what the first MLP adds: got {type(model).__name__}, with a norm after the sum; "
+                f"succession needs what the first MLP adds: got {model.name}, with a norm after the sum; "
                 f"expected norms before it"
             )
         states.append((after - before)[:, 0].double().cpu())
@@ -157,16 +159,16 @@ def _after_first_mlp(model: PreTrainedModel, ids: Tensor) -> Tensor:
         for norm in filter(is_norm, layer.modules()):
             stack.callback(norm.register_forward_hook(lambda *call: norms.append(call[-1])).remove)
         stack.callback(layer.register_forward_hook(added, with_kwargs=True).remove)
-        stack.enter_context(evaluating(model))
+        stack.enter_context(model.evaluating())
         stack.enter_context(torch.no_grad())
-        model(input_ids=ids[:, None].to(model.device), **without_cache(model))
+        model.forward({"input_ids": ids[:, None].to(model.device)})
     return states[0]
 
 
-def _embeddings(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+def _embeddings(model: HeadModel) -> tuple[Tensor, Tensor]:
     """The embedding that the decoder reads and the unembedding: each float64 [vocabulary, width]."""
-    tables: list[nn.Module] = [model.get_output_embeddings()]
-    stack: PreTrainedModel = model.get_decoder() if model.config.is_encoder_decoder else model
+    tables: list[nn.Module] = [model.model.get_output_embeddings()]
+    stack: PreTrainedModel = model.model.get_decoder() if model.config.is_encoder_decoder else model.model
     tables.insert(0, stack.get_input_embeddings())
     words, logits = (table.get_parameter("weight").detach().double().cpu() for table in tables)
     return words, logits
@@ -180,7 +182,7 @@ def _shares(circuits: Tensor) -> list[float]:
     return shares
 
 
-def composition(model: PreTrainedModel) -> pd.DataFrame:
+def composition(model: Model) -> pd.DataFrame:
     """Compute how much each head reads what each head of an earlier layer writes.
 
     For W_OV of the writer, and W_QK and W_OV of the reader, the scores are Frobenius norms (Elhage et al. 2021, "A
@@ -205,16 +207,17 @@ def composition(model: PreTrainedModel) -> pd.DataFrame:
     Raises:
         ValueError: if the maps of the model cannot be read.
     """  # noqa: DOC502
-    circuits = read_circuits(model)
+    handle = HeadModel.of(model)
+    circuits = read_circuits(handle)
     rows: list[tuple[Kind | float, ...]] = []
-    sites = [site for site in attention_sites(model) if site.kind != "cross" and site.heads]
+    sites = [site for site in handle.sites if site.kind != "cross" and site.heads]
     for writer in sites:
         for reader in (site for site in sites if site.kind == writer.kind and site.layer > writer.layer):
             scores = _composed(circuits.maps[writer.key], circuits.maps[reader.key])  # [writer, reader, 3]
             for i, head in enumerate(writer.numbers):
                 for j, to_head in enumerate(reader.numbers):
                     rows.append((*writer.key, head, reader.layer, to_head, *scores[i, j].tolist()))
-    return frame.signed(pd.DataFrame(rows, columns=COLUMNS), provenance_of(model, score="composition"))
+    return frame.signed(pd.DataFrame(rows, columns=COLUMNS), handle.provenance(score="composition"))
 
 
 def _composed(writer: Maps, reader: Maps) -> Tensor:
@@ -255,7 +258,7 @@ class Circuits(NamedTuple):
     final: Tensor | None
 
 
-def read_circuits(model: PreTrainedModel) -> Circuits:
+def read_circuits(model: HeadModel) -> Circuits:
     """Read the maps as Jacobians, which needs neither the family's order of queries, keys and values nor its names."""
     if fault := unreadable(model):
         raise ValueError(fault.replace("norms need", "circuits need", 1))
@@ -286,22 +289,24 @@ class _Reader:
         return rows[:, 0, 0].double().cpu()  # of the first token
 
 
-def _read(model: PreTrainedModel, *, every_layer: bool) -> Circuits:
+def _read(model: HeadModel, *, every_layer: bool) -> Circuits:
     """Read the maps; a layer reads from its input, or with `every_layer=False` from the input of the norm before."""
-    sites, reader = attention_sites(model), _Reader()
+    sites, reader = model.sites, _Reader()
     with ExitStack() as stack:
         _hook(stack, model, [site for site in sites if every_layer or site.layer == 0], reader)
-        for context in (evaluating(model), lrp_rules(model, "cp"), torch.enable_grad()):
+        for context in (model.evaluating(), lrp_rules(model, "cp"), torch.enable_grad()):
             stack.enter_context(context)
-        model(**dummy_inputs(model), **without_cache(model))
+        model.forward(dummy_inputs(model.model))
         maps = {site.key: _maps(site, reader) for site in sites if site.heads and site.kind != "cross"}
-        unembedding = model.get_output_embeddings() if has_vocabulary(model) else None
-        follows = unembedding in reader.maps and any(reader.maps[-2] in layer.modules() for layer in layers(model))
+        unembedding = model.model.get_output_embeddings() if has_vocabulary(model) else None
+        follows = unembedding in reader.maps and any(
+            reader.maps[-2] in layer.modules() for layer in layers(model.model)
+        )
         final = reader.jacobian(reader.last[-1][:, :1], "the unembedding") if follows else None
     return Circuits(maps, final)
 
 
-def _hook(stack: ExitStack, model: PreTrainedModel, starts: list[Site], reader: _Reader) -> None:
+def _hook(stack: ExitStack, model: HeadModel, starts: list[Site], reader: _Reader) -> None:
     """Make leaves, of layers at `starts` and norms, and keep attention calls and linear maps until `stack` is left."""
 
     def start(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -314,14 +319,14 @@ def _hook(stack: ExitStack, model: PreTrainedModel, starts: list[Site], reader: 
         reader.maps.append(module)
         reader.last.append(args[0] if args else torch.empty(0))
 
-    inside = {part for site in attention_sites(model) for part in site.module.modules()}
-    layers = {layer_of(model, site) for site in starts}
-    for module in model.modules():
+    inside = {part for site in model.sites for part in site.module.modules()}
+    layers = {layer_of(model.model, site) for site in starts}
+    for module in model.model.modules():
         if module in layers or (module not in inside and is_norm(module)):
             stack.callback(module.register_forward_pre_hook(start).remove)
         elif getattr(getattr(module, "weight", None), "ndim", 0) == 2:
             stack.callback(module.register_forward_pre_hook(ran).remove)
-    stack.enter_context(attending(model, lambda call: reader.calls.setdefault(call.module, []).append(call)))
+    stack.enter_context(attending(model.model, lambda call: reader.calls.setdefault(call.module, []).append(call)))
 
 
 def is_norm(module: nn.Module) -> bool:

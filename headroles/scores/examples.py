@@ -11,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import attention_hooks, batching, dummy_inputs
-from headroles.models.attention_hooks import without_cache
+from headroles.models import dummy_inputs
 from headroles.models.batching import Batch, TokenView
-from headroles.models.dummy_inputs import body
-from headroles.models.heads import capture_attention, check_head, named_heads
+from headroles.models.head_model import HeadModel, Model
 from headroles.models.masking import Head
-from headroles.models.provenance import cache_key, configuration, fixed_weights, provenance_of, without_gradients
 from headroles.models.sites import Site
 from headroles.tables import frame
 from headroles.tables.frame import Kind
@@ -29,9 +26,8 @@ from headroles.tables.study import Study, study_at
 DECIMALS = 3  # of the weights that are kept: 144 heads on three captions take 200 kB
 
 
-@fixed_weights()
 def attention_examples(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     *,
@@ -60,15 +56,14 @@ def attention_examples(
     """
     if limit < 1:
         raise ValueError(f"number of sentences out of range: got limit={limit}; expected 1 or more")
-    sentences = corpus[:limit]
+    sentences, handle = corpus[:limit], HeadModel.of(model, tokenizer)
     if study is None:
-        return _table(model, tokenizer, sentences)
-    key = cache_key(model, configuration=configuration(model, tokenizer), text=sentences.hash)
-    return study_at(study).keep("attention", key, lambda: _table(model, tokenizer, sentences))
+        return _table(handle, sentences)
+    return study_at(study).keep("attention", handle.cache_key(sentences), lambda: _table(handle, sentences))
 
 
 def attention_matrix(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head | str
+    model: Model, tokenizer: PreTrainedTokenizerBase, sentence: str | Sentence, head: Head | str
 ) -> pd.DataFrame:
     """Return the attention matrix of one head on one sentence.
 
@@ -86,24 +81,24 @@ def attention_matrix(
     Raises:
         ValueError: If the sentence is empty, or the attention is not finite.
     """
-    (head,) = named_heads(model, [head])
-    check_head(model, head)
+    handle = HeadModel.of(model, tokenizer)
+    (head,) = handle.named_heads([head])
     text = Sentence(sentence) if isinstance(sentence, str) else sentence
     if not text.text.strip():
         raise ValueError(f"the sentence is empty: got {text.text!r}; expected text")
-    encoded = batching.encode(Corpus("one sentence", (text,)), tokenizer, model, words=False)
+    encoded = handle.encode(Corpus("one sentence", (text,)), words=False)
     kept: list[Tensor] = []
 
-    def keep(site: Site, weights: Tensor) -> None:
+    def keep(site: Site, weights: Tensor, _: int) -> None:
         if site.key == head[:2]:
             kept.append(weights[0, site.numbers.index(head[2])].float().cpu())
 
-    with attention_hooks.evaluating(model), without_gradients(model):
-        batch = next(batching.batches(encoded, model))
-        with capture_attention(model, keep):
-            body(model)(**batch.inputs, **without_cache(body(model)))
+    with handle.evaluating(), handle.without_gradients():
+        batch = next(handle.batches(encoded))
+        with handle.capture(keep):
+            handle.forward_body(batch)
     if not kept[0].isfinite().all():
-        raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(model)}")
+        raise ValueError(f"the attention of {head} is not finite; {dummy_inputs.advice(handle.model)}")
     views = batch.queries(head[0]), batch.keys(head[0])
     rows, columns = (pd.Index(tokenizer.convert_ids_to_tokens(view.ids[0].tolist())) for view in views)
     return pd.DataFrame(kept[0].numpy(), index=rows, columns=columns)
@@ -121,16 +116,14 @@ class _Row(NamedTuple):
     weights: npt.NDArray[np.float32]  # flat
 
 
-def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> pd.DataFrame:
-    encoded = batching.encode(corpus, tokenizer, model, words=False)
+def _table(model: HeadModel, corpus: Corpus) -> pd.DataFrame:
+    encoded = model.encode(corpus, words=False)
     rows: list[_Row] = []
-    with attention_hooks.evaluating(model), without_gradients(model):
-        for batch in batching.batches(encoded, model, max_tokens=1):  # one sentence each, without padding
-            rows += _rows(model, tokenizer, batch)
+    with model.evaluating(), model.without_gradients():
+        for batch in model.batches(encoded, max_tokens=1):  # one sentence each, without padding
+            rows += _rows(model, batch)
     rows.sort(key=lambda row: row.sentence)  # batches come longest first
-    signature = provenance_of(
-        model,
-        None,
+    signature = model.provenance(
         corpus,
         sentences=len(encoded.source),
         too_long=encoded.too_long,
@@ -139,28 +132,28 @@ def _table(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: C
     return frame.signed(pd.DataFrame(rows), signature)
 
 
-def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: Batch) -> list[_Row]:
+def _rows(model: HeadModel, batch: Batch) -> list[_Row]:
     """The rows of one sentence."""
     rows: list[_Row] = []
     number, sentence = batch.numbers[0], batch.source.sentences[0]
-    text, target = sentence.text if sentence else "", _target(tokenizer, batch)
+    text, target = sentence.text if sentence else "", _target(model.tokenizer, batch)
 
-    def add(site: Site, weights: Tensor) -> None:
+    def add(site: Site, weights: Tensor, _: int) -> None:
         queries, keys = batch.queries(site.kind), batch.keys(site.kind)
         query_mask, key_mask = queries.attention_mask[0].cpu(), keys.attention_mask[0].cpu()
         kept = weights[0].float().cpu()[:, query_mask][:, :, key_mask]  # [heads, query, key]
         if not kept.isfinite().all():
             raise ValueError(
                 f"the attention of {site.kind} layer {site.layer} is not finite on sentence {number + 1} of the "
-                f"corpus; {dummy_inputs.advice(model)}"
+                f"corpus; {dummy_inputs.advice(model.model)}"
             )
-        names = _tokens(tokenizer, queries), _tokens(tokenizer, keys)
+        names = _tokens(model.tokenizer, queries), _tokens(model.tokenizer, keys)
         for head, head_weights in zip(site.numbers, kept, strict=True):
             flat = head_weights.double().flatten().numpy().round(DECIMALS).astype("float32")
             rows.append(_Row(*site.key, head, number, text, target, *names, flat))
 
-    with capture_attention(model, add):
-        body(model)(**batch.inputs, **without_cache(body(model)))
+    with model.capture(add):
+        model.forward_body(batch)
     order = {kind: place for place, kind in enumerate(frame.KINDS)}
     return sorted(rows, key=lambda row: (order[row.kind], row.layer, row.head))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 from headroles.scores.outputs import Output
 
@@ -28,19 +28,47 @@ class Explained(NamedTuple):
     chosen: Tensor | None = None  # [batch, step]: tokens or classes that the model chose; None if the corpus has them
 
 
-Groups = Callable[[], Iterable[Batch]]  # all batches of a corpus, from the start at every call
-Explain = Callable[[Output, Batch], Explained]  # (model output, batch) -> targets
+class Targets(Protocol):
+    """What computes targets: a fitted objective, or one that changes the targets of another."""
+
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute the targets of a batch from the model's output."""
 
 
 class Objective(ABC):
-    """Base class of objectives. A step is a token if `by_token`, otherwise there is one step per example."""
+    """Base class of objectives: `fit` binds one to a model and a corpus, `targets` computes the values of a batch.
+
+    A step is a token if `by_token`, otherwise there is one step per example.
+    """
 
     name: ClassVar[str]
     by_token: ClassVar[bool] = True
+    model: HeadModel  # of a fitted objective, and what it has read of the corpus
+    read: Any
+
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:  # noqa: ARG002
+        """Return the objective for a model and a corpus.
+
+        Subclasses check here whether the model has such targets, and read the corpus where targets depend on it.
+
+        Args:
+            model: the model.
+            batches: the batches of the corpus, for one pass.
+
+        Returns:
+            A fitted copy.
+        """
+        return self.bound(model)
+
+    def bound(self, model: HeadModel, read: object = None) -> Self:
+        """Return a copy for a model, with what was read of the corpus."""
+        fitted = copy(self)
+        vars(fitted).update(model=model, read=read)  # not fields: objectives are frozen, and go by their options
+        return fitted
 
     @abstractmethod
-    def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
-        """Return the function that computes targets; ValueError where the model or the corpus lacks such targets."""
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute the targets of a batch from the model's output."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +77,23 @@ class Top(Objective):
 
     name: ClassVar[Name] = "top"
 
-    def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """Return the targets: logits over the vocabulary without padding."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
+        """Check that the model has logits over a vocabulary."""
         _needs_vocabulary(model, self.name)
-        padding = getattr(model.config, "pad_token_id", None)
+        return super().fit(model, batches)
 
-        def top(output: Output, batch: Batch) -> Explained:
-            logits = output.logits
-            chosen = logits.detach().argmax(-1)  # [batch, token]
-            if padding is not None and (chosen == padding).any():
-                free = logits.detach().clone()
-                free[..., padding] = -torch.inf
-                chosen = free.argmax(-1)
-            if batch.own and batch.labels is not None:  # generation forces some tokens with smaller logits
-                chosen = torch.where(batch.labels >= 0, batch.labels, chosen)
-            return Explained(outputs.picked(logits, chosen), outputs.steps(model, batch), chosen)
-
-        return top
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute the logits, over the vocabulary without padding."""
+        padding = getattr(self.model.config, "pad_token_id", None)
+        logits = output.logits
+        chosen = logits.detach().argmax(-1)  # [batch, token]
+        if padding is not None and (chosen == padding).any():
+            free = logits.detach().clone()
+            free[..., padding] = -torch.inf
+            chosen = free.argmax(-1)
+        if batch.own and batch.labels is not None:  # generation forces some tokens with smaller logits
+            chosen = torch.where(batch.labels >= 0, batch.labels, chosen)
+        return Explained(outputs.picked(logits, chosen), outputs.steps(self.model, batch), chosen)
 
 
 @dataclass(frozen=True)
@@ -74,15 +102,15 @@ class Reference(Objective):
 
     name: ClassVar[Name] = "reference"
 
-    def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """Return the targets: logits of the correct tokens."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
+        """Check that the model has logits over a vocabulary."""
         _needs_vocabulary(model, self.name)
+        return super().fit(model, batches)
 
-        def reference(output: Output, batch: Batch) -> Explained:
-            labels = outputs.labels(model, batch)
-            return Explained(outputs.picked(output.logits, labels.clamp(min=0)), labels >= 0)
-
-        return reference
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute the logits of the correct tokens."""
+        labels = outputs.labels(self.model, batch)
+        return Explained(outputs.picked(output.logits, labels.clamp(min=0)), labels >= 0)
 
 
 @dataclass(frozen=True)
@@ -101,17 +129,17 @@ class ClassLogit(Objective):
         if self.of not in ("top", "label"):
             raise ValueError(f"unknown class of a class logit: got of={self.of!r}; expected 'top' or 'label'")
 
-    def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """Return the targets: one logit per sentence."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
+        """Check that the model is a classifier."""
         _needs_classes(model, self.name)
+        return super().fit(model, batches)
 
-        def of_class(output: Output, batch: Batch) -> Explained:
-            chosen = outputs.classes(model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
-            if self.of == "top" and batch.own and batch.labels is not None:
-                chosen = batch.labels[:, 0]
-            return _single(outputs.picked(output.logits, chosen))._replace(chosen=chosen[:, None])
-
-        return of_class
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute one logit per sentence."""
+        chosen = outputs.classes(self.model, batch) if self.of == "label" else output.logits.detach().argmax(-1)
+        if self.of == "top" and batch.own and batch.labels is not None:
+            chosen = batch.labels[:, 0]
+        return _single(outputs.picked(output.logits, chosen))._replace(chosen=chosen[:, None])
 
 
 @dataclass(frozen=True)
@@ -121,13 +149,13 @@ class Similarity(Objective):
     name: ClassVar[Name] = "similarity"
     by_token: ClassVar[bool] = False
 
-    def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
-        """Return the targets, one per sentence, after embedding the whole corpus."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
+        """Embed the whole corpus."""
         numbers: list[int] = []
         embedded: list[Tensor] = []
         with torch.no_grad():
-            for batch in groups():
-                state = outputs.mean_state(model(**batch.inputs, **without_cache(model)), batch, model)
+            for batch in batches:
+                state = outputs.mean_state(model.forward(batch), batch, model)
                 embedded.append(F.normalize(state.float(), dim=-1))
                 numbers += batch.numbers
         if len(numbers) < 2:
@@ -135,16 +163,17 @@ class Similarity(Objective):
                 f"objective 'similarity' compares sentences: got a corpus of {len(numbers)}; expected 2 or more; try "
                 f"another objective"
             )
-        units = torch.cat(embedded)  # [sentence, width]
-        place = {number: row for row, number in enumerate(numbers)}
+        rows = {number: row for row, number in enumerate(numbers)}
+        return self.bound(model, (torch.cat(embedded), rows))  # [sentence, width]
 
-        def similarity(output: Output, batch: Batch) -> Explained:
-            rows = torch.tensor([place[number] for number in batch.numbers], device=units.device)
-            near = units[rows] @ units.T  # [batch, sentence]
-            near[torch.arange(len(rows)), rows] = -torch.inf
-            return _single(outputs.weighted(outputs.mean_state(output, batch, model), units[near.argmax(-1)]))
-
-        return similarity
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute one product per sentence."""
+        units, places = self.read
+        rows = torch.tensor([places[number] for number in batch.numbers], device=units.device)
+        near = units[rows] @ units.T  # [batch, sentence]
+        near[torch.arange(len(rows)), rows] = -torch.inf
+        state = outputs.mean_state(output, batch, self.model)
+        return _single(outputs.weighted(state, units[near.argmax(-1)]))
 
 
 @dataclass(frozen=True)
@@ -153,19 +182,19 @@ class Loss(Objective):
 
     name: ClassVar[Name] = "loss"
 
-    def explain(self, model: PreTrainedModel, _: Groups, /) -> Explain:
-        """Return the targets: one per token if the model has a vocabulary, otherwise one per sentence."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
+        """Check that the model has logits."""
         if not outputs.has_vocabulary(model):
             _needs_classes(model, self.name)
+        return super().fit(model, batches)
 
-        def loss(output: Output, batch: Batch) -> Explained:
-            if not outputs.has_vocabulary(model):
-                return _single(F.cross_entropy(output.logits.float(), outputs.classes(model, batch), reduction="none"))
-            labels = outputs.labels(model, batch)
-            flat = output.logits.float().flatten(0, 1), labels.flatten()  # twice as fast as with classes in the middle
-            return Explained(F.cross_entropy(*flat, reduction="none").view(labels.shape), labels >= 0)
-
-        return loss
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute the loss of each token if the model has a vocabulary, otherwise of each sentence."""
+        if not outputs.has_vocabulary(self.model):
+            return _single(F.cross_entropy(output.logits.float(), outputs.classes(self.model, batch), reduction="none"))
+        labels = outputs.labels(self.model, batch)
+        flat = output.logits.float().flatten(0, 1), labels.flatten()  # twice as fast as with classes in the middle
+        return Explained(F.cross_entropy(*flat, reduction="none").view(labels.shape), labels >= 0)
 
 
 @dataclass(frozen=True)
@@ -177,25 +206,25 @@ class Agreement(Objective):
 
     name: ClassVar[Name] = "agreement"
 
-    def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:
-        """Return the targets, one per token, class or state, after a pass of the intact model over the corpus."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
+        """Keep the predictions of the intact model for the corpus."""
         intact: dict[int, Tensor] = {}
         with torch.no_grad():
-            for batch in groups():
-                output = model(**batch.inputs, **without_cache(model))
+            for batch in batches:
+                output = model.forward(batch)
                 for number, choice in zip(batch.numbers, outputs.choices(output, batch, model), strict=True):
                     intact[number] = choice.reshape(-1)
+        return self.bound(model, intact)
 
-        def agreement(output: Output, batch: Batch) -> Explained:
-            now = outputs.choices(output, batch, model)
-            before = torch.nn.utils.rnn.pad_sequence([intact[number] for number in batch.numbers], batch_first=True)
-            if not outputs.has_vocabulary(model) and not outputs.has_classes(model):
-                return _single(F.cosine_similarity(now, before, dim=-1))
-            if not outputs.has_vocabulary(model):
-                return _single((now == before[:, 0]).float())
-            return Explained((now == before[:, : now.shape[1]]).float(), outputs.steps(model, batch))
-
-        return agreement
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compare each token, class or state with that of the intact model."""
+        now = outputs.choices(output, batch, self.model)
+        before = torch.nn.utils.rnn.pad_sequence([self.read[number] for number in batch.numbers], batch_first=True)
+        if not outputs.has_vocabulary(self.model) and not outputs.has_classes(self.model):
+            return _single(F.cosine_similarity(now, before, dim=-1))
+        if not outputs.has_vocabulary(self.model):
+            return _single((now == before[:, 0]).float())
+        return Explained((now == before[:, : now.shape[1]]).float(), outputs.steps(self.model, batch))
 
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -203,7 +232,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 
-def objective(name: Name | Objective | None, model: PreTrainedModel) -> Objective:
+def objective(name: Name | Objective | None, model: HeadModel) -> Objective:
     """Return the objective of a name; for None "top", "class" or "similarity", as the model has a head."""
     if isinstance(name, Objective):
         return name
@@ -214,35 +243,35 @@ def objective(name: Name | Objective | None, model: PreTrainedModel) -> Objectiv
     return OBJECTIVES[name]()
 
 
-def held(model: PreTrainedModel, explain: Explain, batch: Batch) -> Batch:
+def held(model: HeadModel, target: Targets, batch: Batch) -> Batch:
     """Return the batch with the intact model's choices as labels, so that targets stay the same under masks."""
     with torch.no_grad():
-        explained = explain(model(**batch.inputs, **without_cache(model)), batch)
+        explained = target.targets(model.forward(batch), batch)
     if explained.chosen is None:
         return batch
     return replace(batch, labels=torch.where(explained.counted, explained.chosen, -100), own=True)
 
 
-def reads_labels(objective: Objective, model: PreTrainedModel) -> bool:
+def reads_labels(objective: Objective, model: HeadModel) -> bool:
     """Return whether an objective needs the labels of a classifier's sentences."""
     of_label = isinstance(objective, ClassLogit) and objective.of == "label"
     return outputs.has_classes(model) and (isinstance(objective, Loss) or of_label)
 
 
-def _needs_vocabulary(model: PreTrainedModel, name: str) -> None:
+def _needs_vocabulary(model: HeadModel, name: str) -> None:
     if not outputs.has_vocabulary(model):
         raise ValueError(
-            f"objective {name!r} needs logits over a vocabulary: {type(model).__name__} has none; "
+            f"objective {name!r} needs logits over a vocabulary: {model.name} has none; "
             f"try {'class' if outputs.has_classes(model) else 'similarity'!r}, or load the model with its head"
         )
 
 
-def _needs_classes(model: PreTrainedModel, name: str) -> None:
+def _needs_classes(model: HeadModel, name: str) -> None:
     if outputs.has_vocabulary(model):
-        raise ValueError(f"objective {name!r} needs a classifier: {type(model).__name__} predicts tokens; try 'top'")
+        raise ValueError(f"objective {name!r} needs a classifier: {model.name} predicts tokens; try 'top'")
     if not outputs.has_classes(model):
         raise ValueError(
-            f"objective {name!r} needs a model that classifies or predicts tokens: {type(model).__name__} has hidden "
+            f"objective {name!r} needs a model that classifies or predicts tokens: {model.name} has hidden "
             f"states only; try 'similarity', or load the model with its head"
         )
 

@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 
 LABELLED = "give a table with a column of labels (label= names it) that has a label in each row"
 _SHOWN = 5
@@ -24,17 +24,17 @@ class Output(Protocol):
     logits: Tensor
 
 
-def has_vocabulary(model: PreTrainedModel) -> bool:
+def has_vocabulary(model: HeadModel) -> bool:
     """Return whether a model predicts tokens of a vocabulary."""
-    return model.get_output_embeddings() is not None
+    return model.model.get_output_embeddings() is not None
 
 
-def has_classes(model: PreTrainedModel) -> bool:
+def has_classes(model: HeadModel) -> bool:
     """Return whether a model predicts one class for each example."""
-    return type(model).__name__.endswith(("SequenceClassification", "ImageClassification", "AudioClassification"))
+    return model.name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification"))
 
 
-def labels(model: PreTrainedModel, batch: Batch) -> Tensor:
+def labels(model: HeadModel, batch: Batch) -> Tensor:
     """Return the correct token of each step, -100 for none; a masked model's is the token itself: [batch, token]."""
     if batch.labels is not None:
         return batch.labels
@@ -46,18 +46,18 @@ def labels(model: PreTrainedModel, batch: Batch) -> Tensor:
     return after
 
 
-def steps(model: PreTrainedModel, batch: Batch) -> Tensor:
+def steps(model: HeadModel, batch: Batch) -> Tensor:
     """Return which steps have a correct token: bool [batch, token]."""
     return labels(model, batch) >= 0
 
 
-def classes(model: PreTrainedModel, batch: Batch) -> Tensor:
+def classes(model: HeadModel, batch: Batch) -> Tensor:
     """Return the class number of each sentence's label: [batch]."""
     names = [None if sentence is None else sentence.label for sentence in batch.source.sentences]
     return torch.tensor(numbered(model, names), device=batch.source.ids.device)
 
 
-def numbered(model: PreTrainedModel, names: Sequence[str | None]) -> list[int]:
+def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
     """Return the class numbers of labels, given by the model's own names of its classes or by number."""
     config = model.config
     known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
@@ -66,16 +66,16 @@ def numbered(model: PreTrainedModel, names: Sequence[str | None]) -> list[int]:
         if label is None:
             raise ValueError(f"a sentence has no label; {LABELLED}")
         if label not in known:
-            raise ValueError(f"label {label!r} is not a class of {type(model).__name__}; known: {', '.join(known)}")
+            raise ValueError(f"label {label!r} is not a class of {model.name}; known: {', '.join(known)}")
     return [known[str(label)] for label in names]
 
 
-def mean_state(output: Output, batch: Batch, model: PreTrainedModel) -> Tensor:
+def mean_state(output: Output, batch: Batch, model: HeadModel) -> Tensor:
     """Return the mean last hidden state of each sentence, special tokens included: [batch, width]."""
     states = getattr(output, "last_hidden_state", None)
     if states is None:
         raise ValueError(
-            f"objective 'similarity' needs hidden states: got the logits of {type(model).__name__}; expected a model "
+            f"objective 'similarity' needs hidden states: got the logits of {model.name}; expected a model "
             f"without a head; try model.base_model"
         )
     view = batch.source if batch.target is None else batch.target
@@ -96,7 +96,7 @@ def picked(logits: Tensor, chosen: Tensor) -> Tensor:
     return logits.gather(-1, chosen[..., None]).squeeze(-1)
 
 
-def choices(output: Output, batch: Batch, model: PreTrainedModel) -> Tensor:
+def choices(output: Output, batch: Batch, model: HeadModel) -> Tensor:
     """Return predicted tokens [batch, token], classes [batch], or mean states [batch, width]."""
     if has_vocabulary(model) or has_classes(model):
         return output.logits.argmax(-1)
@@ -135,9 +135,9 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def causal(model: PreTrainedModel) -> bool:
+def causal(model: HeadModel) -> bool:
     """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
     config = model.config
-    if type(model).__name__.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
+    if model.name.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
         return True
-    return bool(model.can_generate()) and not config.is_encoder_decoder
+    return bool(model.model.can_generate()) and not config.is_encoder_decoder

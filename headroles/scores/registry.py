@@ -8,7 +8,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from headroles.scores.base import Measure, Score, Weights
+import pandas as pd
+
+from headroles.models.batching import Encoded, Pages
+from headroles.models.sites import Site
+from headroles.scores.accumulator import missing
+from headroles.scores.base import SELF, Measure, Score, Weights
+from headroles.scores.gradients.base import GradientScore
+from headroles.tables.columns import Column
+from headroles.tables.frame import KINDS, Kind
+
+DEFAULT = ("confidence", "position", "syntax", "rarity", "entropy", "sink", "distance", "alignment")
+REPEATED = ("induction", "duplicate")  # measured on random tokens, each sequence twice in a row
 
 
 def list_scores() -> dict[str, type[Measure]]:
@@ -68,3 +79,87 @@ def named(scores: str | Measure | Iterable[str | Measure], weights: Weights = "a
             f"expected an attention score such as 'confidence'"
         )
     return chosen
+
+
+def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | None = None) -> dict[str, str]:
+    """Return which scores a table lacks, or has no numbers of, and why.
+
+    Args:
+        table: score table, as of `score`.
+        scores: the scores that it was made for; default: those in `DEFAULT`.
+
+    Returns:
+        Name of a score, with the kind of heads where it is missing for that kind alone -> the reason.
+    """
+    chosen = named(DEFAULT if scores is None else scores)
+    kinds: set[Kind] = {kind for kind in KINDS if kind in table.index.get_level_values("kind")}
+    reasons = {
+        score.name(): _misfit(score, kinds) or _needs(score)
+        for score in chosen
+        if not any(Column.parse(column).name == score.name() for column in table)
+    }
+    return reasons | missing(table, chosen)
+
+
+def _needs(score: Measure) -> str:
+    """What the corpus of a table without the score lacked."""
+    if score.needs_trees:
+        return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
+    return "the corpus is a stream; read it whole, or give a reference corpus for token counts"
+
+
+def available(
+    scores: Measure | Iterable[str | Measure] | None,
+    sites: list[Site],
+    pages: Pages,
+    weights: Weights,
+    *,
+    counted: bool,
+) -> list[Measure]:
+    """The given scores, or by default those that the model and the corpus allow."""
+    if scores is not None:
+        chosen = named(scores, weights)
+        for score in chosen:
+            if fault := _fault(score, sites, pages, counted=counted):
+                raise ValueError(fault)
+        return chosen
+    return [score for score in named(DEFAULT, weights) if not _fault(score, sites, pages, counted=counted)]
+
+
+def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) -> str | None:
+    """Why a score cannot be computed, if so."""
+    kinds: set[Kind] = {site.kind for site in sites if site.heads}
+    name, corpus = score.name(), pages.corpus.name
+    if misfit := _misfit(score, kinds):
+        return f"score {name!r} {misfit}"
+    if score.needs_trees and not _tree_kinds(pages.first) & kinds:
+        return (
+            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
+            f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
+        )
+    if score.needs_counts and pages.streamed and not counted:
+        return f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference="
+    if isinstance(score, GradientScore) and pages.streamed:
+        return f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read"
+    return None
+
+
+def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
+    """Why a score is not for these kinds of heads, if so."""
+    if kinds & set(score.kinds):
+        return None
+    return f"is for {_or(score.kinds)} heads; the model has {_or(sorted(kinds))}"
+
+
+def _tree_kinds(encoded: Encoded) -> set[Kind]:
+    """Kinds of heads with dependency trees for their tokens."""
+    kinds: set[Kind] = set()
+    if any(sentence.sentence.has_tree for sentence in encoded.source):
+        kinds |= {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}
+    if any(sentence.sentence.has_tree for sentence in encoded.target or ()):
+        kinds |= {"dec-self"}
+    return kinds
+
+
+def _or(names: Iterable[str]) -> str:
+    return " or ".join(names)

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles._distributed import track
 from headroles.analysis.intervals import bootstrap_counts
-from headroles.data.corpus import Corpus
+from headroles.data.conllu import offsets
+from headroles.data.corpus import RELATIONS, Corpus
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import attention_hooks, batching
-from headroles.models.batching import Encoded, Pages
-from headroles.models.heads import attention_sites, head_index
-from headroles.models.masking import Fill
-from headroles.models.provenance import fixed_weights, provenance_of
-from headroles.models.sites import Site
-from headroles.scores.accumulator import Accumulator, check_missing, missing
+from headroles.data.synthetic import LENGTH, repeated_tokens
+from headroles.models.batching import Pages
+from headroles.models.code_identity import code_of
+from headroles.models.head_model import HeadModel, Model
+from headroles.scores.accumulator import Accumulator, check_missing
 from headroles.scores.attention import AttentionPass, frequencies, uncounted
-from headroles.scores.base import SELF, Measure, Score, Weights
+from headroles.scores.base import Measure, Score, Weights
 from headroles.scores.gradients.base import GradientPass, GradientScore
-from headroles.scores.gradients.captum import Attribution
-from headroles.scores.gradients.patching import AttributionPatching, Patch
-from headroles.scores.in_study import DEFAULT, kept_scores
-from headroles.scores.objectives import Name, Objective
-from headroles.scores.registry import named
+from headroles.scores.gradients.relevance import Relevance
+from headroles.scores.lrp import conservation
+from headroles.scores.registry import DEFAULT, REPEATED, available, named
 from headroles.scores.value_norms import unreadable
 from headroles.tables import frame, kv_groups
-from headroles.tables.frame import KINDS, Kind
 from headroles.tables.study import Study, study_at
 
+CHECKED = 100  # sentences of the conservation report
 
-@fixed_weights()
+
 def score(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus | StreamingCorpus,
     scores: Measure | Iterable[str | Measure] | None = None,
@@ -95,19 +91,87 @@ def score(
         >>> table = hr.score(model, tokenizer, corpus, ["confidence", "position"])
         >>> roles = hr.roles(table)
     """  # noqa: DOC502
-    options = {"max_tokens": max_tokens, "n_resamples": n_resamples, "seed": seed}
+    handle = HeadModel.of(model, tokenizer)
+    chosen = None if scores is None else named(scores, weights)
+    measure = partial(_score, handle, weights=weights, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
     if study is None:
-        return _score(model, tokenizer, corpus, scores, **options, weights=weights, reference=reference)
-    return kept_scores(
-        study_at(study), _score, model, tokenizer, corpus, scores, **options, weights=weights, reference=reference
+        return measure(corpus, chosen, reference=reference)
+    kept, repeated = study_at(study), _repeated(handle) if chosen is None else None
+    by = {} if chosen is not None or weights == "attention" else {"by": weights}
+    again = {} if repeated is None else {"repeated": repeated.hash}
+    key = handle.cache_key(
+        corpus,
+        scores="default" if chosen is None else ",".join(map(_named_by_code, chosen)),
+        resamples=n_resamples,
+        seed=seed,
+        reference="self" if reference is None else reference.hash,
+        **by,
+        **again,
     )
+
+    text = corpus.hash
+
+    def compute() -> pd.DataFrame:
+        table = measure(corpus, chosen, reference=reference)
+        if corpus.hash != text:
+            raise ValueError(f"corpus {corpus.name!r} changed while it was scored; try again when it is complete")
+        return table if repeated is None else frame.join(table, measure(repeated, named(REPEATED, weights)))
+
+    table = kept.keep("heads", key, compute, joined=("scores", "by", "repeated"))
+    sample = next(corpus.parts()) if isinstance(corpus, StreamingCorpus) else corpus
+    for relevance in (measured for measured in chosen or () if isinstance(measured, Relevance)):
+        kept.keep(
+            f"conservation-{relevance.rules}",
+            key,
+            lambda relevance=relevance: conservation(  # type: ignore[misc]
+                handle,
+                tokenizer,
+                sample[:CHECKED],
+                relevance.rules,
+                epsilon=relevance.epsilon,
+                objective=relevance.objective,
+                max_tokens=max_tokens,
+            ),
+        )
+    if any(set(RELATIONS) & set(sentence.relations) for sentence in sample):
+        kept.keep("offsets", frame.sign_version(text=corpus.hash), lambda: offsets(sample))
+    else:
+        kept.path("offsets").unlink(missing_ok=True)  # of another corpus
+    return _columns_of(table, named((*DEFAULT, *REPEATED), weights) if chosen is None else chosen)
+
+
+def _named_by_code(measure: Measure) -> str:
+    """The options of a score, and of a score that is not of this package its code, which may be edited."""
+    own = type(measure).__module__.startswith("headroles.")
+    return str(measure) if own else f"{measure} {code_of(measure)}"
+
+
+def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:
+    """Return the columns of some scores, by their provenance; the table itself if these are all."""
+    labels = set(map(str, scores))
+    texts: dict[str, str] = table.attrs["signatures"]
+    kept = {name: text for name, text in texts.items() if dict(frame.fields(text))["score"] in labels}
+    if len(kept) == len(table.columns):
+        return table
+    part, draws = table[[*kept]], frame.resamples(table)
+    part.attrs["signatures"] = kept
+    if draws is not None:
+        part.attrs["resamples"] = frame.Resamples(draws.index, {k: v for k, v in draws.draws.items() if k in kept})
+    return part
+
+
+def _repeated(model: HeadModel) -> Corpus | None:
+    """Return sequences of random tokens, each twice in a row, for a decoder without an encoder; else None."""
+    if model.kinds != {"dec-self"}:
+        return None
+    longest = (model.positions - 1) // 2
+    return repeated_tokens(model.tokenizer, length=min(LENGTH, longest, len(model.tokenizer) // 2))
 
 
 def _score(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: HeadModel,
     corpus: Corpus | StreamingCorpus,
-    scores: Measure | Iterable[str | Measure] | None,
+    scores: Sequence[Measure] | None,
     *,
     max_tokens: int,
     n_resamples: int,
@@ -115,27 +179,26 @@ def _score(
     weights: Weights,
     reference: Corpus | None = None,
 ) -> pd.DataFrame:
-    sites = attention_sites(model)
+    sites = model.sites
     if not any(site.heads for site in sites):
-        raise ValueError(f"{type(model).__name__} has no heads left to measure")
-    pages = Pages(corpus, tokenizer, model)
-    chosen = _available(scores, sites, pages, weights, counted=reference is not None)
+        raise ValueError(f"{model.name} has no heads left to measure")
+    pages = model.pages(corpus)
+    chosen = available(scores, sites, pages, weights, counted=reference is not None)
     if any(isinstance(score, Score) and score.weights == "norm" for score in chosen) and (fault := unreadable(model)):
         raise ValueError(fault)
     attention_scores = [score for score in chosen if isinstance(score, Score)]
     gradient_scores = [score for score in chosen if isinstance(score, GradientScore)]
     accumulator = Accumulator(chosen, n_resamples=n_resamples, seed=seed)
-    with attention_hooks.evaluating(model):
+    with model.evaluating():
         whole, batches, total = pages.first, pages.batches(max_tokens), pages.number(max_tokens)
         if whole.greedy and reference is None and any(score.needs_counts for score in chosen):
             written = list(track(batches, "writing targets", total=total))
-            counted = frequencies(pages, written, reference, tokenizer, model)
+            counted = frequencies(pages, written, reference, model)
             batches = (written.pop(0) for _ in range(len(written)))
         else:
-            counted = frequencies(pages, None, reference, tokenizer, model)
+            counted = frequencies(pages, None, reference, model)
         gradient_passes = [
-            GradientPass(score, model, lambda: batching.batches(whole, model, max_tokens=max_tokens))
-            for score in gradient_scores
+            GradientPass(score, model, model.batches(whole, max_tokens=max_tokens)) for score in gradient_scores
         ]
         passes: list[AttentionPass | GradientPass] = [*gradient_passes]
         if attention_scores:
@@ -147,155 +210,18 @@ def _score(
     accumulator.reduce(model.device)
     provenance = f"{_provenance(model, pages, reference)}|{frame.sign(resamples=n_resamples, seed=seed)}"
     notes = {gradient_pass.score.label: gradient_pass.provenance() for gradient_pass in gradient_passes}
-    table = accumulator.table(head_index(model), provenance, notes)
+    table = accumulator.table(model.index, provenance, notes)
     content = whole.counts("source").total()
     check_missing(table, chosen, pages.corpus.name, uncounted(pages, counted, reference), content)
     return table
 
 
-def attribute(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    *,
-    method: str = "IntegratedGradients",
-    objective: Name | Objective | None = None,
-    replacement: Fill | Patch = "zero",
-    max_tokens: int = 1024,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    **options: Any,
-) -> pd.DataFrame:
-    """Attribute a model's output to its heads' masks, by a captum method or by attribution patching.
-
-    The target of a sentence is the objective's mean over its steps, for the tokens that the intact model predicts. This
-    is `score` with one `Attribution` or `AttributionPatching`.
-
-    Args:
-        model: the model.
-        tokenizer: tokenizer of the model.
-        corpus: the sentences.
-        method: name of a class of `captum.attr` that needs only a function, such as "IntegratedGradients",
-            "ShapleyValueSampling", "FeatureAblation", "GradientShap", or "DeepLift" where it applies; or "AtP" and
-            "AtP*", attribution patching without and with GradDrop.
-        objective: name or instance of the target; default: the model's own.
-        replacement: replacement of a masked head's output, "zero" or "uniform"; of what is patched, "zero" or
-            "resample".
-        max_tokens: upper bound on tokens per batch and side, padding included.
-        n_resamples: number of bootstrap resamples; 0 for no intervals.
-        seed: seed of the resamples.
-        **options: options of the method's `attribute`, such as `n_steps`, `n_samples`, `perturbations_per_eval`; of
-            attribution patching, `node`: "output", "query" or "key".
-
-    Returns:
-        One row per head with columns `attribution[method]` and `attribution[method].size`, and bounds as in `score`.
-
-    Raises:
-        ValueError: as `score` does, and if the method does not have the replacement.
-    """
-    attribution: GradientScore
-    if method in ("AtP", "AtP*"):
-        drop = method == "AtP*"
-        attribution = AttributionPatching(drop=drop, replacement=replacement, seed=seed, objective=objective, **options)
-    elif replacement == "resample":
-        raise ValueError(f"only 'AtP' and 'AtP*' resample: got replacement='resample' and method={method!r}")
-    else:
-        attribution = Attribution(
-            method=method, options=tuple(options.items()), replacement=replacement, objective=objective
-        )
-    return score(model, tokenizer, corpus, attribution, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
-
-
-def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | None = None) -> dict[str, str]:
-    """Return which scores a table lacks, or has no numbers of, and why.
-
-    Args:
-        table: score table, as of `score`.
-        scores: the scores that it was made for; default: those in `DEFAULT`.
-
-    Returns:
-        Name of a score, with the kind of heads where it is missing for that kind alone -> the reason.
-    """
-    chosen = named(DEFAULT if scores is None else scores)
-    kinds: set[Kind] = {kind for kind in KINDS if kind in table.index.get_level_values("kind")}
-    reasons = {
-        score.name(): _misfit(score, kinds) or _needs(score)
-        for score in chosen
-        if not any(re.split(r"[\[.]", str(column))[0] == score.name() for column in table)
-    }
-    return reasons | missing(table, chosen)
-
-
-def _needs(score: Measure) -> str:
-    """What the corpus of a table without the score lacked."""
-    if score.needs_trees:
-        return "the corpus has no dependency trees; read CoNLL-U, or make trees with headroles parse"
-    return "the corpus is a stream; read it whole, or give a reference corpus for token counts"
-
-
-def _available(
-    scores: Measure | Iterable[str | Measure] | None,
-    sites: list[Site],
-    pages: Pages,
-    weights: Weights,
-    *,
-    counted: bool,
-) -> list[Measure]:
-    """The given scores, or by default those that the model and the corpus allow."""
-    if scores is not None:
-        chosen = named(scores, weights)
-        for score in chosen:
-            if fault := _fault(score, sites, pages, counted=counted):
-                raise ValueError(fault)
-        return chosen
-    return [score for score in named(DEFAULT, weights) if not _fault(score, sites, pages, counted=counted)]
-
-
-def _fault(score: Measure, sites: list[Site], pages: Pages, *, counted: bool) -> str | None:
-    """Why a score cannot be computed, if so."""
-    kinds: set[Kind] = {site.kind for site in sites if site.heads}
-    name, corpus = score.name(), pages.corpus.name
-    if misfit := _misfit(score, kinds):
-        return f"score {name!r} {misfit}"
-    if score.needs_trees and not _tree_kinds(pages.first) & kinds:
-        return (
-            f"score {name!r} needs dependency trees, and corpus {corpus!r} has none on the side of its "
-            f"{_or(sorted(kinds & set(SELF)))} heads; read CoNLL-U, or make trees with headroles.parse"
-        )
-    if score.needs_counts and pages.streamed and not counted:
-        return f"score {name!r} needs to know how frequent each token is, and {corpus!r} is a stream; give reference="
-    if isinstance(score, GradientScore) and pages.streamed:
-        return f"score {name!r} is of gradients, and {corpus!r} is a stream; read a corpus whole: headroles.read"
-    return None
-
-
-def _misfit(score: Measure, kinds: set[Kind]) -> str | None:
-    """Why a score is not for these kinds of heads, if so."""
-    if kinds & set(score.kinds):
-        return None
-    return f"is for {_or(score.kinds)} heads; the model has {_or(sorted(kinds))}"
-
-
-def _tree_kinds(encoded: Encoded) -> set[Kind]:
-    """Kinds of heads with dependency trees for their tokens."""
-    kinds: set[Kind] = set()
-    if any(sentence.sentence.has_tree for sentence in encoded.source):
-        kinds |= {"enc-self"} if encoded.target is not None or encoded.greedy else {"enc-self", "dec-self"}
-    if any(sentence.sentence.has_tree for sentence in encoded.target or ()):
-        kinds |= {"dec-self"}
-    return kinds
-
-
-def _or(names: Iterable[str]) -> str:
-    return " or ".join(names)
-
-
-def _provenance(model: PreTrainedModel, pages: Pages, reference: Corpus | None) -> str:
+def _provenance(model: HeadModel, pages: Pages, reference: Corpus | None) -> str:
     """The provenance that all scores of a run share."""
     first, fields = pages.first, dict[str, object](pages.read)
     if first.greedy or first.target is not None:
         fields["decoder"] = "greedy" if first.greedy else "reference"
-    if shared := kv_groups.description(attention_sites(model)):
+    if shared := kv_groups.description(model.sites):
         fields["shared"] = shared
     fields["frequencies"] = "self" if reference is None else f"{reference.name}-{reference.hash}"
-    return provenance_of(model, None, pages.corpus, **fields)
+    return model.provenance(pages.corpus, **fields)

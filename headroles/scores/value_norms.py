@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, attending, evaluating, without_cache
-from headroles.models.dummy_inputs import body, dummy_inputs
-from headroles.models.heads import attention_sites
+from headroles.models.attention_hooks import Call, attending
+from headroles.models.dummy_inputs import dummy_inputs
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import read_heads
-from headroles.models.provenance import is_offloaded
 from headroles.models.sites import Site
 from headroles.tables.frame import Kind
 
 NEEDS = "norms need the values and the output projection of every head"
-_gated: WeakKeyDictionary[PreTrainedModel, str | None] = WeakKeyDictionary()
 
 
 class ValueNorms:
@@ -29,7 +25,7 @@ class ValueNorms:
     Nothing is computed until a norm is asked for.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: HeadModel) -> None:
         self.model, self.values, self.factors = model, dict[nn.Module, Tensor](), dict[tuple[Kind, int], Tensor]()
 
     @contextmanager
@@ -39,7 +35,7 @@ class ValueNorms:
         def keep(call: Call) -> None:
             self.values = {call.module: call.value}
 
-        with attending(self.model, keep):
+        with attending(self.model.model, keep):
             try:
                 yield
             finally:
@@ -57,18 +53,16 @@ class ValueNorms:
         return norms
 
 
-def unreadable(model: PreTrainedModel) -> str | None:
+def unreadable(model: HeadModel) -> str | None:
     """Return why the values of a model's heads or their output projections cannot be read; None if they can.
 
-    This makes a small forward, once per model: a gate after attention would change what values become.
+    This makes a small forward: a gate after attention would change what values become.
     """
     if fault := _missing(model):
         return fault
-    if model not in _gated:
-        _gated[model] = _changed(model)
-    if _gated[model]:
-        name = type(model).__name__
-        return f"{NEEDS}: {_gated[model]} in {name} changes the outputs of its heads before its output projection"
+    if changed := _changed(model):
+        name = model.name
+        return f"{NEEDS}: {changed} in {name} changes the outputs of its heads before its output projection"
     return None
 
 
@@ -78,22 +72,22 @@ def output_weight(site: Site) -> Tensor:
     return weight if type(site.out).__name__ == "Conv1D" else weight.mT
 
 
-def _missing(model: PreTrainedModel) -> str | None:
+def _missing(model: HeadModel) -> str | None:
     """Why there are no values or no output projections, without a forward."""
-    name = type(model).__name__
-    for site in attention_sites(model):
+    name = model.name
+    for site in model.sites:
         if site.outside:
             return f"{NEEDS}: {site.name} in {name} attends outside transformers' attention interface"
         if site.out is None:
             return f"{NEEDS}: another operation stands between {site.name} in {name} and its output projection"
         if not output_weight(site).is_floating_point():
             return f"{NEEDS}: {site.out_name} in {name} is quantised; try without quantization_config"
-    if is_offloaded(model):
+    if model.offloaded:
         return f"{NEEDS}: some weights of {name} are offloaded; try a device that holds them all"
     return None
 
 
-def _changed(model: PreTrainedModel) -> str | None:
+def _changed(model: HeadModel) -> str | None:
     """The first site with another input of its output projection than attention gives (a gate), by a small forward."""
     outputs: dict[nn.Module, Tensor] = {}
     names: list[str] = []
@@ -106,11 +100,11 @@ def _changed(model: PreTrainedModel) -> str | None:
         outputs[call.module] = call.out
 
     with ExitStack() as stack:
-        read_heads(stack, model, attention_sites(model), compare)
-        stack.enter_context(attending(model, keep))
-        stack.enter_context(evaluating(model))
+        read_heads(stack, model.model, model.sites, compare)
+        stack.enter_context(attending(model.model, keep))
+        stack.enter_context(model.evaluating())
         stack.enter_context(torch.no_grad())
-        body(model)(**dummy_inputs(model), **without_cache(body(model)))
+        model.forward_body(dummy_inputs(model.model))
     return names[0] if names else None
 
 

@@ -1,3 +1,5 @@
+from . import columns as columns
+from . import declared as declared
 from . import frame as frame
 from . import hub as hub
 from . import io as io

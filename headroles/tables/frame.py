@@ -16,7 +16,6 @@ import pandas as pd
 Kind = Literal["enc-self", "dec-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ["kind", "layer", "head"]
-NORM = "-norm"  # follows the name of a score or role by norms: confidence-norm, position-norm[-1]
 _HEAD = re.compile(rf"\s*(?:({'|'.join(KINDS)}):(\d+):(\d+)|L(\d+)H(\d+))\s*")
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")  # characters that are escaped in the values of a signature
 
@@ -73,11 +72,6 @@ def table(
     return frame
 
 
-def by_norm(column: str) -> str:
-    """Return the name of a column by norms: `position-norm[-1]` of `position[-1]`."""
-    return re.sub(r"^[^\[.]+", rf"\g<0>{NORM}", column)
-
-
 def parsed_head(text: str) -> tuple[Kind | None, int, int]:
     """Parse a head such as enc-self:0:2, or L0H2, which has no kind; raise ValueError for another form."""
     if not (match := _HEAD.fullmatch(text)):
@@ -109,11 +103,6 @@ def fields(text: str) -> list[tuple[str, str]]:
     """Read the keys and values of a signature, in order, including those of nested signatures."""
     parts = (part.partition(":") for part in text.split("|"))
     return [(key, unquote(value)) for key, _, value in parts]
-
-
-def metric_of(text: str) -> str:
-    """Return the metric that a signature names, such as "bleu"; "" if it names none."""
-    return dict(fields(text)).get("metric", "").partition("(")[0].lower()
 
 
 def signed(table: pd.DataFrame, *parts: str) -> pd.DataFrame:
@@ -234,6 +223,15 @@ def bare(table: pd.DataFrame) -> pd.DataFrame:
 def listed(names: Sequence[str] | Mapping[str, object]) -> str:
     """Return names joined by commas, or "none"."""
     return ", ".join(names) or "none"
+
+
+def described(argument: object) -> str:
+    """Describe an argument for an error message."""
+    if not isinstance(argument, pd.Series | pd.DataFrame):
+        return f"{argument!r:.60}"
+    contents = str(argument.dtype) if isinstance(argument, pd.Series) else ", ".join(map(str, argument)) or "no columns"
+    index = ", ".join(map(str, argument.index.names))
+    return f"a {type(argument).__name__} ({contents}) with {len(argument)} rows, index {index}"
 
 
 def _escaped(match: re.Match[str]) -> str:

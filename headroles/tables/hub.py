@@ -2,51 +2,56 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyarrow import parquet
-
+from headroles.tables.columns import without_ends
 from headroles.tables.frame import fields
-from headroles.tables.io import notes
+from headroles.tables.io import notes_in
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-    from headroles.tables.study import Study
-
+log = logging.getLogger(__name__)
 PATTERNS = ("*.parquet", "*.png", "*.svg", "*.pdf", "*.html", "README.md")  # files of a study; unfinished work stays
 BEGINNING = "Tables of [headroles](https://pypi.org/project/headroles)"
-CARD = """# Attention heads of {models}
+CARD = """---
+{{ card_data }}
+---
 
-{beginning} {version}: what each attention head does, and whether it
+# Attention heads of {{ models | e }}
+
+{{ beginning }} {{ version }}: what each attention head does, and whether it
 matters. A row of most tables is a head (`kind`, `layer`, `head`); every column carries its provenance in the file's
 metadata.
 
 ```python
 import headroles as hr
 
-study = hr.Study.from_hub("{repo}")
-study.load("{first}")
+study = hr.Study.from_hub("{{ repo }}")
+study.load("{{ first }}")
 hr.report(study, "report.html")
 ```
 
-Without headroles: `datasets.load_dataset("{repo}", "{first}")`, or pandas' `read_parquet`.
+Without headroles: `datasets.load_dataset("{{ repo }}", "{{ first }}")`, or pandas' `read_parquet`.
 
 ## Tables
 
-{tables}
-
+{% for name, rows, columns in tables -%}
+- `{{ name | replace("`", "'") }}`: {{ rows }} rows; {{ columns | e }}
+{% endfor %}
 ## Provenance
 
-{provenance}
-"""
+{% for text, names in provenance -%}
+- {{ names | e }}: `{{ text | replace("`", "'") }}`
+{% endfor %}"""
 
 
-def push(study: Study, repo: str, *, private: bool, message: str, api: HfApi | None) -> str:
+def push(study: Path, repo: str, *, private: bool, message: str, api: HfApi | None) -> str:
     """Upload a study, as `Study.push_to_hub`; return the address of the commit."""
     from huggingface_hub import HfApi
 
@@ -63,17 +68,20 @@ def push(study: Study, repo: str, *, private: bool, message: str, api: HfApi | N
     return str(commit.commit_url)
 
 
-def prepare(study: Study, folder: str | Path, *, repo: str = "OWNER/NAME") -> Path:
+def prepare(study: Path, folder: str | Path, *, repo: str = "OWNER/NAME") -> Path:
     """Copy the tables, figures and reports of a study into a folder, with a card, as `push` uploads them."""
-    if not study.names():
-        raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    for path in sorted({path for pattern in PATTERNS for path in study.folder.glob(pattern)}):
-        shutil.copyfile(path, place / path.name)
+    for path in sorted({path for pattern in PATTERNS for path in study.glob(pattern)}):
+        if path.is_file() and not path.is_symlink():
+            shutil.copyfile(path, place / path.name)
+        else:
+            log.warning("%s is not uploaded: it is a link, or no file", path)
+    if not notes_in(place):
+        raise FileNotFoundError(f"no tables in {study}; make them with headroles score")
     written = place / "README.md"
     if not written.exists() or BEGINNING in written.read_text(encoding="utf-8"):  # otherwise the study has its own
-        written.write_text(card(study, repo), encoding="utf-8")
+        written.write_text(card(place, repo), encoding="utf-8")
     return place
 
 
@@ -94,36 +102,36 @@ def fetch(
             local_files_only=local_files_only,
         )
     )
-    if not any(notes(path) for path in place.glob("*.parquet")):
+    if not notes_in(place):
         raise FileNotFoundError(f"no study in the data set {repo}: got no table of headroles; try another name")
     return place
 
 
-def card(study: Study, repo: str) -> str:
+def card(study: Path, repo: str) -> str:
     """Return the card of a study: its tables, their columns and provenance, and how to load it."""
-    from huggingface_hub import DatasetCardData
+    from huggingface_hub import DatasetCard, DatasetCardData
 
-    names, models, lines = study.names(), dict[str, None](), []
+    models, tables = dict[str, None](), []
     signatures: dict[str, list[str]] = {}
-    for name in names:
-        texts = (notes(study.path(name)) or {}).get("signatures") or {}
-        columns = [column for column in texts if not column.endswith((".low", ".high"))]
-        rows = parquet.read_metadata(study.path(name)).num_rows
-        lines.append(f"- `{name}`: {rows} rows; {', '.join(columns)}")
+    for name, notes in notes_in(study).items():
+        texts = notes["signatures"] or {}
+        tables.append((name, notes["rows"], ", ".join(without_ends(texts))))
         for text in dict.fromkeys(texts.values()):
             signatures.setdefault(text, []).append(name)
             models |= dict.fromkeys(value for key, value in fields(text) if key == "model")
-    data = DatasetCardData(
-        tags=["headroles", "attention-heads"],
-        configs=[{"config_name": name, "data_files": f"{name}.parquet"} for name in names],
-    )
-    text = CARD.format(
+    names = [name for name, *_ in tables]
+    made = DatasetCard.from_template(
+        DatasetCardData(
+            tags=["headroles", "attention-heads"],
+            configs=[{"config_name": name, "data_files": f"{name}.parquet"} for name in names],
+        ),
+        template_str=CARD,
         models=", ".join(models) or "a model",
         beginning=BEGINNING,
         version=version("headroles"),
         repo=repo,
         first="heads" if "heads" in names else names[0],
-        tables="\n".join(lines),
-        provenance="\n".join(f"- {', '.join(dict.fromkeys(of))}: `{text}`" for text, of in signatures.items()),
+        tables=tables,
+        provenance=[(text, ", ".join(dict.fromkeys(of))) for text, of in signatures.items()],
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+    return str(made)

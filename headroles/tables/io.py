@@ -6,13 +6,13 @@ import contextlib
 import glob
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 from uuid import uuid4
 
 import pandas as pd
@@ -24,16 +24,18 @@ from headroles.tables.frame import LEVELS, Resamples, bare, listed, resamples, r
 MARK = b"\x1fsha256="  # precedes a digest; the JSON and base64 of parquet metadata cannot contain it
 BLANK = b"0" * 64  # placeholder of the digest
 
+log = logging.getLogger(__name__)
 _DRAWS = "resamples:"  # prefix of the columns of a file that hold resamples
-_DAMAGE = (pa.ArrowException, ValueError, LookupError, TypeError, AttributeError)  # raised by reading a damaged file
+_ABANDONED = 24 * 3600  # seconds without a write after which a temporary file is that of a killed run
 
 
-class Notes(TypedDict, total=False):
+class Notes(TypedDict):
     """What a file holds beside its table."""
 
     signatures: dict[str, str] | None
     recipe: str | None  # the cache key
     sealed: bool  # whether the file has a digest
+    rows: int
 
 
 def save_table(table: pd.DataFrame, path: str | Path) -> Path:
@@ -53,7 +55,7 @@ def save_table(table: pd.DataFrame, path: str | Path) -> Path:
         ValueError: If a column's name begins with the prefix that is reserved for resamples.
         OSError: If the file cannot be written.
     """  # noqa: DOC502
-    path = Path(path)
+    path = expanded(path)
     if reserved := [name for name in map(str, table.columns) if name.startswith(_DRAWS)]:
         raise ValueError(f"columns may not begin with {_DRAWS!r}, where resamples are kept: {listed(reserved)}")
     arrow = pa.Table.from_pandas(bare(table))
@@ -66,11 +68,12 @@ def save_table(table: pd.DataFrame, path: str | Path) -> Path:
     notes = {name: table.attrs.get(name) for name in ("signatures", "recipe")} | {"sealed": True}
     metadata = {b"headroles": json.dumps(notes).encode(), b"digest": MARK + BLANK}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **metadata})
+    # numbers split into byte streams take half the space
+    streams = [f"{name}.list.element" for name in arrow.column_names if name.startswith(_DRAWS)]
+    content = pa.BufferOutputStream()
+    pq.write_table(arrow, content, compression="zstd", use_dictionary=not streams, use_byte_stream_split=streams)
     with replacing(path) as draft:
-        # numbers split into byte streams take half the space
-        streams = [f"{name}.list.element" for name in arrow.column_names if name.startswith(_DRAWS)]
-        pq.write_table(arrow, draft, compression="zstd", use_dictionary=not streams, use_byte_stream_split=streams)
-        draft.write_bytes(seal(draft.read_bytes()))
+        draft.write_bytes(seal(content.getvalue().to_pybytes()))
     return path
 
 
@@ -87,16 +90,16 @@ def load_table(path: str | Path) -> pd.DataFrame:
         FileNotFoundError: If there is no such file.
         ValueError: If the file was not written by headroles, or its bytes have changed.
         OSError: If the file cannot be read.
-    """
-    path = Path(path)
+    """  # noqa: DOC502
+    path = expanded(path)
     if not path.is_file():
         raise FileNotFoundError(f"no table at {path}")
     try:
         content = path.read_bytes()
         sealed = is_sealed(content)
         return _unpacked(pq.read_table(pa.BufferReader(content)), sealed=sealed)
-    except (*_DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
+    except Exception as error:  # besides pyarrow's, what pandas raises of metadata of any type
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
             raise
         raise ValueError(f"{path} is not a table of headroles: {error}") from error
 
@@ -104,25 +107,44 @@ def load_table(path: str | Path) -> pd.DataFrame:
 def notes(path: Path) -> Notes | None:
     """Read the provenance and cache key of a file without its table; None for a file of another origin."""
     try:
-        text = (pq.read_schema(path).metadata or {}).get(b"headroles")
-        notes: Notes | None = None if text is None else json.loads(text)
-        return notes
-    except (*_DAMAGE, OSError):
+        with path.open("rb") as file:  # pyarrow reads other paths in "~" and ":" than pathlib does
+            metadata = pq.read_metadata(file)
+        return _notes((metadata.metadata or {}).get(b"headroles"), metadata.num_rows)
+    except (pa.ArrowException, ValueError, RecursionError, OSError):
         return None
 
 
-def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:
-    text = (arrow.schema.metadata or {}).get(b"headroles")
+def notes_in(folder: Path) -> dict[str, Notes]:
+    """Read the notes of the tables in a folder, by name, without the tables; warn of files of another origin."""
+    found = {path: notes(path) for path in sorted(folder.glob("*.parquet"), key=lambda path: path.stem)}
+    for path in (path for path, of in found.items() if of is None):
+        log.warning("%s is no table of headroles, or damaged: left out", path)
+    return {path.stem: of for path, of in found.items() if of is not None}
+
+
+def _notes(text: bytes | None, n_rows: int) -> Notes:
+    """Parse the notes of a file; ValueError if they are not ours."""
     if text is None:
         raise ValueError("it has no provenance")
-    notes = json.loads(text)
-    if bool(notes.pop("sealed", False)) != sealed:
+    kept: Any = json.loads(text)
+    parts: dict[str, Any] = kept if isinstance(kept, dict) else {"signatures": kept}
+    signatures, recipe = parts.get("signatures"), parts.get("recipe")
+    texts = [] if signatures is None else [*signatures.values()] if isinstance(signatures, dict) else [None]
+    if not all(isinstance(text, str) for text in [recipe or "", *texts]):
+        raise ValueError("its provenance is not of names and texts")
+    return Notes(signatures=signatures, recipe=recipe, sealed=bool(parts.get("sealed")), rows=n_rows)
+
+
+def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:
+    notes = _notes((arrow.schema.metadata or {}).get(b"headroles"), arrow.num_rows)
+    if notes["sealed"] != sealed:
         raise ValueError("its digest cannot be read")
     names = [name for name in arrow.column_names if name.startswith(_DRAWS)]
     frame: pd.DataFrame = arrow.drop_columns(names).to_pandas()
     if list(frame.index.names) == LEVELS:
         frame.index = rows(frame)
-    frame.attrs = {name: value for name, value in notes.items() if value is not None}
+    kept = {"signatures": notes["signatures"], "recipe": notes["recipe"]}
+    frame.attrs = {name: value for name, value in kept.items() if value is not None}
     if names:
         cells = {name.removeprefix(_DRAWS): arrow[name].combine_chunks() for name in names}
         draws = {
@@ -132,14 +154,12 @@ def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:
     return frame
 
 
-_BEGUN = time.time()  # start of this process
-
-
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds, and is removed when it fails."""
     draft = beside(path)
     try:
+        check_ordinary(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
         os.replace(draft, path)
@@ -151,14 +171,21 @@ def replacing(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def expanded(path: str | Path) -> Path:
+    """Return a path whose `~` at the start is the home folder."""
+    return Path(os.path.expanduser(path))  # which leaves the name of an unknown user as it is
+
+
 def check_writable(folder: Path, what: str) -> None:
     """Raise OSError if a folder, called `what` in the message, cannot be made or written into."""
-    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    place = folder
     try:
+        place = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        raise OSError(f"cannot write into {what} {folder}: {error.strerror}; name another") from error
+        why = f"{place} is a link to nothing" if place.is_symlink() and not place.exists() else error.strerror
+        raise OSError(f"cannot write into {what} {folder}: {why}; name another") from error
 
 
 def mark_of(of: str) -> str:
@@ -170,6 +197,7 @@ def check_ours(path: Path, of: str, *, overwrite: bool = False) -> None:
     """Raise FileExistsError before replacing a figure or report of another origin or of other weights, or a folder."""
     if path.is_dir():
         raise FileExistsError(f"{path} is a folder; name a file in it")
+    check_ordinary(path)
     if overwrite or not path.is_file() or mark_of(of).encode() in path.read_bytes():
         return
     origin = "made from another model" if b"headroles of " in path.read_bytes() else "not known to be by headroles"
@@ -181,11 +209,19 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}")
 
 
+def check_ordinary(path: Path) -> None:
+    """Raise FileExistsError for a device, FIFO or socket, which a file may not replace."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FileExistsError(f"{path} is a device or FIFO; expected the name of a file")
+
+
 def forget_drafts(path: Path) -> None:
-    """Remove temporary files of `path` left by a killed run: those not written to since this process began."""
-    for draft in path.parent.glob(f".{glob.escape(path.name)}.????????"):
-        with contextlib.suppress(OSError):
-            if max(part.stat().st_mtime for part in (draft, *draft.glob("*"))) < _BEGUN:
+    """Remove temporary files of `path` that no run has written to for a day, by the clock of its file system."""
+    with contextlib.suppress(OSError):
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            now = os.fstat(file.fileno()).st_mtime
+        for draft in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+            if max(part.stat().st_mtime for part in (draft, *draft.glob("*"))) < now - _ABANDONED:
                 shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import re
+import os
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 import pandas as pd
-from pyarrow import parquet
+from filelock import FileLock, Timeout
 
-from headroles.tables.frame import fields, join, listed
-from headroles.tables.io import check_writable, load_table, save_table
+from headroles.tables.columns import table_of, without_ends
+from headroles.tables.frame import fields, join, listed, only, sign
+from headroles.tables.io import check_writable, expanded, load_table, notes_in, save_table
 from headroles.tables.io import notes as read_notes
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-ONE_MODEL = re.compile(  # tables of one model; the other tables are of models derived from it, or of none
-    r"heads|roles|attention|efficiency|relate|gating|"
-    r"(conservation|ablation|examples|best|curves|areas|sizes|survival|contest)(-.*)?"
-)
-DERIVED = re.compile(r"(roles|offsets|conservation|best|areas|agreement|relate|odds|predictors|drift)(-.*)?")
 ALSO = "|also:|"  # between the cache keys of a table of columns that were computed one after the other
-MADE_BY = {"heads": "score", "roles": "roles", "attention": "attention-examples"}  # tables and their commands
+LOCK = ".lock"  # held by the process and thread that writes into the folder
+MAKING = ".making-"  # begins the name of a file that is locked while a table is computed; what it is made from follows
 log = logging.getLogger(__name__)
 
 
@@ -34,23 +33,25 @@ class Study:
 
     A finished table is kept even if a later one fails. A table of another model, or one that would replace a table of
     another corpus, is refused. With `overwrite` it is computed, and tables of the other model or corpus are removed.
+    Several processes and threads may write into one study at once.
 
     Args:
-        folder: The folder of the tables. It is made when the first table is saved.
+        folder: The folder of the tables. It is made when the first table is saved. `~` is the home folder.
         work: Folder for unfinished work and for the weights of pruned models; by default the same.
         overwrite: Whether tables of another model or corpus may be replaced.
 
     Raises:
-        NotADirectoryError: If `folder` is a file.
+        NotADirectoryError: If `folder` is a file, or a link to nothing.
     """
 
     def __init__(self, folder: str | Path, *, work: str | Path | None = None, overwrite: bool = False) -> None:
-        self.folder = Path(folder)
-        self.work = self.folder if work is None else Path(work)
+        self.folder = expanded(folder)
+        self.work = self.folder if work is None else expanded(work)
         self.overwrite = overwrite
         self.temporary: tempfile.TemporaryDirectory[str] | None = None  # which lives as long as the study
-        if self.folder.exists() and not self.folder.is_dir():
-            raise NotADirectoryError(f"{self.folder} is a file; a study is a folder of tables")
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            what = "a file" if self.folder.exists() else "a link to nothing"
+            raise NotADirectoryError(f"{self.folder} is {what}; a study is a folder of tables")
 
     @classmethod
     def from_hub(
@@ -100,15 +101,16 @@ class Study:
         """  # noqa: DOC502
         from headroles.tables.hub import push
 
-        return push(self, repo, private=private, message=message, api=api)
+        return push(self.folder, repo, private=private, message=message, api=api)
 
     def keep(
         self, name: str, recipe: str, compute: Callable[[], pd.DataFrame], *, joined: Collection[str] = ()
     ) -> pd.DataFrame:
         """Return the stored table if `recipe` made it; compute and save it otherwise.
 
-        A table made with other options is computed again, with a warning. If only the fields `joined` of the cache key
-        differ, such as the scores, the stored columns are kept beside the new ones.
+        A table made with other options is computed again, with a warning. Of a table whose columns are computed one
+        after the other (`joined`) the stored columns of other scores are kept beside the new ones, each with its own
+        provenance.
 
         Args:
             name: Name of the table, without suffix.
@@ -121,28 +123,73 @@ class Study:
 
         Raises:
             ValueError: If the stored file is damaged.
-        """
-        try:
-            stored = self.load(name) if self.has(name) else None
-        except ValueError as error:
-            raise ValueError(f"{error}; remove the file to compute it again") from error
-        recipes = [] if stored is None else (stored.attrs.get("recipe") or "").split(ALSO)
-        if stored is not None and recipe in recipes:
+        """  # noqa: DOC502
+        stored = self._stored(name)
+        if stored is not None and recipe in _recipes(stored):
             log.info("%s: reused from %s", name, self.path(name))
             return stored
-        outdated = self.claim(name, recipe)
-        joins = bool(recipes) and {key for key, _ in {*fields(recipes[0])} ^ {*fields(recipe)}} <= {*joined}
-        if stored is not None and not outdated and not joins:
+        if not self.claim(name, recipe) and stored is not None and not joined:
             log.warning("%s was made with other options: computed again", self.path(name))
-        table = compute()
-        if stored is not None and joins:
-            others = [column for column in stored if column not in table]
-            table = join(stored[others], table) if others else table
-            recipe = ALSO.join([*recipes, recipe])
+        with self._announced(name, recipe):
+            table = compute()
         table.attrs["recipe"] = recipe
-        save_table(table, self.path(name))
-        self.remove(outdated)
+        return self.save(name, table, joined=joined)
+
+    def save(self, name: str, table: pd.DataFrame, *, joined: Collection[str] = ()) -> pd.DataFrame:
+        """Save a table, unless the study has got tables of another model or corpus in the meantime.
+
+        Args:
+            name: Name of the table, without suffix.
+            table: The table, with provenance.
+            joined: Fields of its cache key that say which columns it has, as of `keep`; stored columns of other scores
+                are kept beside.
+
+        Returns:
+            The table as it is stored.
+
+        Raises:
+            FileExistsError: If the study has tables of another model, or the stored table is of another corpus.
+        """  # noqa: DOC502
+        recipe = _origin(table.attrs.get("recipe"), table.attrs.get("signatures"))
+        with self._locked():
+            outdated = self.claim(name, recipe)
+            if joined and name not in outdated and (stored := self._stored(name)) is not None:
+                table = self._joined(name, stored, table, recipe, joined)
+            save_table(table, self.path(name))
+            self.remove(outdated)
         return table
+
+    def _stored(self, name: str) -> pd.DataFrame | None:
+        """Load the table `name`, or None if there is none; ValueError with a hint if it is damaged."""
+        try:
+            return self.load(name) if self.has(name) else None
+        except ValueError as error:
+            raise ValueError(f"{error}; remove the file to compute it again") from error
+
+    def _joined(
+        self, name: str, stored: pd.DataFrame, table: pd.DataFrame, recipe: str, joined: Collection[str]
+    ) -> pd.DataFrame:
+        """Join the columns of a table and the stored ones of other scores."""
+        scores = {_score(table, column) for column in map(str, table)} - {None}
+        others = [column for column in map(str, stored) if column not in table and _score(stored, column) not in scores]
+        like = [
+            text for text in _recipes(stored) if {key for key, _ in {*fields(text)} ^ {*fields(recipe)}} <= {*joined}
+        ]
+        unlike = [text for text in _recipes(stored) if text not in like]
+        if unlike and others:
+            log.warning("%s: columns made with other options stay beside: %s", self.path(name), listed(others))
+        if unlike and len(others) < len(stored.columns):
+            again = [column for column in map(str, stored) if column not in others]
+            log.warning("%s: made with other options, computed again: %s", self.path(name), listed(again))
+            unlike = []  # they may have made columns that are replaced
+        table = join(only(stored, others), table) if others else table
+        table.attrs["recipe"] = ALSO.join([*unlike, *like, recipe])
+        return table
+
+    def holds(self, name: str, recipe: str) -> bool:
+        """Return whether the stored table was made by this cache key."""
+        kept = read_notes(self.path(name)) if self.has(name) else None
+        return kept is not None and recipe in (kept["recipe"] or "").split(ALSO)
 
     def claim(self, name: str, recipe: str) -> dict[str, str]:
         """Check, before the work is done, that the table `name` may be made from `recipe`.
@@ -159,15 +206,15 @@ class Study:
         the stored table is of another corpus.
         """
         self.check_writable()
-        origins = self._made_from()
-        shares_model = ONE_MODEL.fullmatch(name) is not None
-        same_model = [table for table in origins if table == name or (shares_model and ONE_MODEL.fullmatch(table))]
+        origins = self._announcements() | self._made_from()
+        shares_model = table_of(name).one_model
+        same_model = [table for table in origins if table == name or (shares_model and table_of(table).one_model)]
         if others := [table for table in same_model if _differ(_model(origins[table]), _model(recipe))]:
             outdated = origins if shares_model else {table: origins[table] for table in others}
             return self._refuse("model", _model(recipe), _model(origins[others[0]]), others, outdated)
         if name in origins and name != "relate" and _differ(_corpus(origins[name]), _corpus(recipe)):
             old = set(filter(None, _corpus(origins[name])))
-            derived = [table for table, text in origins.items() if DERIVED.fullmatch(table) and _reads(text, old)]
+            derived = [table for table, text in origins.items() if table_of(table).derived and _reads(text, old)]
             outdated = {table: origins[table] for table in sorted({name, *derived})}
             return self._refuse("corpus", _corpus(recipe), _corpus(origins[name]), [name], outdated)
         return {}
@@ -195,7 +242,7 @@ class Study:
             FileNotFoundError: If it is not in the folder; with the names of the tables that are.
         """
         if not self.has(name):
-            hint = f"; make it with headroles {MADE_BY[name]}" if name in MADE_BY else ""
+            hint = f"; make it with headroles {command}" if (command := table_of(name).command) else ""
             raise FileNotFoundError(f"no table {name!r} in {self.folder}; there are: {listed(self.names())}{hint}")
         return load_table(self.path(name))
 
@@ -208,7 +255,7 @@ class Study:
         Raises:
             FileNotFoundError: If the study has none of them.
         """
-        names = [name for name in self.names() if name == "heads" or name.startswith(("ablation-", "survival-"))]
+        names = [name for name in self.names() if table_of(name).is_outcome]
         if not names:
             raise FileNotFoundError(f"no scores in {self.folder}; make them with headroles score or headroles ablate")
         return join(*map(self.load, names))
@@ -218,8 +265,8 @@ class Study:
         return self.path(name).is_file()
 
     def names(self) -> list[str]:
-        """Return the names of the tables in the folder."""
-        return sorted(path.stem for path in self.folder.glob("*.parquet"))
+        """Return the names of the tables in the folder; files of another origin are left out, with a warning."""
+        return [*notes_in(self.folder)]
 
     def path(self, name: str) -> Path:
         """Return the file of the table `name`."""
@@ -230,33 +277,68 @@ class Study:
         from headroles.tables.frame import shown
 
         rows = []
-        for name in self.names():
-            if (notes := read_notes(self.path(name))) is None:
-                continue  # of another origin, or damaged
-            signatures = notes.get("signatures") or {}
+        for name, notes in notes_in(self.folder).items():
+            signatures = notes["signatures"] or {}
             facts = dict(fields(next(iter(signatures.values()), "")))
-            count = parquet.read_metadata(self.path(name)).num_rows
-            columns = [column for column in signatures if not column.endswith((".low", ".high"))]
-            row = {"table": name, "rows": count, "columns": ", ".join(columns)}
+            row = {"table": name, "rows": notes["rows"], "columns": ", ".join(without_ends(signatures))}
             rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
         return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 
     def _made_from(self) -> dict[str, str]:
         """Cache key of each of our tables in the folder, or its first signature."""
-        origins = {}
-        for name in self.names():
-            if (notes := read_notes(self.path(name))) is not None:
-                texts = [notes.get("recipe") or "", *(notes.get("signatures") or {}).values()]
-                origins[name] = next((text for text in texts if any(_model(text))), texts[0])
-        return origins
+        return {name: _origin(notes["recipe"], notes["signatures"]) for name, notes in notes_in(self.folder).items()}
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes and threads from writing into the folder within the block."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / LOCK):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    (self.folder / LOCK).unlink()  # those who wait for it make a new one
+
+    @contextlib.contextmanager
+    def _announced(self, name: str, recipe: str) -> Iterator[None]:
+        """Show within the block what `name` is being made from: others are refused before their work, not after it."""
+        parts = {key: value for key, value in fields(recipe) if key in ("weights", "before", "text", "trained_on")}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = self.folder / f"{MAKING}{quote(sign(table=name, **parts), safe='')}"
+        lock = FileLock(place)
+        with contextlib.suppress(Timeout):  # where another process makes the same
+            lock.acquire(blocking=False)
+        try:
+            yield
+        finally:
+            if lock.is_locked:
+                place.unlink(missing_ok=True)
+                lock.release()
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()  # if there is no table
+
+    def _announcements(self) -> dict[str, str]:
+        """Return the tables that other processes are making, and what from."""
+        made = {}
+        for place in self.folder.glob(f"{MAKING}*"):
+            try:
+                with FileLock(place, blocking=False):
+                    place.unlink()  # of a killed run
+            except Timeout:
+                text = unquote(place.name.removeprefix(MAKING))
+                made[dict(fields(text))["table"]] = text
+            except FileNotFoundError:  # finished just now
+                continue
+        return made
 
     def _refuse(
         self, what: str, got: tuple[str, ...], expected: tuple[str, ...], others: list[str], outdated: dict[str, str]
     ) -> dict[str, str]:
         """Return the outdated tables; raise FileExistsError unless overwriting is allowed."""
         if not self.overwrite:
-            texts = (read_notes(self.path(others[0])) or {}).get("signatures") or {}
-            name = dict(fields(next(iter(texts.values()), ""))).get(what, f"one {what}")
+            known = notes_in(self.folder).get(others[0])
+            texts = known["signatures"] if known is not None else None
+            name = dict(fields(next(iter((texts or {}).values()), ""))).get(what, f"one {what}")
             old, new = (", ".join(filter(None, digests)) for digests in (got, expected))
             raise FileExistsError(
                 f"study {self.folder} holds another {what}: got {old}; expected {new} ({name}), "
@@ -277,6 +359,22 @@ def study_at(place: Study | str | Path | None) -> Study:
     study = Study(temporary.name)
     study.temporary = temporary
     return study
+
+
+def _recipes(table: pd.DataFrame) -> list[str]:
+    """Return the cache keys that made the columns of a table."""
+    return list(filter(None, (table.attrs.get("recipe") or "").split(ALSO)))
+
+
+def _origin(recipe: str | None, signatures: dict[str, str] | None) -> str:
+    """Return the cache key of a table, or the first of its signatures that names a model."""
+    texts = [recipe or "", *(signatures or {}).values()]
+    return next((text for text in texts if any(_model(text))), texts[0])
+
+
+def _score(table: pd.DataFrame, column: str) -> str | None:
+    """Return the score that the provenance of a column names."""
+    return dict(fields(table.attrs.get("signatures", {}).get(column, ""))).get("score")
 
 
 def _model(text: str) -> tuple[str, ...]:

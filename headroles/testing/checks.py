@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.ablation.effects import ablate_sets
+from headroles.ablation.effects import ablate
 from headroles.models.attention_hooks import attending, without_cache
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
 from headroles.models.pruned import resized
@@ -56,11 +57,11 @@ def batched(case: Case) -> float:
 
 
 def effects(case: Case) -> float:
-    """Check that `hr.ablate_sets` measures the changes of loss of a plain loop over sentences."""
+    """Check that `hr.ablate` measures the changes of loss of a plain loop over sentences."""
     sets = {str(head): [head] for head in case.sample}
     intact = reference.loss(case, torch.ones(case.heads))
     changes = [reference.loss(case, head_mask(case.model, heads)) - intact for heads in sets.values()]
-    table = ablate_sets(case.model, case.tokenizer, case.corpus, sets, n_resamples=0)
+    table = ablate(case.model, case.tokenizer, case.corpus, sets=sets, n_resamples=0)
     return float(abs(table["ablation[loss]"].to_numpy() - changes).max()) / max(1.0, intact)
 
 
@@ -162,7 +163,7 @@ def _reloaded(case: Case, model: PreTrainedModel) -> Tensor:
 def chosen(case: Case) -> float:
     """Check that `hr.prune` keeps the half of the heads with the largest gradients of their gates."""
     importance, keep = reference.importance(case), case.heads // 2
-    table = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep)
+    table = prune(case.copy(), case.tokenizer, case.corpus, "importance", keep=keep, remove=False)
     kept = set((table.iloc[:, 0].to_numpy() == 1).nonzero()[0].tolist())
     return float(len(kept ^ set(importance.argsort(descending=True)[:keep].tolist())))
 
@@ -190,7 +191,7 @@ def conserved(case: Case) -> float:
     """Check that the LRP rules `cp` conserve the relevance of an output in inputs and biases."""
     model = case.precise
     report = balance(
-        model, cast(case.inputs, model.dtype), lambda output: first(output).flatten(1).amax(-1).sum(), "cp"
+        HeadModel(model), cast(case.inputs, model.dtype), lambda output: first(output).flatten(1).amax(-1).sum(), "cp"
     )
     return abs(totals(report)["residue"])
 

@@ -1,4 +1,4 @@
-"""Toy translator: a small Marian trained by a seeded recipe on sentence pairs of the toy grammar, and kept."""
+"""Toy translator: a small Marian trained with fixed settings on sentence pairs of the toy grammar, and kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Size = Literal["tiny", "bare"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Settings:
     """Settings of the training of a toy translator."""
 
     layers: int  # of the encoder, and of the decoder
@@ -37,9 +37,9 @@ class Recipe:
     seed: int = 0
 
 
-RECIPES: dict[Size, Recipe] = {
-    "tiny": Recipe(layers=1, width=48, heads=4, steps=400, pairs=10_000, longest=6, vocabulary=500, rate=1e-2),
-    "bare": Recipe(layers=3, width=32, heads=4, steps=100, pairs=2_000, longest=9, vocabulary=1500),
+SETTINGS: dict[Size, Settings] = {
+    "tiny": Settings(layers=1, width=48, heads=4, steps=400, pairs=10_000, longest=6, vocabulary=500, rate=1e-2),
+    "bare": Settings(layers=3, width=32, heads=4, steps=100, pairs=2_000, longest=9, vocabulary=1500),
 }
 
 
@@ -52,30 +52,30 @@ def translator(folder: str | Path, *, size: Size, seed: int = 0) -> tuple[PreTra
 
     place = Path(folder)
     if not place.is_dir():
-        _train(replace(RECIPES[size], seed=seed), place)
+        _train(replace(SETTINGS[size], seed=seed), place)
     return load(place)
 
 
-def pairs(recipe: Recipe) -> Corpus:
-    """Generate the training pairs of a recipe, which differ from `synthetic_corpus` with its default seed."""
-    corpus = synthetic.synthetic_corpus(recipe.pairs, seed=recipe.seed + 1, translated=True)
-    return Corpus("toy pairs", tuple(sentence for sentence in corpus if len(sentence.heads) <= recipe.longest))
+def pairs(settings: Settings) -> Corpus:
+    """Generate the training pairs of some settings, which differ from `synthetic_corpus` with its default seed."""
+    corpus = synthetic.synthetic_corpus(settings.pairs, seed=settings.seed + 1, translated=True)
+    return Corpus("toy pairs", tuple(sentence for sentence in corpus if len(sentence.heads) <= settings.longest))
 
 
-def _train(recipe: Recipe, place: Path) -> None:
-    log.info("training a toy translator for %d steps, to be kept in %s", recipe.steps, place)
-    corpus = pairs(recipe)
+def _train(settings: Settings, place: Path) -> None:
+    log.info("training a toy translator for %d steps, to be kept in %s", settings.steps, place)
+    corpus = pairs(settings)
     lines = [text for pair in corpus[:5000] for text in (pair.text, pair.target.text if pair.target else "")]
-    tokenizer = pieced(lines, recipe.vocabulary, apart="[.,]")  # of both languages
+    tokenizer = pieced(lines, settings.vocabulary, apart="[.,]")  # of both languages
     with torch.random.fork_rng():
-        torch.manual_seed(recipe.seed)
+        torch.manual_seed(settings.seed)
         model = marian(
             tokenizer,
-            width=recipe.width,
-            layers=recipe.layers,
-            heads=recipe.heads,
+            width=settings.width,
+            layers=settings.layers,
+            heads=settings.heads,
             inner=256,
-            seed=recipe.seed,
+            seed=settings.seed,
             dropout=0.0,
             init_std=0.1,  # with the usual 0.02 and without scaled embeddings so small a model does not learn
             activation_function="swish",
@@ -88,10 +88,10 @@ def _train(recipe: Recipe, place: Path) -> None:
                 tokenizer,
                 corpus,
                 draft,
-                batch=recipe.batch,
-                rate=recipe.rate,
-                seed=recipe.seed,
-                max_steps=recipe.steps,
+                batch=settings.batch,
+                rate=settings.rate,
+                seed=settings.seed,
+                max_steps=settings.steps,
                 warmup_steps=100,
                 adam_beta2=0.98,
                 save_strategy="no",

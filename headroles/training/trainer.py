@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,15 +17,15 @@ from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.models.batching import tokenised
-from headroles.models.provenance import provenance_of
+from headroles.models.head_model import HeadModel, Model
 from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels, class_names
 from headroles.tables.io import load_table, replacing, save_table
+from headroles.training.checkpoints import check_digests, last_checkpoint, write_digests
 from headroles.training.hf_trainer import ORDER, Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
 
-HISTORY, RECIPE = "history.parquet", "recipe.txt"
+HISTORY, PROVENANCE = "history.parquet", "recipe.txt"
 _ENDS = {"": "value", ".low": "low", ".high": "high"}
 
 
@@ -88,10 +87,10 @@ def train(
         raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
     place = Path(folder)
     measured = [the_metric(metric) for metric in metrics] if held_out is not None else []
-    recipe = provenance_of(
-        model,
-        tokenizer,
+    handle = HeadModel(model, tokenizer)
+    provenance = handle.provenance(
         corpus,
+        tokenizer=handle.tokens,
         held_out=held_out.hash if held_out is not None else None,
         metrics=",".join(map(str, measured)),
         epochs=epochs,
@@ -104,9 +103,9 @@ def train(
         ),
         **({"note": note} if note else {}),
     )
-    if (history := finished(model, place, recipe)) is not None:
+    if (history := finished(model, place, provenance)) is not None:
         return history
-    rows = _rows(model, tokenizer, corpus)
+    rows = _rows(handle, corpus)
     if held_out is not None:  # fails now rather than after an epoch
         evaluate(model, tokenizer, held_out[:2], measured, n_resamples=0)
         measure = partial(evaluate, model, tokenizer, held_out, measured, seed=seed)
@@ -121,7 +120,7 @@ def train(
         "callbacks": callbacks,
         **arguments,
     }
-    return fit(model, tokenizer, rows, place, recipe, columns=columns, **options)
+    return fit(model, tokenizer, rows, place, provenance, columns=columns, **options)
 
 
 def load_classifier(
@@ -147,26 +146,27 @@ def load_classifier(
     )
 
 
-def check_examples(model: PreTrainedModel, corpus: Corpus) -> None:
+def check_examples(model: Model, corpus: Corpus) -> None:
     """Raise ValueError, before work is done, for a model or a corpus from which nothing is learnt."""
-    if outputs.has_classes(model):
+    handle = HeadModel.of(model)
+    if outputs.has_classes(handle):
         check_labels(corpus)
-    elif not (model.config.is_encoder_decoder and outputs.has_vocabulary(model)):
+    elif not (handle.config.is_encoder_decoder and outputs.has_vocabulary(handle)):
         raise ValueError(
-            f"{type(model).__name__} is neither a classifier nor an encoder-decoder that generates text; "
+            f"{handle.name} is neither a classifier nor an encoder-decoder that generates text; "
             f"try headroles.load_classifier(name, corpus), which adds a classification head for the labels of a corpus"
         )
     elif any(sentence.target is None for sentence in corpus):
         raise ValueError(f"corpus {corpus.name!r} lacks translations to learn; give a target, or a classifier")
 
 
-def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> list[Row]:
+def _rows(handle: HeadModel, corpus: Corpus) -> list[Row]:
     """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
-    check_examples(model, corpus)
-    encoded = tokenised(corpus, tokenizer, model)
+    check_examples(handle, corpus)
+    encoded = handle.encode(corpus, words=False)
     labels: Sequence[int | list[int]]
-    if encoded.target is None or outputs.has_classes(model):
-        labels = outputs.numbered(model, [words.sentence.label for words in encoded.source])
+    if encoded.target is None or outputs.has_classes(handle):
+        labels = outputs.numbered(handle, [words.sentence.label for words in encoded.source])
     else:
         labels = [words.ids for words in encoded.target]
     rows: list[Row] = []
@@ -176,15 +176,16 @@ def _rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Co
     return rows
 
 
-def finished(model: PreTrainedModel, folder: Path, recipe: str) -> pd.DataFrame | None:
+def finished(model: PreTrainedModel, folder: Path, provenance: str) -> pd.DataFrame | None:
     """Load the weights of finished training, also of added modules such as gates, and return its history, or None."""
-    note = folder / RECIPE
-    if note.is_file() and note.read_text() != recipe:
+    note = folder / PROVENANCE
+    if note.is_file() and note.read_text() != provenance:
         raise ValueError(f"{folder} holds training of another model, corpus or options; give another folder")
     if not note.is_file() and loading.weight_files(folder):
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
     if not (folder / HISTORY).is_file():
         return None
+    check_digests(folder, "give another folder to train again")
     state = resized(type(model)).from_pretrained(folder).state_dict()
     for file in folder.glob("*.safetensors"):
         state |= {name: value for name, value in load_file(file).items() if name not in state}
@@ -198,7 +199,7 @@ def fit(
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Row],
     folder: Path,
-    recipe: str,
+    provenance: str,
     *,
     loss: Loss | None = None,
     columns: Sequence[str] = (),  # of the history, which callbacks add to the log
@@ -207,45 +208,33 @@ def fit(
     """Train a model in place from the last checkpoint of a folder on, save it there, and return its history."""
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = Trainer(model, tokenizer, rows, folder, loss=loss, **options)
-    trainer.add_callback(_Begun(folder, recipe))
-    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+    trainer.add_callback(_Begun(folder, provenance))
+    last = last_checkpoint(folder)
+    trainer.train(resume_from_checkpoint=None if last is None else str(last))
     model.eval()
     if cached is not None:
         model.config.use_cache = cached  # the Trainer switches it off permanently
     table = pd.DataFrame([entry for entry in trainer.state.log_history if "loss" in entry])
     table = table[["epoch", "step", "loss", *columns]]
-    table.attrs["signatures"] = dict.fromkeys(table.columns, recipe)
-    table.attrs["recipe"] = recipe
+    table.attrs["signatures"] = dict.fromkeys(table.columns, provenance)
+    table.attrs["recipe"] = provenance
     if trainer.is_world_process_zero():
         loading.save(model, tokenizer, folder, overwrite=True)
+        write_digests(folder, "*.safetensors")
         save_table(table, folder / HISTORY)
     trainer.accelerator.wait_for_everyone()
     return table
 
 
-def _last_checkpoint(folder: Path) -> str | None:
-    """Return the last complete checkpoint in the folder: one that was being written at a kill is incomplete."""
-    complete = [path for path in folder.glob("checkpoint-*") if _is_complete(path)]
-    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    """Return whether the file that is written last can be read."""
-    try:
-        return "log_history" in json.loads((checkpoint / "trainer_state.json").read_text())
-    except (OSError, ValueError):
-        return False
-
-
 class _Begun(TrainerCallback):
     """Callback that writes the provenance of a folder once training begins; an earlier error leaves it unused."""
 
-    def __init__(self, folder: Path, recipe: str) -> None:
-        self.folder, self.recipe = folder, recipe
+    def __init__(self, folder: Path, provenance: str) -> None:
+        self.folder, self.provenance = folder, provenance
 
     def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        with replacing(self.folder / RECIPE) as draft:
-            draft.write_text(self.recipe)
+        with replacing(self.folder / PROVENANCE) as draft:
+            draft.write_text(self.provenance)
 
 
 class _Evaluation(TrainerCallback):

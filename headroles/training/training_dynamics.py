@@ -17,6 +17,7 @@ from headroles.models.masking import Head
 from headroles.models.provenance import cache_key
 from headroles.scores import score
 from headroles.tables import frame
+from headroles.tables.columns import Column
 from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 
@@ -97,7 +98,7 @@ def _measured(
     def scores() -> pd.DataFrame:
         rest = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))
         importance = score(model, tokenizer, corpus, ["importance"], n_resamples=n_resamples)
-        return frame.join(importance, rest[[name for name in rest if not str(name).startswith("importance")]])
+        return frame.join(importance, rest[[name for name in rest if Column.parse(name).name != "importance"]])
 
     table = kept.keep(f"heads-{step}", key, scores)
 
@@ -119,7 +120,7 @@ def _agreement(table: pd.DataFrame, last: pd.DataFrame) -> dict[str, float]:
     if not role_rules.assignable(table):
         return row
     now, then = _held(table), _held(last)
-    families = [name.partition("[")[0] for _, name in now]
+    families = [Column.parse(name).name for _, name in now]
     row |= {f"roles[{name}]": families.count(name) for name in sorted({role.name for role in role_rules.ROLES})}
     return row | {"roles of the last": float(np.nan) if not then else len(now & then) / len(then)}
 

@@ -31,6 +31,7 @@ from helpers.ablations import (
     measured,
     naive,
     near,
+    sweep,
     terse,
     translated,
 )
@@ -45,14 +46,14 @@ import headroles as hr
 from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay, layers
 from headroles.ablation.metrics import BLEU, ChrF, Loss, Perplexity
-from headroles.ablation.resample import partners
-from headroles.ablation.runner import REPLACEMENTS, UNITS, on_disk
 from headroles.ablation.significance import effects
-from headroles.ablation.sweep import sweep
+from headroles.ablation.units import REPLACEMENTS, UNITS, on_disk
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.models import batching, masking
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
+from headroles.scores.examples import partners
 from headroles.tables import frame
 
 WHOLE = ["albert", "fsmt"]  # whose layers cannot be handed back: one module for all, and time first
@@ -98,7 +99,7 @@ def test_variants_are_those_of_the_gated_model(name):
         every = torch.cat([every[:-1:2], every[-1:]])
     for replacement in fills(model):
         rows = every if replacement == "zero" else torch.cat([every[:-1:3], every[-1:]])
-        replay = Replay(model, batch, replacement)
+        replay = Replay(HeadModel(model), batch, replacement)
         expected = torch.stack([naive(model, batch, row, replacement) for row in rows])
         assert all(not torch.allclose(one, replay.output.logits, atol=1e-4) for one in expected[:-1])
         near(expected[-1], replay.output.logits)
@@ -111,7 +112,7 @@ def test_variants_are_those_of_the_gated_model(name):
 
 def test_rows_are_all_examples_of_the_first_variant_and_then_of_the_second():
     model, batch = by_hand("marian")
-    found = Replay(model, batch).run(torch.ones(3, len(families.head_index(model))))[1]
+    found = Replay(HeadModel(model), batch).run(torch.ones(3, len(families.head_index(model))))[1]
     assert found.numbers == (0, 1) * 3
     assert torch.equal(found.inputs["input_ids"], batch.inputs["input_ids"].repeat(3, 1))
 
@@ -131,7 +132,7 @@ def calls(model, replay, row):
 def test_what_lies_below_the_first_masked_head_is_not_run(name):
     model, batch = by_hand(name)
     keys = [site.key for site in families.attention_sites(model)]
-    replay = Replay(model, batch)
+    replay = Replay(HeadModel(model), batch)
     height = {(kind, layer): (kind != "enc-self", layer) for kind, layer in keys}
     for key in keys:
         row = masking.head_mask(model, [(*key, 0)])
@@ -142,7 +143,7 @@ def test_what_lies_below_the_first_masked_head_is_not_run(name):
 def test_all_layers_are_known_or_none(name):
     model = zoo.tiny(name)
     expected = {(site.kind == "enc-self", site.layer) for site in families.attention_sites(model)}
-    assert len(layers(model)) == (0 if name in WHOLE else len(expected))
+    assert len(layers(HeadModel(model))) == (0 if name in WHOLE else len(expected))
 
 
 def traces(model):
@@ -154,13 +155,15 @@ def test_a_replay_leaves_no_trace_even_by_an_exception(name):
     model, batch = by_hand(name)
     before = traces(model)
     last = masking.head_mask(model, [families.head_index(model)[-1]])[None]
-    Replay(model, batch).run(last)
+    Replay(HeadModel(model), batch).run(last)
     assert traces(model) == before
     with pytest.raises(KeyError):  # in the last layer: the filling has nothing for it
-        Replay(model, batch, {}).run(last)
+        Replay(HeadModel(model), batch, {}).run(last)
     assert traces(model) == before
     with pytest.raises(IndexError):
-        Replay(model, replace(batch, inputs={**batch.inputs, "input_ids": batch.inputs["input_ids"] + 10**4}))
+        Replay(
+            HeadModel(model), replace(batch, inputs={**batch.inputs, "input_ids": batch.inputs["input_ids"] + 10**4})
+        )
     assert traces(model) == before
 
 
@@ -170,7 +173,7 @@ def test_a_layer_keeps_a_forward_of_its_own():
     layer = model.transformer.h[0]
     add_hook_to_module(layer, ModelHook())
     before = layer.forward
-    Replay(model, batch).run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
+    Replay(HeadModel(model), batch).run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
     assert vars(layer).get("forward") is before
 
 
@@ -306,14 +309,9 @@ class Counting(Loss):
 
     seen = 0
 
-    def reader(self, *known):
-        read = super().reader(*known)
-
-        def counted(output, batch):
-            self.seen += len(batch.numbers)
-            return read(output, batch)
-
-        return counted
+    def update(self, observation):
+        self.seen += len(observation.batch.numbers)
+        return super().update(observation)
 
 
 @pytest.mark.slow
@@ -330,15 +328,10 @@ class Large(Loss):
     def __init__(self, most):
         self.most = most
 
-    def reader(self, *known):
-        read = super().reader(*known)
-
-        def limited(output, batch):
-            if len(batch.numbers) > self.most:
-                raise MemoryError("no room")
-            return read(output, batch)
-
-        return limited
+    def update(self, observation):
+        if len(observation.batch.numbers) > self.most:
+            raise MemoryError("no room")
+        return super().update(observation)
 
 
 def test_out_of_memory_fewer_go_together(caplog):

@@ -18,6 +18,7 @@ from headroles.ablation import shapley
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.shapley import Game
 from headroles.ablation.sweep import Sweep
+from headroles.models.head_model import HeadModel
 
 HEADS = [("dec-self", 0, 1), ("dec-self", 0, 3), ("dec-self", 1, 0), ("dec-self", 1, 1), ("dec-self", 1, 2)]
 
@@ -59,7 +60,8 @@ def paired(heads=HEADS):
 
 
 def game(heads=HEADS, metric="loss", n_resamples=0, seed=0):
-    return Game(Sweep(*given("gpt2"), the_metric(metric)), heads, n_resamples, seed)
+    model, tokenizer, text = given("gpt2")
+    return Game(Sweep(HeadModel(model, tokenizer), text, the_metric(metric)), heads, n_resamples, seed)
 
 
 def hits(estimate, expected, runs=40):
@@ -99,7 +101,7 @@ def test_values_sum_to_the_metric_of_the_whole_minus_that_of_nothing(method, met
     table = hr.shapley_values(*given("gpt2"), metric=metric, heads=HEADS, method=method, n_permutations=6)
     name = table.columns[0]
     assert name == f"shapley[{metric}{' kernel' * (method == 'kernel')}]"
-    effect = hr.ablate_sets(*given("gpt2"), sets, metric=metric, n_resamples=0).iloc[0, 0]
+    effect = hr.ablate(*given("gpt2"), sets=sets, metric=metric, n_resamples=0).iloc[0, 0]
     intact = hr.evaluate(*given("gpt2"), [metric], n_resamples=0)["value"].iloc[0]
     close(table[name].sum(), -effect, size=intact)
     assert list(table.index) == HEADS
@@ -187,7 +189,7 @@ def test_a_metric_without_a_gradient_is_divided_exactly():
     heads = [("enc-self", 0, 0), ("enc-self", 1, 2)]
     values = {
         chosen: hr.evaluate(model, tokenizer, text, ["accuracy"], n_resamples=0)["value"].iloc[0]
-        + (hr.ablate_sets(model, tokenizer, text, {"x": masked}, metric="accuracy", n_resamples=0).iloc[0, 0])
+        + (hr.ablate(model, tokenizer, text, sets={"x": masked}, metric="accuracy", n_resamples=0).iloc[0, 0])
         for chosen, masked in (("", heads), ("0", heads[1:]), ("1", heads[:1]))
     }
     values["01"] = hr.evaluate(model, tokenizer, text, ["accuracy"], n_resamples=0)["value"].iloc[0]

@@ -31,6 +31,7 @@ from headroles.ablation.curves import ablation_curve, areas
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.models import batching, masking
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 from headroles.scores.objectives import objective
 from headroles.tables import frame
 
@@ -62,10 +63,10 @@ def read(name):
 def by_hand(name, metric, masked):
     """The sums and counts of a metric of each sentence when heads are closed: two of [sentence]."""
     model, groups = read(name)
-    explain = objective(metric, model).explain(model, lambda: groups)
+    fitted = objective(metric, HeadModel(model)).fit(HeadModel(model), groups)
     (batch,) = groups
     with torch.no_grad(), hr.mask_heads(model, masking.head_mask(model, masked)):
-        found = explain(model(**batch.inputs), batch)
+        found = fitted.targets(model(**batch.inputs), batch)
     back = np.argsort(batch.numbers)
     sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
     return sums.double().numpy(), found.counted.sum(-1)[back].double().numpy()

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import transformers
 from helpers import zoo
-from helpers.ablations import Stopping, closing, column, files, mean, measured, terse
+from helpers.ablations import Stopping, closing, column, files, mean, measured, sweep, terse
 from helpers.close import close
 from helpers.letters import DETERMINISTIC, corpus, tokens_of
 from helpers.messages import whole
@@ -23,16 +23,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headroles.ablation.early_stopping import FIRST, GROWTH, looks, scores, staged, stopped
-from headroles.ablation.effects import ablate, ablate_sets
+from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, written
 from headroles.ablation.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perplexity
-from headroles.ablation.runner import on_disk
 from headroles.ablation.significance import best, effects
-from headroles.ablation.sweep import sweep
+from headroles.ablation.sweep import Sweep
+from headroles.ablation.units import on_disk
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
@@ -239,14 +240,22 @@ def test_an_effect_that_is_always_the_same_is_of_any_size_and_none_is_of_none():
 # --- on a model -----------------------------------------------------------------------------------------------------
 
 
+STOPS = {"first", "level", "risk", "miss", "predict", "early", "precision"}  # options of `staged`
+
+
 def singles(model):
     return [frozenset([head]) for head in families.head_index(model)]
 
 
 def early(name="marian", text=None, metric=None, model=None, **options):
     model = model or zoo.tiny(name)
-    given = model, tokens_of(name), text or corpus(SIZE), singles(model), metric or Loss()
-    return staged(*given, **{"first": SMALL} | options)
+    of_sweep = {
+        name: options.pop(name)
+        for name in ("folder", "max_tokens", "heads_per_batch", "seed", "replacement")
+        if name in options
+    }
+    runs = Sweep(HeadModel(model, tokens_of(name)), text or corpus(SIZE), metric or Loss(), **of_sweep)
+    return staged(runs, singles(model), **{"first": SMALL} | options)
 
 
 @cache
@@ -470,7 +479,7 @@ def test_an_effect_is_of_the_part_that_was_run(metric):
         np.testing.assert_allclose(told.draws[i], expected.draws[0], rtol=1e-9)
         assert told.columns[".examples"][i] == rows[i].sum()
     np.testing.assert_allclose(told.columns[".holm"], holm(told.columns[".p"]))
-    assert told.intact == pytest.approx(metric.value(found.intact.sum(0)))
+    assert told.intact == pytest.approx(metric.compute(found.intact.sum(0)))
 
 
 # --- the best head of each layer ------------------------------------------------------------------------------------
@@ -747,7 +756,7 @@ NAMED = {
 
 
 def sets(given=NAMED, **options):
-    return ablate_sets(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), given, **{"n_resamples": 50} | options)
+    return ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), sets=given, **{"n_resamples": 50} | options)
 
 
 @pytest.mark.parametrize("replacement", ["zero", "mean", "uniform", "rescale"])

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from helpers import zoo
-from helpers.ablations import by_hand, files, generated, mean, naive, near, side, translated
+from helpers.ablations import by_hand, files, generated, mean, naive, near, side, sweep, translated
 from helpers.close import bound
 from helpers.commands import run
 from helpers.letters import corpus, tokens_of, writing
@@ -31,11 +31,11 @@ from headroles.ablation.curves import ablation_curve, areas, orders, repeated_ra
 from headroles.ablation.effects import ablate
 from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import METRICS, Of, metric
-from headroles.ablation.sweep import sweep
+from headroles.analysis.summaries import correlations
 from headroles.models import heads as families
 from headroles.models import loading, masking
 from headroles.models.batching import Batch
-from headroles.plots.effects import correlations
+from headroles.models.head_model import HeadModel
 from headroles.scores.objectives import OBJECTIVES, ClassLogit, Loss, Top
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
@@ -121,7 +121,7 @@ KEYS = [(kind, layer) for kind in frame.KINDS for layer in range(LAYERS)]
 @pytest.mark.slow
 def test_masking_one_head_computes_only_what_it_can_change():
     model, batch = deep("marian")
-    replay = Replay(model, batch)
+    replay = Replay(HeadModel(model), batch)
     for key in KEYS:
         for head in range(4):
             assert multiplied(model, replay, [(*key, head)]) == in_marian(key), (*key, head)
@@ -130,14 +130,14 @@ def test_masking_one_head_computes_only_what_it_can_change():
 @pytest.mark.slow
 def test_masking_two_heads_computes_what_either_can_change():
     model, batch = deep("marian")
-    replay = Replay(model, batch)
+    replay = Replay(HeadModel(model), batch)
     for one, other in combinations(KEYS, 2):
         assert multiplied(model, replay, [(*one, 0), (*other, 1)]) == in_marian(one) | in_marian(other), (one, other)
 
 
 def test_each_variant_has_rows_of_its_own():
     model, batch = deep("marian")
-    replay = Replay(model, batch)
+    replay = Replay(HeadModel(model), batch)
     for key in KEYS:
         found = multiplied(model, replay, *([(*key, head)] for head in range(3)))
         assert found == {name: 3 * rows for name, rows in in_marian(key).items()}
@@ -154,7 +154,7 @@ BODY = {  # out, feed-forward and, of later layers, what comes first; then what 
 @pytest.mark.parametrize("name", BODY)
 def test_in_one_stack_what_is_after_the_heads_is_multiplied_again(name):
     model, batch = deep(name)
-    replay = Replay(model, batch)
+    replay = Replay(HeadModel(model), batch)
     place, before, after, end = BODY[name]
     for kind, layer, head in families.head_index(model):
         own = [f"{place}.{layer}.{one}" for one in after]
@@ -166,7 +166,7 @@ def test_in_one_stack_what_is_after_the_heads_is_multiplied_again(name):
 def test_the_intact_model_runs_once_and_nothing_masked_runs_the_end_alone(name):
     model, batch = deep(name)
     with Multiplied(model) as counting:
-        replay = Replay(model, batch)
+        replay = Replay(HeadModel(model), batch)
     assert set(counting.rows) == set(counting.names.values())
     assert set(counting.rows.values()) == ({SOURCE, TARGET} if name == "marian" else {SOURCE})
     assert set(multiplied(model, replay, [])) == set(BODY[name][3] if name in BODY else ["lm_head"])
@@ -187,7 +187,7 @@ def test_an_encoder_head_and_a_head_of_the_first_decoder_layer_are_both_masked(n
                 model, batch, masking.head_mask(model, [one]), replacement
             )  # without the decoder's head it is another
             assert not any(torch.allclose(alone, logits, atol=1e-4) for logits in expected)
-        replay = Replay(model, batch, replacement)
+        replay = Replay(HeadModel(model), batch, replacement)
         near(replay.run(rows)[0].logits.reshape(expected.shape), expected)
         for row, logits in zip(rows[::3], expected[::3], strict=True):
             near(replay.run(row[None])[0].logits, logits)
@@ -209,7 +209,7 @@ def raising(*_):
 @pytest.mark.parametrize("name", ["marian", "bert", "gpt2", "t5", "albert"])
 def test_no_module_keeps_a_forward_whether_a_run_ends_or_is_stopped(name):
     model, batch = by_hand(name)
-    replay = Replay(model, batch)
+    replay = Replay(HeadModel(model), batch)
     before = attributes(model)
     assert not any("forward" in names for names in before[0])
     for site in families.attention_sites(model):
@@ -228,7 +228,7 @@ def test_a_forward_of_its_own_is_put_back_when_a_run_is_stopped():
     model, batch = by_hand("gpt2")
     first, last = model.transformer.h
     own = first.forward = first.forward  # a bound method, as accelerate leaves one there
-    replay = Replay(model, batch)
+    replay = Replay(HeadModel(model), batch)
     last.attn.c_proj.register_forward_hook(raising)
     with pytest.raises(InterruptedError):
         replay.run(masking.head_mask(model, [("dec-self", 1, 0)])[None])
@@ -491,7 +491,7 @@ def test_every_point_of_a_curve_is_that_of_a_sweep(name, one):
     masked = [frozenset(closing(name)[row.order][: row.closed]) for row in table.itertuples()]
     found = sweep(*given(name, one), [*dict.fromkeys(filter(None, masked))], metric(one))
     each = found.masked | {frozenset(): found.intact}
-    expected = [found.metric.value(each[heads_].sum(0)) for heads_ in masked]
+    expected = [found.metric.compute(each[heads_].sum(0)) for heads_ in masked]
     np.testing.assert_allclose(table["value"], expected, rtol=2 * bound(1), atol=bound(1))
 
 
@@ -662,7 +662,7 @@ def test_objectives_are_metrics_by_name_and_as_they_are():
 def test_top_is_the_mean_of_the_largest_logits():
     found = sweep(*given("gpt2"), [], metric("top"))
     largest = by_token(given("gpt2")[0], "gpt2", lambda logits, _: logits[:, [0, *range(2, zoo.VOCABULARY)]].amax(-1))
-    assert found.metric.value(found.intact.sum(0)) == pytest.approx(float(largest.mean()), rel=1e-6)
+    assert found.metric.compute(found.intact.sum(0)) == pytest.approx(float(largest.mean()), rel=1e-6)
     assert found.intact[:, 1].sum() == len(largest)
 
 

@@ -32,12 +32,15 @@ from headroles.ablation.metrics import (
     Loss,
     Matthews,
     Metric,
+    Observation,
     PairAccuracy,
     PairDifference,
     Perplexity,
     metric,
 )
 from headroles.data.corpus import Corpus, Sentence
+from headroles.models.head_model import HeadModel
+from headroles.scores.objectives import objective
 
 CLASSIFIERS = [Accuracy(), F1(), Matthews()]
 MEANS = [Loss(), Perplexity(), Agreement()]
@@ -46,7 +49,11 @@ BY_NAME = {"ids": lambda one: one.name if isinstance(one, Metric) else None}
 
 
 def read(one, model, tokenizer, text, groups):
-    return one.reader(model, tokenizer, text, lambda: groups)
+    """Function of an output and its batch: the statistics, for a model and corpus that have what the metric needs."""
+    handle = HeadModel(model, tokenizer)
+    one.check(handle, text, groups)
+    made = None if one.objective is None else objective(one.objective, handle).fit(handle, groups)
+    return lambda output, batch: one.update(Observation(handle, text, made, batch, output))
 
 
 # --- classes --------------------------------------------------------------------------------------------------------
@@ -105,14 +112,14 @@ PAIRS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, ma
 @example(pairs=[(0, 0), (1, 1), (0, 0)])
 def test_choices_are_worth_what_textbooks_say(one, classes, pairs):
     pairs = [(min(choice, classes - 1), min(label, classes - 1)) for choice, label in pairs]
-    found = one.value(chosen(one, classes, pairs).sum(0))
+    found = one.compute(chosen(one, classes, pairs).sum(0))
     expected = FORMULAS[one.name](*np.array(pairs).T, classes)
     assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_of_two_classes_matthews_is_the_correlation_of_choices_and_labels():
     pairs = np.random.default_rng(0).integers(0, 2, (40, 2)).tolist()
-    found = Matthews().value(chosen(Matthews(), 2, pairs).sum(0))
+    found = Matthews().compute(chosen(Matthews(), 2, pairs).sum(0))
     (neither, missed), (wrong, right) = np.histogram2d(*np.transpose(pairs), bins=2)[0]
     table = right * neither - wrong * missed
     margins = (right + wrong) * (right + missed) * (neither + wrong) * (neither + missed)
@@ -133,7 +140,7 @@ def test_the_loss_is_of_all_tokens_and_perplexity_its_exponential(name):
         ids = batch.inputs["input_ids"].masked_fill(batch.inputs["attention_mask"] == 0, -100)
         logits, labels = logits[:, :-1], ids[:, 1:]
     expected = float(F.cross_entropy(logits.flatten(0, 1).double(), labels.flatten()))
-    found = {one.name: one.value(statistics(one, name).sum(0)) for one in MEANS}
+    found = {one.name: one.compute(statistics(one, name).sum(0)) for one in MEANS}
     assert found == pytest.approx({"loss": expected, "perplexity": np.exp(expected), "agreement": 1}, rel=1e-5)
 
 
@@ -197,7 +204,7 @@ SCORES = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
 def test_what_is_written_is_worth_what_sacrebleu_says(one, pairs):
     references, hypotheses = zip(*pairs, strict=True)
     expected = SCORES[one.name](hypotheses, [references]).score
-    assert one.value(written(one, pairs).sum(0)) == pytest.approx(expected, abs=1e-9)
+    assert one.compute(written(one, pairs).sum(0)) == pytest.approx(expected, abs=1e-9)
     assert (expected > 10) == (len(pairs) > 1)
 
 
@@ -208,7 +215,7 @@ def test_a_sum_of_resamples_is_that_of_the_repeated_texts():
     repeated = [pair for pair, weight in zip(pairs, weights, strict=True) for _ in range(int(weight))]
     references, hypotheses = zip(*repeated, strict=True)
     for one in WRITTEN:
-        found = one.value(weights @ written(one, pairs))
+        found = one.compute(weights @ written(one, pairs))
         assert found == pytest.approx(SCORES[one.name](hypotheses, [references]).score, abs=1e-9)
 
 
@@ -241,7 +248,7 @@ def test_statistics_add_over_any_split_of_a_corpus(one, order, cuts):
     found = np.concatenate([reading(some(made, rows), batch.take(rows)) for rows in parts])
     np.testing.assert_allclose(found, reading(made, batch)[order], rtol=1e-6)
     sums = sum(reading(some(made, rows), batch.take(rows)).sum(0) for rows in parts)
-    assert one.value(sums) == pytest.approx(float(one.value(found.sum(0))))
+    assert one.compute(sums) == pytest.approx(float(one.compute(found.sum(0))))
 
 
 @pytest.mark.parametrize("one", METRICS.values(), **BY_NAME)
@@ -249,10 +256,10 @@ def test_many_sums_at_once_have_the_values_they_have_alone(one):
     reading, made, batch = answered_by_kind(one)
     weights = np.random.default_rng(0).poisson(1, (2, 3, 6)) + np.eye(6)[0]
     sums = weights @ reading(made, batch)
-    found = one.value(sums)
+    found = one.compute(sums)
     assert found.shape == (2, 3)
     assert found.dtype == np.float64
-    expected = [[float(one.value(each)) for each in row] for row in sums]
+    expected = [[float(one.compute(each)) for each in row] for row in sums]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 

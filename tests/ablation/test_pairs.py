@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import letters, zoo
+from helpers.ablations import sweep
 from helpers.close import close
 from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -18,9 +19,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headroles as hr
 from headroles.ablation.metrics import PairAccuracy, PairDifference
-from headroles.ablation.sweep import Sweep, sweep
+from headroles.ablation.sweep import Sweep
 from headroles.data.pairs import pair
 from headroles.models import masking
+from headroles.models.head_model import HeadModel
 from headroles.plots.styling import harm
 
 AGREES = ("dec-self", 0, 2)  # the head that carries agreement
@@ -114,7 +116,7 @@ def test_effects_are_those_of_a_plain_loop(name):
     size = np.abs(intact).max() * 20  # log-likelihoods of which the differences are taken
     options = {"sets": {"one": [head]}, "n_resamples": 50, "max_tokens": 64}
     differences, shares = (
-        hr.ablate_sets(model, tokenizer, corpus, metric=metric, **options).iloc[0]
+        hr.ablate(model, tokenizer, corpus, metric=metric, **options).iloc[0]
         for metric in ("pair_difference", "pair_accuracy")
     )
     close(differences.iloc[0], (ablated - intact).mean(), size=size)
@@ -129,7 +131,7 @@ def test_effects_are_those_of_a_plain_loop(name):
 def test_predictions_are_the_gradient_of_each_pair_and_serve_precision():
     model, tokenizer, corpus = given("gpt2")
     heads = [frozenset([head]) for head in hr.models.heads.head_index(model)]
-    predicted = Sweep(model, tokenizer, corpus, PairDifference(), max_tokens=64).predict(heads)
+    predicted = Sweep(HeadModel(model, tokenizer), corpus, PairDifference(), max_tokens=64).predict(heads)
     gates = torch.ones(len(heads), requires_grad=True)
     good, bad = _likelihoods(model, tokenizer, corpus[4:6], gates)
     (gradient,) = torch.autograd.grad(good - bad, gates)

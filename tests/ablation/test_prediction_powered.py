@@ -24,6 +24,7 @@ from headroles.ablation.metrics import METRICS, Loss
 from headroles.ablation.prediction_powered import chances, estimate, estimates, sizes
 from headroles.ablation.significance import effects
 from headroles.ablation.sweep import Sweep
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.tables import frame
 from headroles.tables.study import Study
@@ -236,16 +237,16 @@ def differences(name, metric, variant, replacement, step=0.005):
     model, tokenizer, text = given(name)
     model = model.double()
     try:
-        sweep = Sweep(model, tokenizer, text, metric, replacement=replacement)
-        runner = sweep._runner([variant])
-        explain = metric.stand_in(model, lambda: sweep.batches)
+        sweep = Sweep(HeadModel(model, tokenizer), text, metric, replacement=replacement)
+        (row,) = sweep._gates([variant])
+        observe = sweep.observe
         (batch,) = sweep.batches
         filling = partial(sweep.filling.of(batch), variants=1) if replacement == "resample" else sweep.filling
         values = []
         for sign in (1, -1):
-            gates = 1 + sign * step * (runner.gates[0].double() - 1)
+            gates = 1 + sign * step * (row.double() - 1)
             with torch.no_grad(), hr.mask_heads(model, gates, filling):
-                target = explain(model(**batch.inputs), batch)
+                target = metric.targets(observe(batch, model(**batch.inputs)))
             values.append(torch.where(target.counted, target.values, 0.0).double().sum(-1).numpy())
         predicted = sweep.predict([variant])
         assert predicted.numbers == list(batch.numbers)
@@ -412,7 +413,7 @@ def test_most_of_the_work_is_saved_where_the_gradient_predicts():
 @pytest.mark.parametrize("unit", ["layer", "all_but_one", "kind"])
 def test_sets_of_heads_are_predicted_by_the_sum_of_their_gradients(unit):
     model, tokenizer, text = given("gpt2")
-    sweep = Sweep(model, tokenizer, text, Loss())
+    sweep = Sweep(HeadModel(model, tokenizer), text, Loss())
     variants = list(dict.fromkeys(closing("gpt2", unit)))
     singles = [frozenset([head]) for head in head_index(model)]
     sums, each = sweep.predict(variants).predicted, sweep.predict(singles).predicted

@@ -159,7 +159,8 @@ def test_outcomes_are_measurements_and_heads_that_could_not_go_are_left_out():
     ]  # fmt: skip
     both = found["with"] + found["without"]
     assert both.tolist() == [16, 16, 16, 8, 16, 16]
-    own = hr.relate(told(where, rarity=random.random(n)), out, kinds=["enc-self"], names=["confidence"], n_resamples=0)
+    assigned = told(where, rarity=random.random(n))
+    own = hr.relate(assigned, out, kinds=["enc-self"], columns=["confidence"], n_resamples=0)
     assert own[["outcome", "with", "without"]].iloc[0].tolist()[0] == "confidence"
     assert own["with"][0] + own["without"][0] == 8
 
@@ -260,7 +261,7 @@ def test_bad_input_is_named():
     two = effects(where, loss=range(8), accuracy=range(8))
     message = "no outcome: got columns ablation[loss], ablation[accuracy]; expected ablation[bleu], ablation[loss]"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        hr.relate(table, two, names=["ablation[bleu]", "ablation[loss]"])
+        hr.relate(table, two, columns=["ablation[bleu]", "ablation[loss]"])
     message = "no outcome: got columns {}; expected ablation, importance, relevance, attribution or survival"
     for columns, there in ({"confidence": range(8)}, "confidence"), ({"confidence.low": range(8)}, "none"):
         with pytest.raises(ValueError, match=f"^{re.escape(message.format(there))}$"):
@@ -277,10 +278,9 @@ def test_bad_input_is_named():
         hr.survival_odds(table, out)
     with pytest.raises(ValueError, match=r"^no outcome: got columns ablation\[loss\]; expected survival\[\.\.\.\]$"):
         hr.predict_outcome(frame.table({"confidence": range(8)}, where, "s"), out)
+    scores = frame.table({"confidence": range(8)}, where, "s")
     with pytest.raises(ValueError, match=r"^no score: got columns confidence; expected nothing$"):
-        hr.predict_outcome(
-            frame.table({"confidence": range(8)}, where, "s"), out, of=["ablation[loss]"], names=["nothing"]
-        )
+        hr.predict_outcome(scores, out, outcome_columns=["ablation[loss]"], columns=["nothing"])
 
 
 def test_predictors_are_ranked_by_what_they_say_of_survival():
@@ -299,9 +299,8 @@ def test_predictors_are_ranked_by_what_they_say_of_survival():
         alive.sum() * (1 - alive).sum()))  # fmt: skip
     assert (flat["note"], flat["p"]) == ("alike within each layer", 1)
     assert same["note"] == "the score is constant"
-    turns = hr.predict_outcome(table, out, of=["survival[x 12].turn"], names=["position[-1]"], n_permutations=99).iloc[
-        0
-    ]
+    chosen = {"outcome_columns": ["survival[x 12].turn"], "columns": ["position[-1]"]}
+    turns = hr.predict_outcome(table, out, **chosen, n_permutations=99).iloc[0]
     assert turns["spearman"] == turns["within"] == pytest.approx(1)
     assert np.isnan(turns["auc"])
 
@@ -332,6 +331,23 @@ def test_firth_is_the_summit_of_the_penalised_likelihood():
     assert likelihood == pytest.approx(-slow.fun)
     held = optimize.minimize(lambda rest: loss(np.insert(rest, 2, 0.7)), np.zeros(4), tol=1e-12)
     assert firth(x, y, fixed=2, at=0.7)[1] == pytest.approx(-held.fun)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_firth_is_that_of_another_library(seed):
+    """Of separated groups too, where plain likelihood has no estimate."""
+    from firthmodels import FirthLogisticRegression
+
+    random = np.random.default_rng(seed)
+    x = np.column_stack([random.random((30, 2)) > 0.6, random.normal(size=30)]).astype(float)
+    y = np.where(x[:, 0] == 1, 1.0, random.random(30) < 0.5).astype(float)
+    other = FirthLogisticRegression(fit_intercept=False, max_iter=1000, gtol=1e-7, xtol=1e-7).fit(x, y)
+    beta, likelihood = firth(x, y)
+    np.testing.assert_allclose(beta, other.coef_, atol=1e-6)
+    assert likelihood == pytest.approx(other.loglik_)
+    other.lrt()
+    p = [stats.chi2.sf(2 * (likelihood - firth(x, y, fixed=place)[1]), 1) for place in range(3)]
+    np.testing.assert_allclose(p, other.lrt_pvalues_, atol=1e-5)
 
 
 def test_the_ends_of_an_odds_interval_are_where_the_likelihood_ratio_says_so():

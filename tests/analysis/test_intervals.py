@@ -16,14 +16,14 @@ from scipy import stats
 import headroles as hr
 from headroles.ablation.early_stopping import scores
 from headroles.ablation.example_stats import ExampleStats
-from headroles.ablation.metrics import F1, METRICS, Loss
+from headroles.ablation.metrics import F1, Loss
 from headroles.ablation.significance import effects as found_effects
 from headroles.analysis import intervals
-from headroles.analysis.association import HIGHER, LOWER, matters
+from headroles.analysis.association import matters
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.prediction import predict_outcome
 from headroles.analysis.resampling import contrasts, permuted_roles, relation, roc_areas
-from headroles.plots.effects import correlations
+from headroles.analysis.summaries import correlations
 from headroles.pruning.comparison import _summary
 from headroles.tables import frame
 
@@ -199,7 +199,7 @@ def test_infinite_numbers_are_refused():
     fine = frame.table({"survival[x]": [0.0, 1] * 4, "confidence": range(8)}, where, "s")
     calls = [
         lambda: hr.relate(told(where, rarity=[1, 0] * 4), broken),
-        lambda: predict_outcome(broken, fine, names=["ablation[loss]"]),
+        lambda: predict_outcome(broken, fine, columns=["ablation[loss]"]),
         lambda: correlations(broken["ablation[loss]"], fine["confidence"]),
     ]
     for call in calls:
@@ -208,8 +208,6 @@ def test_infinite_numbers_are_refused():
 
 
 def test_which_way_an_outcome_matters():
-    assert {name for name in METRICS if METRICS[name].better < 0} == set(LOWER)
-    assert {name for name in METRICS if METRICS[name].better > 0} == set(HIGHER)
     expected = {
         "ablation[loss]": "higher", "ablation[bleu]": "lower", "ablation[loss rest]": "lower",
         "ablation[bleu rest mean]": "higher", "ablation[accuracy layer early]": "lower", "ablation[own]": "unknown",
@@ -280,3 +278,10 @@ def test_p_is_never_0(examples, least):
     assert intervals.least_p(examples) == least
     assert least > 0
     assert intervals.p_value(np.zeros(9), 1.0) == 0.1
+
+
+@given(st.integers(1, 400).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
+def test_wilson_is_that_of_scipy(hits):
+    ends = intervals.wilson(np.array([hits[0] / hits[1]]), hits[1])
+    expected = stats.binomtest(*hits).proportion_ci(0.95, method="wilson")
+    np.testing.assert_allclose([float(end[0]) for end in ends], [expected.low, expected.high], atol=1e-12)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headroles.data.conllu import spans
+from headroles.data.conllu import base, offsets, spans
 from headroles.data.corpus import Corpus, Sentence
-from headroles.data.readers import base, offsets, read, write
+from headroles.data.readers import read, write
 
 GERMAN = """# text = Er geht zum Arzt.
 1	Er	er	PRON	_	_	2	nsubj	_	_

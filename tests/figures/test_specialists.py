@@ -328,7 +328,6 @@ def test_arm_e_is_pruned_and_saved(data, tmp_path, small_minilm):  # noqa: ARG00
     options = {"keep": 2, "kinds": ["enc-self"], "tune": {"epochs": 1, "batch": 8}}
     left = hr.prune(model, tokenizer, data.train[:24], hr.L0(rate=0.1, freeze="decoder"), **options)
     assert left.iloc[:, 0].loc["enc-self"].sum() == 2
-    hr.remove_heads(model, left.iloc[:, 0])
     hr.save(model, tokenizer, tmp_path / "smaller")
     again, both = hr.load(tmp_path / "smaller")
     found = [hr.evaluate(*pair, data.test, ["loss"], n_resamples=0) for pair in ((model, tokenizer), (again, both))]

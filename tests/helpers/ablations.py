@@ -17,12 +17,14 @@ from helpers.objectives import classifier, labelled
 import headroles as hr
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Loss
-from headroles.ablation.resample import partners
-from headroles.ablation.runner import on_disk
+from headroles.ablation.sweep import Sweep
+from headroles.ablation.units import on_disk
 from headroles.data.corpus import Corpus
 from headroles.models import batching, heads, masking
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
+from headroles.models.head_model import HeadModel
+from headroles.scores.examples import partners
 from headroles.scores.objectives import objective
 
 ALL = 10**6  # tokens: one batch
@@ -109,7 +111,7 @@ def looped(name, masked, replacement="zero", metric="loss"):
     """Sums and counts of each sentence in a plain forward with heads closed: two of [sentence]."""
     model = given(name)[0]
     (batch,) = groups(name)
-    explain = objective(metric, model).explain(model, lambda: groups(name))
+    fitted = objective(metric, HeadModel(model)).fit(HeadModel(model), groups(name))
     made = {"mean": lambda: means(name), "rescale": lambda: "zero", "resample": lambda: partner_outputs(name)}
     instead = made.get(replacement, lambda: replacement)()
     row = masking.head_mask(model, masked)
@@ -117,7 +119,7 @@ def looped(name, masked, replacement="zero", metric="loss"):
         layer = pd.Series(row.numpy(), heads.head_index(model)).groupby(["kind", "layer"])
         row *= torch.tensor(layer.transform(wider).to_numpy())
     with torch.no_grad(), hr.mask_heads(model, row, replacement=instead):
-        found = explain(model(**batch.inputs, **without_cache(model)), batch)
+        found = fitted.targets(model(**batch.inputs, **without_cache(model)), batch)
     back = np.argsort(batch.numbers)
     sums = torch.where(found.counted, found.values, 0.0).sum(-1)[back]
     return sums.double().numpy(), found.counted.sum(-1)[back].double().numpy()
@@ -165,16 +167,16 @@ class Stopping(Loss):
     after = 10**9
     fails = True
 
-    def reader(self, *known):
-        read = super().reader(*known)
+    def update(self, observation):
+        self.after -= 1
+        if self.after < 0 and self.fails:
+            raise InterruptedError("stopped")
+        return super().update(observation) * (np.nan if self.after < 0 else 1)
 
-        def stopping(output, batch):
-            self.after -= 1
-            if self.after < 0 and self.fails:
-                raise InterruptedError("stopped")
-            return read(output, batch) * (np.nan if self.after < 0 else 1)
 
-        return stopping
+def sweep(model, tokenizer, text, variants, metric, *, rows=None, **options):
+    """The statistics of a sweep over a corpus."""
+    return Sweep(HeadModel(model, tokenizer), text, metric, **options).run(variants, rows)
 
 
 def files(folder):

@@ -19,8 +19,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models.batching import TokenView
 from headroles.models.tokenization import NO_WORD
 from headroles.scores.base import Observation
-from headroles.scores.registry import list_scores
-from headroles.scores.runner import DEFAULT
+from headroles.scores.registry import DEFAULT, list_scores
 
 DETERMINISTIC = settings(
     derandomize=True, database=None, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck)

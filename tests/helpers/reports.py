@@ -98,6 +98,8 @@ def studied(folder: Path, *, sizes: Any = SIZES, tokens: int = 25, evil: str = E
     save_table(table, study.path("heads"))
     save_table(hr.roles(table), study.path("roles"))
     save_table(effects(index, rng), study.path("ablation-loss-single-zero"))
+    copying = {"copying": np.where(index.get_level_values("kind") == "dec-self", rng.random(len(index)), np.nan)}
+    save_table(frame.table(copying, index, "model:toy|weights:abc|score:copying"), study.path("circuits"))
     pruned(study, index, rng)
     points = [("importance", n, n / 10, 1 + n, 0.9 + n, 1.2 + n) for n in range(11)]
     lines = points + [(f"random {evil}", *point[1:]) for point in points]

@@ -17,7 +17,6 @@ from matplotlib.colors import to_rgb
 
 from headroles import plots
 from headroles.analysis import role_rules
-from headroles.plots import styling
 from headroles.tables import frame
 
 GREEN, BLUE, VERMILION = "#029e73", "#0173b2", "#d55e00"
@@ -192,11 +191,10 @@ def test_a_map_of_one_kind_has_the_scale_of_all_kinds() -> None:
     assert [ax.collections[0].get_clim() for ax in maps] == [(0, values.max())] * 2
 
 
-def test_harm_is_the_opposite_of_better() -> None:
-    from headroles.ablation.metrics import METRICS
+def test_harm_of_an_effect_and_of_other_columns() -> None:
+    from headroles.tables.declared import harm
 
-    assert {name: -metric.better for name, metric in METRICS.items()} == styling.WORSE
-    assert [styling.harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]
+    assert [harm(name) for name in ("importance", "ablation[loss]", "ablation[own]", None)] == [0, 1, -1, 0]
 
 
 @pytest.mark.slow

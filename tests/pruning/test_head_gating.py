@@ -16,6 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.scores.objectives import objective
 from headroles.tables.io import load_table
@@ -70,12 +71,12 @@ def test_planted_heads_are_found():
 
 def plain_fit(model, batch, logits, strength, n_updates, rate):
     """One seed: Adam written out (Kingma and Ba 2015) on the mean loss minus the reward."""
-    explain = objective("loss", model).explain(model, lambda: [batch])
+    fitted = objective("loss", HeadModel(model)).fit(HeadModel(model), [batch])
     mean, square = torch.zeros_like(logits), torch.zeros_like(logits)
     for step in range(1, n_updates + 1):
         logits = logits.detach().requires_grad_()
         with hr.mask_heads(model, torch.sigmoid(logits)):
-            target = explain(model(**batch.inputs), batch)
+            target = fitted.targets(model(**batch.inputs), batch)
         loss = (torch.where(target.counted, target.values, 0).sum(-1) / target.counted.sum(-1)).mean()
         (gradient,) = torch.autograd.grad(loss - strength * logits.mean(), logits)
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2

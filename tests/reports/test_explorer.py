@@ -64,9 +64,8 @@ def test_the_selection_is_an_index_for_ablation_and_pruning(study):
     assert list(explorer.selection) == list(expected)
     assert study.load("heads").loc[explorer.selection].shape[0] == 2
     assert torch.equal(hr.head_mask(planted.model(), explorer.selection), hr.head_mask(planted.model(), list(expected)))
-    effects = hr.ablate_sets(
-        planted.model(), planted.tokenizer(), planted.corpus()[:3], {"mine": explorer.selection}, metric="agreement"
-    )
+    given = planted.model(), planted.tokenizer(), planted.corpus()[:3]
+    effects = hr.ablate(*given, sets={"mine": explorer.selection}, metric="agreement")
     assert list(effects.index) == ["mine"]
     smaller = hr.remove_heads(deepcopy(planted.model()), explorer.selection)
     assert not set(explorer.selection) & set(hr.models.head_index(smaller))

@@ -20,6 +20,7 @@ from headroles.ablation.metrics import Loss
 from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index, layer_of
 from headroles.scores.examples import partners
 from headroles.scores.objectives import objective
@@ -44,7 +45,7 @@ def one_batch(model, tokenizer, text):
 
 def example_means(model, batch, output):
     """The mean loss of each example: [batch]."""
-    found = objective("loss", model).explain(model, lambda: [batch])(output, batch)
+    found = objective("loss", HeadModel(model)).fit(HeadModel(model), [batch])(output, batch)
     return torch.where(found.counted, found.values, 0).sum(-1) / found.counted.sum(-1)
 
 
@@ -59,7 +60,9 @@ def test_without_corrections_it_is_the_gradient_of_the_masks(name):
 def test_resampled_it_predicts_what_a_sweep_predicts(name):
     model, tokenizer, text = ablated(name)
     index = list(head_index(model))
-    stats = Sweep(model, tokenizer, text, Loss(), replacement="resample").predict([frozenset([head]) for head in index])
+    stats = Sweep(HeadModel(model, tokenizer), text, Loss(), replacement="resample").predict(
+        [frozenset([head]) for head in index]
+    )
     found = attributed(model, tokenizer, text, "AtP", replacement="resample", max_tokens=40)
     changes = np.array([stats.predicted[frozenset([head])] / stats.intact[:, 1] for head in index])  # [head, example]
     close(found["signed"], -changes.mean(1), operations=MANY)

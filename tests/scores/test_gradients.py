@@ -27,6 +27,7 @@ import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching, masking
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.base import GradientScore, HeadGradients, head_gradients, shares
 from headroles.scores.gradients.captum import methods
 from headroles.scores.objectives import held, objective
@@ -54,8 +55,8 @@ def winning():
     class Winning(GradientScore):
         """Share of the steps at which more flows back to a head than to any other of its layer."""
 
-        def head_gradients(self, model, explain, batch):
-            return head_gradients(model, explain, batch, by_token=self.chosen(model).by_token)
+        def head_gradients(self, model, target, batch):
+            return head_gradients(model, target, batch, by_token=self.chosen(model).by_token)
 
         def update(self, head_gradients):
             first = F.one_hot(head_gradients.gradients.abs().argmax(-1), head_gradients.gradients.shape[-1])
@@ -520,14 +521,14 @@ def effects(name, given, closings, replacement="zero", of=None):
     model = body(name)
     encoded = batching.encode(given, tokens_of(name), model)
     groups = list(batching.batches(encoded, model))
-    explain = objective(of, model).explain(model, lambda: groups)
+    fitted = objective(of, HeadModel(model)).fit(HeadModel(model), groups)
 
     def explained(batch, gate):
         with torch.no_grad(), masking.mask_heads(model, gate, replacement=replacement):
-            found = explain(model(**batch.inputs), batch)
+            found = fitted.targets(model(**batch.inputs), batch)
         return torch.where(found.counted, found.values, 0.0).sum(-1) / found.counted.sum(-1)
 
-    kept = [held(model, explain, batch) for batch in groups]
+    kept = [held(HeadModel(model), fitted, batch) for batch in groups]
     of = [
         torch.cat([explained(batch, masking.head_mask(model, closing)) for batch in kept])
         for closing in ([], *closings)
@@ -567,9 +568,9 @@ def _slopes_at(place):
     model, given = body("bert"), corpus(3)
     (batch,) = batching.batches(batching.encode(given, tokens_of("bert"), model), model)
     gate = torch.full((3, len(families.head_index(model))), place, requires_grad=True)
-    explain = objective(None, model).explain(model, lambda: [batch])
+    fitted = objective(None, HeadModel(model)).fit(HeadModel(model), [batch])
     with hr.mask_heads(model, gate):
-        explain(model(**batch.inputs), batch).values.sum().backward()
+        fitted.targets(model(**batch.inputs), batch).values.sum().backward()
     return gate.grad.mean(0)
 
 
@@ -694,7 +695,7 @@ def test_heads_without_a_part_in_the_objective(name, score):
     _outputs(model, 0.0)
     message = (
         f"every gradient of {score.label} is zero: no head of {type(model).__name__} has a part in objective "
-        f"{score.chosen(model).name!r}; choose another"
+        f"{score.chosen(HeadModel(model)).name!r}; choose another"
     )
     with pytest.raises(ValueError, match=whole(message)):
         hr.score(model, tokens_of(name), corpus(4), score)
@@ -727,8 +728,8 @@ def test_the_sentence_with_gradients_that_are_not_finite_is_named(score):
 @pytest.mark.usefixtures("forgotten")
 def test_one_gradient_that_is_no_number_is_enough():
     class Broken(winning()):
-        def head_gradients(self, model, explain, batch):
-            found = super().head_gradients(model, explain, batch)
+        def head_gradients(self, model, target, batch):
+            found = super().head_gradients(model, target, batch)
             found.gradients[batch.numbers.index(1), 0, 0] = math.inf
             return found
 

@@ -24,6 +24,7 @@ import headroles as hr
 from headroles.models import attention_hooks, batching, masking
 from headroles.models import heads as families
 from headroles.models.attention_hooks import without_cache
+from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.base import head_gradients
 from headroles.scores.lrp import RULES, context, lrp_rules
 from headroles.scores.lrp.composites import table
@@ -457,7 +458,7 @@ def report(name, rules, *, unbiased=False):
             for key, value in [*model.named_parameters(), *model.named_buffers()]:
                 if key.endswith("bias") and value.is_floating_point():
                     value.zero_()
-    return balance(model, inputs, lambda output: begun(explained(output), rules), rules)
+    return balance(HeadModel(model), inputs, lambda output: begun(explained(output), rules), rules)
 
 
 GATED = ["llama-grouped", "phi3", "gemma3", "modernbert"]  # units as two maps or as one
@@ -495,7 +496,7 @@ def test_batch_norm_keeps_the_forward_and_its_bias_takes_a_share():
     reports = []
     for shift in (plain, torch.zeros_like(plain)):
         norm.bias.data.copy_(shift)
-        reports.append(balance(model, inputs, lambda output: explained(output).sum(), "cp"))
+        reports.append(balance(HeadModel(model), inputs, lambda output: explained(output).sum(), "cp"))
         assert reports[-1]["residue"].abs().max() <= 1e-12
     assert reports[0].attrs["explained"] == pytest.approx(float(target), rel=1e-12)
     with_bias, without = (one.loc[("output", 0), "biases"] * one.attrs["explained"] for one in reports)
@@ -506,7 +507,7 @@ def test_batch_norm_keeps_the_forward_and_its_bias_takes_a_share():
 def test_positions_of_two_tokens_are_inputs():
     model, inputs = exact("m2m100")  # positions are no parameters
     inputs = {name: values[:1, :2] for name, values in inputs.items()}
-    found = balance(model, inputs, lambda output: explained(output, step=1), "cp")
+    found = balance(HeadModel(model), inputs, lambda output: explained(output, step=1), "cp")
     assert found.loc[("input", 0), "biases"] == 0
     assert found.loc[("input", 0), "leaves"] == pytest.approx(found.loc[("input", 0), "arrives"], abs=1e-12)
 
@@ -722,12 +723,12 @@ def first_batch(name, size=4):
 )
 def test_steps_add_up(name, rules, objective):
     model, batch = first_batch(name)
-    explain = objective.explain(model, lambda: [batch])
-    every = head_gradients(model, explain, batch, rules=rules)
+    fitted = objective.fit(HeadModel(model), [batch])
+    every = head_gradients(HeadModel(model), fitted, batch, rules=rules)
     assert every.gradients.shape == (*every.counted.shape, len(families.head_index(model)))
     assert not every.gradients[~every.counted].any()
     assert not every.values[~every.counted].any()
-    at_once = head_gradients(model, explain, batch, rules=rules, steps="sum")
+    at_once = head_gradients(HeadModel(model), fitted, batch, rules=rules, steps="sum")
     close(every.gradients.sum(1), at_once.gradients[:, 0], 1e-5)
     close(every.values.sum(1), at_once.values[:, 0], 1e-5)
 
@@ -738,17 +739,17 @@ def test_steps_add_up(name, rules, objective):
 )
 def test_steps_by_themselves_however_they_are_asked_for(name, rules):
     model, batch = first_batch(name, 2)
-    explain = Top().explain(model, lambda: [batch])
-    every = head_gradients(model, explain, batch, rules=rules)
+    fitted = Top().fit(HeadModel(model), [batch])
+    every = head_gradients(HeadModel(model), fitted, batch, rules=rules)
     for options in ({"chunk": 1}, {"chunk": 3}, {"by_token": False}, {"by_token": False, "chunk": 1}):
-        close(head_gradients(model, explain, batch, rules=rules, **options).gradients, every.gradients, 1e-5)
+        close(head_gradients(HeadModel(model), fitted, batch, rules=rules, **options).gradients, every.gradients, 1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "rules"), [("marian", "voita"), ("gpt2", "cp")])
 def test_each_step_is_what_the_model_says_of_that_token(name, rules):
     model, batch = first_batch(name)
-    every = head_gradients(model, Reference().explain(model, lambda: [batch]), batch, rules=rules)
+    every = head_gradients(HeadModel(model), Reference().fit(HeadModel(model), [batch]), batch, rules=rules)
     labels = batch.labels if name == "marian" else batch.source.ids.roll(-1, 1)
     for step in (0, 1, 2):
 
@@ -763,10 +764,10 @@ def test_each_step_is_what_the_model_says_of_that_token(name, rules):
 @pytest.mark.parametrize("name", ["marian", "gpt2"])
 def test_drawn_steps_are_some_of_all(name):
     model, batch = first_batch(name)
-    explain = Top().explain(model, lambda: [batch])
-    every = head_gradients(model, explain, batch, rules="cp")
+    fitted = Top().fit(HeadModel(model), [batch])
+    every = head_gradients(HeadModel(model), fitted, batch, rules="cp")
     for steps in (1, 3, 50):
-        drawn = head_gradients(model, explain, batch, rules="cp", steps=steps)
+        drawn = head_gradients(HeadModel(model), fitted, batch, rules="cp", steps=steps)
         assert drawn.counted.sum(1).tolist() == [min(steps, int(row.sum())) for row in every.counted]
         for row in range(len(drawn.values)):
             here = drawn.counted[row]

@@ -20,11 +20,12 @@ from reference import attention as slow
 import headroles as hr
 from headroles.models import batching
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 from headroles.scores.attention import AttentionPass
 from headroles.scores.base import Score
 from headroles.scores.patterns.position import Position
 from headroles.scores.registry import list_scores, named
-from headroles.tables import frame
+from headroles.tables import columns, frame
 
 SCORES = ["confidence", "position", "syntax", "rarity", "sink"]
 NEEDS = "norms need the values and the output projection of every head"
@@ -94,7 +95,7 @@ def test_every_number_by_norm_is_that_of_the_slow_loops(monkeypatch):
     shares = list(norms_of_bert(model, [slow.encode(sentence, tokenizer) for sentence in sentences]))
     monkeypatch.setattr(slow, "attentions", lambda *_: shares)  # the loops are the same, the weights are not
     expected = slow.scores(model, tokenizer, sentences)
-    expected.columns = [frame.by_norm(name) for name in expected]
+    expected.columns = [columns.by_norm(name) for name in expected]
     assert set(expected) <= set(found)
     numbers = pd.DataFrame(found[list(expected)].astype(float)).sort_index()
     pd.testing.assert_frame_equal(numbers, expected, rtol=0, atol=bound(1), check_index_type=False)
@@ -158,7 +159,7 @@ def test_both_ways_in_one_pass_are_those_of_two():
     plain = hr.score(model, tokenizer, corpus(8), scores, **options)
     by_norm = hr.score(model, tokenizer, corpus(8), scores, weights="norm", **options)
     pd.testing.assert_frame_equal(both, hr.join(plain, by_norm))
-    assert list(by_norm) == [frame.by_norm(name) for name in plain]
+    assert list(by_norm) == [columns.by_norm(name) for name in plain]
     assert not np.allclose(plain["confidence"], by_norm["confidence-norm"], atol=0.01)
     assert frame.provenance(both, "confidence").endswith("|score:Confidence()")
     assert frame.provenance(both, "confidence-norm.low").endswith("|score:Confidence(weights='norm')")
@@ -190,7 +191,7 @@ def test_nothing_is_computed_for_scores_that_do_not_ask():
         add = add_denominators = staticmethod(lambda *_: None)
 
     for weights, computed in (("attention", 0), ("norm", 2)):
-        scoring = AttentionPass(named("confidence", weights), model, counted)
+        scoring = AttentionPass(named("confidence", weights), HeadModel(model), counted)
         for batch in batching.batches(encoded, model):
             scoring.read(batch, torch.ones(1, len(batch.numbers)), Nothing())
         assert len(scoring.norms.factors) == computed
@@ -202,7 +203,7 @@ def test_a_study_keeps_both(tmp_path):
     study = hr.Study(tmp_path)
     plain = hr.score(model, tokenizer, corpus(4), n_resamples=0, study=study)
     by_norm = hr.score(model, tokenizer, corpus(4), weights="norm", n_resamples=0, study=study)
-    assert list(by_norm) == [frame.by_norm(name) for name in plain]
+    assert list(by_norm) == [columns.by_norm(name) for name in plain]
     assert {"induction-norm", "duplicate-norm"} <= {*by_norm}
 
 

@@ -14,6 +14,7 @@ from helpers.objectives import ALL, FORMULAS, alone, classifier, in_one, labelle
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads, masking
+from headroles.models.head_model import HeadModel
 from headroles.scores.objectives import (
     OBJECTIVES,
     Agreement,
@@ -30,12 +31,12 @@ VOCABULARIES = ["marian", "t5", "bert", "gpt2", "llama-grouped"]
 
 
 def explaining(model, objective, groups):
-    return objective.explain(model, lambda: groups)
+    return objective.fit(HeadModel(model), groups)
 
 
 def explained(model, objective, batch):
     """What an objective explains of the only batch of a corpus."""
-    return explaining(model, objective, [batch])(output(model, batch), batch)
+    return explaining(model, objective, [batch]).targets(output(model, batch), batch)
 
 
 def by_sentence(found, batch):
@@ -71,8 +72,8 @@ def test_small_batches_say_the_same(kind):
     model = zoo.tiny("marian")
     one, many = (in_one(model, "marian", corpus(8), max_tokens) for max_tokens in (ALL, 20))
     assert len(many) > 2
-    explain = explaining(model, kind(), many)
-    found = [by_sentence(explain(output(model, batch), batch), batch) for batch in many]
+    fitted = explaining(model, kind(), many)
+    found = [by_sentence(fitted.targets(output(model, batch), batch), batch) for batch in many]
     same({i: values for part in found for i, values in part.items()}, by_sentence(explained(model, kind(), *one), *one))
 
 
@@ -182,19 +183,19 @@ def test_the_nearest_sentence_is_looked_for_in_the_whole_corpus():
     expected = {i: (states[i] @ units[cosines[i].argmax()])[None] for i in range(8)}
     for max_tokens in (ALL, 20):
         groups = in_one(model, "bert", corpus(8), max_tokens)
-        explain = explaining(model, Similarity(), groups)
-        found = [by_sentence(explain(output(model, batch), batch), batch) for batch in groups]
+        fitted = explaining(model, Similarity(), groups)
+        found = [by_sentence(fitted.targets(output(model, batch), batch), batch) for batch in groups]
         same({i: values for part in found for i, values in part.items()}, expected)
 
 
 def test_states_agree_by_their_cosine():
     model = zoo.tiny("bert").base_model
     (batch,) = in_one(model, "bert", corpus(6))
-    explain = explaining(model, Agreement(), [batch])
-    torch.testing.assert_close(explain(output(model, batch), batch).values, torch.ones(6, 1))
+    fitted = explaining(model, Agreement(), [batch])
+    torch.testing.assert_close(fitted.targets(output(model, batch), batch).values, torch.ones(6, 1))
     intact = mean_states(model, corpus(6))
     with hr.mask_heads(model, masking.head_mask(model, [("enc-self", 0, 1)])):
-        found = explain(output(model, batch), batch)
+        found = fitted.targets(output(model, batch), batch)
         masked = mean_states(model, corpus(6))
     expected = F.cosine_similarity(masked, intact, dim=-1)
     assert (expected < 1 - 1e-4).all()
@@ -205,14 +206,14 @@ def test_states_agree_by_their_cosine():
 def test_choices_agree_where_they_are_the_same(name):
     model = zoo.tiny(name)
     groups = in_one(model, name, corpus(8), 20)
-    explain = explaining(model, Agreement(), groups)
+    fitted = explaining(model, Agreement(), groups)
     head = tuple(heads.head_index(model)[-1])
     total = 0.0
     for batch in groups:
         intact = output(model, batch).logits.argmax(-1)
         with hr.mask_heads(model, masking.head_mask(model, [head])):
             now = output(model, batch)
-        found = explain(now, batch)
+        found = fitted.targets(now, batch)
         assert torch.equal(found.values, (now.logits.argmax(-1) == intact).float())
         total += found.values[found.counted].mean() / len(groups)
     assert 0.05 < total < 1
@@ -229,27 +230,27 @@ def all_closed(model):
 def test_what_the_intact_model_chose_is_held(name):
     model, given = (classifier(), labelled()) if name == "classifier" else (zoo.tiny(name), corpus(6))
     (batch,) = in_one(model, name if name in VOCABULARIES else "bert", given)
-    explain = objective(None, model).explain(model, lambda: [batch])
-    intact = explain(output(model, batch), batch)
-    kept = held(model, explain, batch)
+    fitted = objective(None, HeadModel(model)).fit(HeadModel(model), [batch])
+    intact = fitted.targets(output(model, batch), batch)
+    kept = held(HeadModel(model), fitted, batch)
     assert (kept.numbers, kept.inputs) == (batch.numbers, batch.inputs)
-    again = explain(output(model, kept), kept)
+    again = fitted.targets(output(model, kept), kept)
     assert torch.equal(again.counted, intact.counted)
     assert torch.equal(again.values[again.counted], intact.values[intact.counted])
     with hr.mask_heads(model, all_closed(model)):
         now = output(model, kept)
     logits = now.logits if intact.values.shape[1] > 1 else now.logits[:, None]
     expected = logits.gather(-1, intact.chosen[..., None])[..., 0]
-    found = explain(now, kept)
+    found = fitted.targets(now, kept)
     assert torch.equal(found.values[found.counted], expected[intact.counted])
-    assert not torch.equal(explain(now, batch).values[intact.counted], found.values[found.counted])
+    assert not torch.equal(fitted.targets(now, batch).values[intact.counted], found.values[found.counted])
 
 
 @pytest.mark.parametrize("kind", [Reference, Loss])
 def test_what_is_given_is_held_as_it_is(kind):
     model = zoo.tiny("marian")
     (batch,) = in_one(model, "marian", corpus(4))
-    assert held(model, explaining(model, kind(), [batch]), batch) is batch
+    assert held(HeadModel(model), explaining(model, kind(), [batch]), batch) is batch
 
 
 # --- rows of a batch ------------------------------------------------------------------------------------------------
@@ -279,10 +280,10 @@ def test_rows_of_a_batch_may_be_taken_in_any_order_and_often(name, rows):
 def test_rows_have_the_values_they_have_in_the_batch(kind):
     model = zoo.tiny("bert") if kind is not Similarity else zoo.tiny("bert").base_model
     (batch,) = in_one(model, "bert", corpus(5))
-    explain = explaining(model, kind(), [batch])
+    fitted = explaining(model, kind(), [batch])
     rows = torch.tensor([4, 2, 2, 0])
     taken = batch.take(rows)
-    found, all_ = explain(output(model, taken), taken), explain(output(model, batch), batch)
+    found, all_ = fitted.targets(output(model, taken), taken), fitted.targets(output(model, batch), batch)
     torch.testing.assert_close(found.values, all_.values[rows], rtol=0, atol=bound(all_.values[rows]))
     assert torch.equal(found.counted, all_.counted[rows])
 
@@ -292,21 +293,21 @@ def test_rows_have_the_values_they_have_in_the_batch(kind):
 
 def test_each_kind_of_model_has_an_objective_of_its_own():
     for name in VOCABULARIES:
-        assert objective(None, zoo.tiny(name)) == Top()
-    assert objective(None, zoo.tiny("bert").base_model) == Similarity()
-    assert objective(None, classifier()) == ClassLogit()
+        assert objective(None, HeadModel(zoo.tiny(name))) == Top()
+    assert objective(None, HeadModel(zoo.tiny("bert").base_model)) == Similarity()
+    assert objective(None, HeadModel(classifier())) == ClassLogit()
 
 
 def test_an_objective_is_known_by_its_name():
     assert {*OBJECTIVES} == {"top", "reference", "class", "similarity", "loss", "agreement"}
     for name, cls in OBJECTIVES.items():
-        assert objective(name, zoo.tiny("bert")) == cls()
+        assert objective(name, HeadModel(zoo.tiny("bert"))) == cls()
         assert cls.name == name
     given = ClassLogit(of="label")
-    assert objective(given, classifier()) is given
+    assert objective(given, HeadModel(classifier())) is given
     message = "unknown objective 'magic'; known: top, reference, class, similarity, loss, agreement"
     with pytest.raises(ValueError, match=whole(message)):
-        objective("magic", zoo.tiny("bert"))
+        objective("magic", HeadModel(zoo.tiny("bert")))
 
 
 def refused(model, name, given, objective, message):

@@ -9,6 +9,7 @@ from helpers.letters import corpus, tokens_of
 from torch import nn
 
 from headroles.models import batching
+from headroles.models.head_model import HeadModel
 from headroles.scores.gradients import projection
 from headroles.scores.gradients.base import head_gradients
 from headroles.scores.objectives import objective
@@ -42,10 +43,10 @@ def test_many_logits_of_a_token_are_a_product_with_all_weights():
 
 def test_no_hook_stays():
     model = zoo.tiny("gpt2")
-    with projection.observed(model, sparse=True):
+    with projection.observed(HeadModel(model), sparse=True):
         assert model.get_output_embeddings()._forward_hooks
     assert not model.get_output_embeddings()._forward_hooks
-    with projection.observed(model.transformer, sparse=True) as observed:  # without an unembedding
+    with projection.observed(HeadModel(model.transformer), sparse=True) as observed:  # without an unembedding
         assert observed.inputs == []
 
 
@@ -60,9 +61,9 @@ def test_no_hook_stays():
 def test_gradients_are_those_of_autograd_bit_for_bit(name, steps, rules, monkeypatch):
     model = zoo.tiny(name)
     batches = list(batching.batches(batching.encode(corpus(4), tokens_of(name), model), model))
-    explain = objective("top", model).explain(model, lambda: batches)
-    ours = head_gradients(model, explain, batches[0], rules=rules, steps=steps).gradients
+    fitted = objective("top", HeadModel(model)).fit(HeadModel(model), batches)
+    ours = head_gradients(HeadModel(model), fitted, batches[0], rules=rules, steps=steps).gradients
     assert ours.any()
     observe = projection.Projection.__call__
     monkeypatch.setattr(projection.Projection, "__call__", lambda self, *call: (observe(self, *call), None)[1])
-    assert torch.equal(ours, head_gradients(model, explain, batches[0], rules=rules, steps=steps).gradients)
+    assert torch.equal(ours, head_gradients(HeadModel(model), fitted, batches[0], rules=rules, steps=steps).gradients)

@@ -54,12 +54,12 @@ from headroles.analysis.intervals import bootstrap_counts, bounds, rounded
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.models import heads as families
+from headroles.models.head_model import HeadModel
 from headroles.models.tokenization import NO_WORD
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
 from headroles.scores.patterns.confidence import Confidence
-from headroles.scores.registry import list_scores, named
-from headroles.scores.runner import DEFAULT, left_out
+from headroles.scores.registry import DEFAULT, left_out, list_scores, named
 from headroles.tables import frame
 
 SHARES = {"share", "accuracy"}  # the first word of the docstring of a score whose every column is in [0, 1] ...
@@ -594,7 +594,7 @@ def test_a_pass_ends_at_the_last_attention_of_the_model(name, monkeypatch):
     hook = model.base_model.register_forward_hook(lambda *_: finished.append(1))
     early = hr.score(model, tokens_of(name), corpus(), ["confidence", "entropy"], n_resamples=0, max_tokens=64)
     assert not finished
-    monkeypatch.setattr("headroles.scores.attention.is_offloaded", lambda _: True)
+    monkeypatch.setattr(HeadModel, "offloaded", True)
     whole = hr.score(model, tokens_of(name), corpus(), ["confidence", "entropy"], n_resamples=0, max_tokens=64)
     hook.remove()
     assert len(finished) > 1

@@ -362,11 +362,11 @@ except OSError as error:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ValueError("on purpose")])
 def test_an_interrupted_write(error, there, monkeypatch):
-    def halfway(_, draft, **__):
-        Path(draft).write_bytes(b"PAR1")
+    def halfway(draft, _):
+        draft.write_text("PAR1")
         raise error
 
-    monkeypatch.setattr(pq, "write_table", halfway)
+    monkeypatch.setattr(Path, "write_bytes", halfway)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         save_table(table("b"), there)
 
@@ -386,9 +386,9 @@ def test_a_process_killed_in_the_middle(there):
     """Not even a killed process harms what was there; its draft, which nothing could remove, is no table."""
     code = """
 import os, signal, sys
-import pyarrow.parquet as pq
+from pathlib import Path
 from headroles.tables.io import load_table, save_table
-pq.write_table = lambda _, draft, **__: (draft.write_bytes(b"PAR1"), os.kill(os.getpid(), signal.SIGKILL))
+Path.write_bytes = lambda draft, _: (draft.write_text("PAR1"), os.kill(os.getpid(), signal.SIGKILL))
 save_table(load_table(sys.argv[1]), sys.argv[1])
 """
     done = subprocess.run([sys.executable, "-c", code, str(there)], capture_output=True, check=False)

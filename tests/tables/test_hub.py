@@ -89,7 +89,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Hub]]]:
 def cached(study: hr.Study, tmp_path: Path) -> Path:
     """The client's cache, laid out as after a download."""
     place = tmp_path / "cache" / f"datasets--{REPO.replace('/', '--')}"
-    hub.prepare(study, place / "snapshots" / ("1" * 40), repo=REPO)
+    hub.prepare(study.folder, place / "snapshots" / ("1" * 40), repo=REPO)
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("1" * 40)
     return tmp_path / "cache"
@@ -104,7 +104,7 @@ def test_the_client_uploads_tables_figures_report_and_card(study, server):
         if name != "README.md":
             assert content == (study.folder / name).read_bytes()
     assert sent.asked[0] == "/api/repos/create"
-    assert sent.files["README.md"].decode() == hub.card(study, REPO)
+    assert sent.files["README.md"].decode() == hub.card(study.folder, REPO)
     assert not (study.folder / "README.md").exists()
 
 
@@ -132,7 +132,7 @@ def test_a_data_set_of_another_origin_is_no_study(cached):
 
 
 def test_the_card_names_tables_columns_and_provenance(study, tmp_path):
-    place = hub.prepare(study, tmp_path / "prepared", repo=REPO)
+    place = hub.prepare(study.folder, tmp_path / "prepared", repo=REPO)
     card = DatasetCard.load(place / "README.md")
     assert card.data.configs == [{"config_name": name, "data_files": f"{name}.parquet"} for name in ("heads", "roles")]
     assert "# Attention heads of toy/model" in card.text
@@ -144,7 +144,7 @@ def test_the_card_names_tables_columns_and_provenance(study, tmp_path):
 def test_datasets_reads_the_tables_without_headroles(study, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
-    place = hub.prepare(study, tmp_path / "prepared")
+    place = hub.prepare(study.folder, tmp_path / "prepared")
     rows = datasets.load_dataset(str(place), "heads", cache_dir=str(tmp_path / "datasets"))["train"]
     assert rows["confidence"][:] == study.load("heads")["confidence"].tolist()
     assert rows["kind"][:] == ["enc-self"] * 3 + ["cross"] * 2
@@ -152,10 +152,12 @@ def test_datasets_reads_the_tables_without_headroles(study, tmp_path, monkeypatc
 
 def test_a_card_of_ones_own_stays_and_an_old_one_is_renewed(study, tmp_path):
     (study.folder / "README.md").write_text("mine")
-    assert (hub.prepare(study, tmp_path / "a") / "README.md").read_text() == "mine"
-    (study.folder / "README.md").write_text(hub.card(study, "someone/old"))
+    assert (hub.prepare(study.folder, tmp_path / "a") / "README.md").read_text() == "mine"
+    (study.folder / "README.md").write_text(hub.card(study.folder, "someone/old"))
     shutil.rmtree(tmp_path / "a")
-    assert (hub.prepare(study, tmp_path / "a", repo=REPO) / "README.md").read_text() == hub.card(study, REPO)
+    assert (hub.prepare(study.folder, tmp_path / "a", repo=REPO) / "README.md").read_text() == hub.card(
+        study.folder, REPO
+    )
 
 
 def test_a_study_without_tables_is_not_uploaded(tmp_path):

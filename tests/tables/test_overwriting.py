@@ -116,7 +116,8 @@ def test_what_is_not_ours_is_neither_read_nor_removed(study):
     pd.DataFrame({"a": [1]}).to_parquet(study.path("mine"))
     study.path("damaged").write_bytes(b"PAR1")
     kept(Study(study.folder, overwrite=True), "heads", made_from("two"))
-    assert study.names() == ["damaged", "heads", "mine"]
+    assert study.names() == ["heads"]
+    assert {path.stem for path in study.folder.glob("*.parquet")} == {"damaged", "heads", "mine"}
 
 
 @pytest.mark.slow

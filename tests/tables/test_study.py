@@ -325,3 +325,11 @@ def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):
     kept = study.load("heads")
     assert list(kept) == [*alone["confidence"], *alone["entropy"]]
     assert set(frame.resamples(kept).draws) == {"confidence", "entropy"}
+
+
+@pytest.mark.parametrize("name", ["circuits", "composition", "attention", "ablation-loss-single-zero"])
+def test_a_study_of_one_model_refuses_every_table_of_another(study, name):
+    study.keep("heads", "weights:aaa|text:t", Counted(1))
+    with pytest.raises(FileExistsError, match="holds another model: got bbb; expected aaa"):
+        study.keep(name, "weights:bbb|text:t", Counted(2))
+    study.keep(f"roles-{name}", "weights:bbb|text:t", Counted(2))  # of a pruned model

@@ -171,7 +171,7 @@ FAULTS = {
     "conserved": lambda: (rules, "halves", lambda func, *args, **kwargs: func(*args, **kwargs)),
     "slopes": lambda: (masking.Gate, "backward", staticmethod(partial(twice, masking.Gate.backward))),
     "chosen": lambda: (
-        checks, "prune", lambda *given, keep: hr.prune(*given[:-1], f"-{given[-1]}", keep=keep)
+        checks, "prune", lambda *given, **options: hr.prune(*given[:-1], f"-{given[-1]}", **options)
     ),
     "cut": lambda: (checks, "remove_heads", removing_another),
 }  # fmt: skip

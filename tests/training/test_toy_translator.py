@@ -11,7 +11,7 @@ from headroles.data import synthetic
 from headroles.data.corpus import Corpus
 from headroles.training import toy_translator
 
-RECIPE = toy_translator.RECIPES["tiny"]
+SETTINGS = toy_translator.SETTINGS["tiny"]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def kept(tmp_path_factory):
 
 def held_out() -> Corpus:
     made = synthetic.synthetic_corpus(400, translated=True)
-    return Corpus("held out", tuple(one for one in made if len(one.heads) <= RECIPE.longest))
+    return Corpus("held out", tuple(one for one in made if len(one.heads) <= SETTINGS.longest))
 
 
 @torch.inference_mode()
@@ -79,7 +79,7 @@ def test_masking_all_cross_heads_ruins_the_translation(kept):
 
 
 def test_what_it_learns_from_is_not_what_it_is_shown():
-    small = toy_translator.Recipe(layers=1, width=8, heads=1, steps=1, pairs=300, longest=25)
+    small = toy_translator.Settings(layers=1, width=8, heads=1, steps=1, pairs=300, longest=25)
     learnt = {one.text for one in toy_translator.pairs(small)}
     assert len(learnt & {one.text for one in synthetic.synthetic_corpus(300)}) < 3
 
@@ -90,7 +90,7 @@ def test_an_interrupted_training_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(toy_translator, "train", stop)
     monkeypatch.setitem(
-        toy_translator.RECIPES, "tiny", toy_translator.Recipe(1, 8, 1, steps=1, pairs=50, longest=8, vocabulary=90)
+        toy_translator.SETTINGS, "tiny", toy_translator.Settings(1, 8, 1, steps=1, pairs=50, longest=8, vocabulary=90)
     )
     with pytest.raises(KeyboardInterrupt):
         toy_translator.translator(tmp_path / "kept", size="tiny")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from headroles import plots
+from headroles.analysis.summaries import correlations
 from headroles.papers.artefact import (
     Interval,
     Reproduced,
@@ -23,7 +24,7 @@ from headroles.papers.bench import Bench, at_stake, field, metric_of, stake
 from headroles.papers.michel2019.effects import cost_of_all, encoder_rows, is_translation
 from headroles.papers.needs import Missing
 from headroles.plots.axes import new_axes
-from headroles.plots.effects import correlations, effect_of
+from headroles.plots.effects import effect_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from headroles import plots
+from headroles.analysis.summaries import LOW
 from headroles.papers.artefact import (
     Interval,
     Reproduced,
@@ -34,7 +35,7 @@ from headroles.papers.bench import (
     stake,
 )
 from headroles.papers.needs import NEEDS, Need, trees
-from headroles.plots.sparsity import FUNCTIONS, LOW
+from headroles.plots.sparsity import FUNCTIONS
 
 if TYPE_CHECKING:
     from headroles.papers.workflow import Workflow

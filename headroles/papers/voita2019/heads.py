@@ -10,6 +10,7 @@ import pandas as pd
 
 from headroles import plots
 from headroles.analysis import role_rules
+from headroles.analysis.summaries import best_heads
 from headroles.papers.artefact import (
     Holds,
     Interval,
@@ -26,6 +27,7 @@ from headroles.papers.artefact import (
 from headroles.papers.bench import Bench, field, of_kind
 from headroles.papers.needs import NEEDS, Missing, Need, functions
 from headroles.tables import frame
+from headroles.tables.columns import Column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -183,7 +185,7 @@ def _function_counts(roles: pd.DataFrame) -> pd.DataFrame:
     """Count the heads that have each function, surely and possibly; NaN if that is unknown."""
     rows = []
     for family in ROLES:
-        variants = [name for name in role_rules.names(roles) if name.partition("[")[0] == family]
+        variants = [name for name in role_rules.names(roles) if Column.parse(name).name == family]
         stability = roles[[f"{name}.stability" for name in variants]].max(axis=1)
         sampled = stability.notna().any()
         counts: list[float] = [roles[variants].any(axis=1).sum()]
@@ -195,8 +197,8 @@ def _function_counts(roles: pd.DataFrame) -> pd.DataFrame:
 
 def _dependencies(table: pd.DataFrame) -> pd.DataFrame:
     """Return the best head of each relation and direction, the best fixed offset, and the paper's numbers."""
-    best = plots.best_heads(of_kind(table)).rename(columns={"accuracy": "ours"})
-    return beside(best.drop(columns="text"), "voita2019-table1", ["relation", "way"])
+    best = best_heads(of_kind(table)).rename(columns={"accuracy": "ours"})
+    return beside(best, "voita2019-table1", ["relation", "way"])
 
 
 def _draw_corpora(panels: Sequence[tuple[pd.DataFrame, pd.DataFrame, str]]) -> Axes:

@@ -12,6 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from headroles import plots
+from headroles.analysis.summaries import THIRDS, thirds
 from headroles.papers.artefact import (
     Interval,
     Reproduced,
@@ -31,7 +32,6 @@ from headroles.papers.bench import CLEAR, TWICE, VALUES, Bench, gains, metric_of
 from headroles.papers.needs import NEEDS, Need, only_translation
 from headroles.papers.voita2019.encoder_pruning import pruned_encoder
 from headroles.plots.axes import new_axes
-from headroles.plots.sparsity import THIRDS
 from headroles.tables import frame
 from headroles.tables.frame import KINDS
 from headroles.tables.io import save_table
@@ -114,8 +114,8 @@ NEEDS["survival"] = Need(
 def fig10(bench: Bench) -> Reproduced:
     """Show how many decoder heads remain in the lower, middle and upper layers at each size."""
     survival = bench.table("survival")
-    thirds = plots.thirds(of_kind(survival, "dec-self")).join(plots.thirds(of_kind(survival, "cross")))
-    ours = thirds.assign(heads=survival[thirds.index].sum().to_numpy(int), of=len(survival))
+    left = thirds(of_kind(survival, "dec-self")).join(thirds(of_kind(survival, "cross")))
+    ours = left.assign(heads=survival[left.index].sum().to_numpy(int), of=len(survival))
     theirs = printed("voita2019-fig10").add_prefix("paper.").rename(columns={"paper.of": "of"})
     theirs["heads"] = of_wmt("voita2019-fig9")["heads"]
     return judged(fig10_claim, aligned(ours, theirs), lambda: plots.by_third(survival)[0])

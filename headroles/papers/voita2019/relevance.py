@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from headroles.papers.artefact import (
 from headroles.papers.bench import Bench, best_of_layers, of_kind, reached, within_layers
 from headroles.papers.needs import NEEDS, Missing, Need
 from headroles.tables import frame
+from headroles.tables.columns import Column, of_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def _untrained_scores(run: Workflow) -> pd.DataFrame:
     for seed in range(1, COUNT + 1):
         model = loading.untrained(run.model, seed=seed)
         scores = score(model, run.tokenizer, run.material.dev, ["confidence", "relevance"], n_resamples=2)
-        name = next(name for name in map(str, scores) if name.startswith("relevance[") and name.endswith(".size"))
+        name = next(iter(of_name(scores, "relevance", "size")))
         pair = of_kind(scores)[["confidence", name]]
         equal = pair[name].groupby(level="layer").transform("size")
         correlation = float(within_layers(pair)["spearman"])
@@ -116,8 +116,7 @@ def fig1b(bench: Bench) -> Reproduced:
 
 def _permute_scores(table: pd.DataFrame, random: np.random.Generator) -> pd.DataFrame:
     """Permute each score with its interval over the heads of a kind."""
-    groups = [re.match(r"\w+(\[[^\]]*\])?", name) for name in map(str, table)]
-    names = [group[0] if group else str(column) for group, column in zip(groups, table, strict=True)]
+    names = [str(Column.parse(column).base) for column in table]
     for kind in table.index.unique("kind"):
         rows = np.flatnonzero(table.index.get_level_values("kind") == kind)
         for name in dict.fromkeys(names):
@@ -142,7 +141,7 @@ def fig1b_claim(table: pd.DataFrame) -> Verdict:
 
 def _relevance(table: pd.DataFrame) -> str:
     """Return the column of relevance shares, by preference of the rules `cp`, which are the paper's equations."""
-    names = [name for name in map(str, table) if re.fullmatch(r"relevance\[[^ ]*\]\.size", name)]
+    names = [name for name in of_name(table, "relevance", "size") if len(Column.parse(name).words) == 1]
     return "relevance[cp].size" if "relevance[cp].size" in names else names[0]
 
 

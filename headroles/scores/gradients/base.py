@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from headroles import _distributed
+from headroles.analysis.resampling import Bools
 from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.heads import attention_sites, head_index
-from headroles.models.masking import mask_heads
+from headroles.models.head_model import HeadModel
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Measure, Sums
 from headroles.scores.gradients import projection
@@ -27,11 +24,10 @@ from headroles.scores.lrp import Rules, composites, lrp_rules
 from headroles.scores.lrp.composites import check_reached, start
 from headroles.scores.lrp.conservation_report import NOTHING
 from headroles.scores.lrp.context import inside
-from headroles.scores.objectives import Explain, Groups, Name, Objective, objective
+from headroles.scores.objectives import Name, Objective, Targets, objective
 from headroles.tables.frame import Kind
 
 Steps = Literal["all", "sum"] | int
-Array = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -74,25 +70,25 @@ class GradientScore(Measure):
     objective: Name | Objective | None = field(default=None, kw_only=True)
     ordinary: ClassVar[Name | None] = None  # default objective; None: the model's
 
-    def explain(self, model: PreTrainedModel, groups: Groups) -> Explain:
-        """Return the function that computes targets, for all batches of a corpus."""
-        return self.chosen(model).explain(model, groups)
+    def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
+        """Return what computes the targets of a corpus, of which `batches` are one pass."""
+        return self.chosen(model).fit(model, batches)
 
-    def chosen(self, model: PreTrainedModel) -> Objective:
+    def chosen(self, model: HeadModel) -> Objective:
         """Return the objective used for a model."""
         return objective(self.objective or self.ordinary, model)
 
-    def notes(self, model: PreTrainedModel, _explain: Explain, _batch: Batch, /) -> dict[str, object]:
+    def notes(self, model: HeadModel, _target: Targets, _batch: Batch, /) -> dict[str, object]:
         """Return provenance fields beyond the options, from the first batch with a target."""
         return {"objective": self.chosen(model)}
 
     @abstractmethod
-    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the gradients of all heads on one batch.
 
         Args:
             model: the model, in eval mode.
-            explain: computes the targets from the model's output.
+            target: computes the targets from the model's output.
             batch: the sentences.
 
         Returns:
@@ -114,8 +110,8 @@ class GradientScore(Measure):
 
 
 def head_gradients(
-    model: PreTrainedModel,
-    explain: Explain,
+    model: HeadModel,
+    target: Targets,
     batch: Batch,
     *,
     rules: Rules = "gradient",
@@ -130,17 +126,16 @@ def head_gradients(
     value. `steps` and `chunk` are those of `Relevance`. With `by_token` the target of step t depends on the last hidden
     states at token t alone: the gradients of all logits are then taken to these states at once.
     """
-    heads = len(head_index(model))
-    gates = torch.ones(len(batch.numbers), heads, device=model.device, requires_grad=True)
+    gates = torch.ones(len(batch.numbers), len(model.index), device=model.device, requires_grad=True)
     with (
         torch.enable_grad(),
         lrp_rules(model, rules, epsilon=epsilon),
-        mask_heads(model, gates),
+        model.mask(gates),
         projection.observed(model, sparse=F.linear not in composites.table(rules, epsilon)) as vocabulary,
     ):
-        output = model(**batch.inputs, **without_cache(model))
+        output = model.forward(batch)
         with inside(model):
-            explained = explain(output, batch)
+            explained = target.targets(output, batch)
     begin = torch.where(explained.counted, start(explained.values.detach(), rules), 0.0)
     values, counted = explained.values.detach().float() * explained.counted, explained.counted
     places = _places(counted, steps, batch.numbers)
@@ -186,7 +181,7 @@ def _places(counted: Tensor, steps: Steps, numbers: Sequence[int]) -> Tensor | N
     return torch.tensor(np.array(drawn), device=counted.device)
 
 
-def _drawn(number: int, counted: Array, steps: int) -> list[int]:
+def _drawn(number: int, counted: Bools, steps: int) -> list[int]:
     """Some of a sentence's steps, in order, padded with the index of no step."""
     drawn = np.random.Generator(np.random.Philox(key=[0, number])).permutation(np.flatnonzero(counted))[:steps]
     return [*sorted(drawn.tolist()), *[len(counted)] * (steps - len(drawn))]
@@ -200,22 +195,21 @@ def _grad(of: Tensor, to: Tensor, back: Tensor, *, batched: bool = False) -> Ten
 class GradientPass:
     """Backward passes of one gradient score over a corpus."""
 
-    def __init__(self, score: GradientScore, model: PreTrainedModel, groups: Groups) -> None:
-        self.score, self.model = score, model
-        self.explain = score.explain(model, groups)
+    def __init__(self, score: GradientScore, model: HeadModel, batches: Iterable[Batch]) -> None:
+        self.score, self.model, self.target = score, model, score.fit(model, batches)
         self.notes: list[tuple[int, dict[str, object]]] = []  # of the first batch with a target
         self.any_nonzero, self.batches = False, 0
 
     def read(self, batch: Batch, weights: Tensor, accumulator: Accumulator) -> None:
         """Add the gradients of one batch; `weights` [1 + resamples, batch] are how often each sentence counts."""
-        gradients = self.score.head_gradients(self.model, self.explain, batch)
+        gradients = self.score.head_gradients(self.model, self.target, batch)
         self._check_finite(gradients, batch)
         if not self.notes and gradients.counted.any():
-            self.notes = [(self.batches, self.score.notes(self.model, self.explain, batch))]
+            self.notes = [(self.batches, self.score.notes(self.model, self.target, batch))]
         self.batches += 1
         self.any_nonzero |= bool(gradients.gradients.any())
         start, kinds = 0, set[Kind]()
-        for site in attention_sites(self.model):
+        for site in self.model.sites:
             part = gradients.of(site.kind, slice(start, start + site.heads))
             start += site.heads
             if site.kind not in self.score.kinds:
@@ -232,7 +226,7 @@ class GradientPass:
             raise ValueError(NOTHING)
         if not any(_distributed.gathered([self.any_nonzero])):
             raise ValueError(
-                f"every gradient of {self.score.label} is zero: no head of {type(self.model).__name__} has a part in "
+                f"every gradient of {self.score.label} is zero: no head of {self.model.name} has a part in "
                 f"objective {self.score.chosen(self.model).name!r}; choose another"
             )
         return min(notes, key=lambda pair: pair[0])[1]  # the first batch is the first of the first process
@@ -243,5 +237,5 @@ class GradientPass:
             number = batch.numbers[int(finite.int().argmin())]
             raise ValueError(
                 f"{self.score.label} is not finite on sentence {number + 1} of the corpus; "
-                f"{dummy_inputs.advice(self.model)}; or load it in float32"
+                f"{dummy_inputs.advice(self.model.model)}; or load it in float32"
             )

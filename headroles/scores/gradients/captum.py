@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import exclusive, without_cache
+from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch
-from headroles.models.heads import head_index
-from headroles.models.masking import Fill, mask_heads
+from headroles.models.head_model import HeadModel
+from headroles.models.masking import Fill, renamed
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
-from headroles.scores.objectives import Explain, held
+from headroles.scores.objectives import Targets, held
 
 COPIES = 8  # perturbed copies of a batch in one forward pass, by default
 
@@ -50,10 +49,10 @@ class Attribution(GradientScore):
         known = methods()
         if self.method not in known:
             raise ValueError(f"unknown captum method {self.method!r}; known: {', '.join(known)}")
-        if self.replacement == "other":  # the other examples of a batch are no property of a head
+        if renamed(self.replacement) == "resample":  # the other examples of a batch are no property of a head
             raise ValueError(
-                "replacement 'other' takes the output for another example: got it for an attribution; expected "
-                "'zero' or 'uniform'; try hr.ablate(replacement='other')"
+                "replacement 'resample' takes the output for another example: got it for an attribution; expected "
+                "'zero' or 'uniform'; try hr.ablate(replacement='resample')"
             )
 
     @property
@@ -61,21 +60,21 @@ class Attribution(GradientScore):
         """Column name, which includes the method: several methods can be measured in one call."""
         return f"attribution[{self.method}]"
 
-    def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
+    def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and, if the method has one, captum's convergence delta on the first batch."""
-        notes = super().notes(model, explain, batch)
+        notes = super().notes(model, target, batch)
         with _captum(model, batch):
-            run = _Run(self, model, explain, batch)
+            run = _Run(self, model, target, batch)
             if not run.method.has_convergence_delta():
                 return notes
             _, delta = run.method.attribute(run.masks, **run.arguments, return_convergence_delta=True)
             change = run.target(run.masks, run.rows) - run.target(torch.zeros_like(run.masks), run.rows)
         return notes | {"delta": f"{float((delta.abs().sum() / change.abs().sum()).detach()):.4f}"}
 
-    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the attributions as one step per example."""
         with _captum(model, batch):
-            run = _Run(self, model, explain, batch)
+            run = _Run(self, model, target, batch)
             attributions = run.method.attribute(run.masks, **run.arguments).detach()
         counted = run.target.counted[:, None]
         return HeadGradients(None, attributions[:, None], counted.float(), counted)
@@ -100,12 +99,12 @@ def _of_a_function_alone(cls: type) -> bool:
 class _Run:
     """A captum method and its arguments on one batch."""
 
-    def __init__(self, score: Attribution, model: PreTrainedModel, explain: Explain, batch: Batch) -> None:
+    def __init__(self, score: Attribution, model: HeadModel, target: Targets, batch: Batch) -> None:
         import captum.attr
 
-        self.target = _Target(model, explain, held(model, explain, batch), score.replacement)
+        self.target = _Target(model, target, held(model, target, batch), score.replacement)
         self.method = getattr(captum.attr, score.method)(self.target)
-        self.masks = torch.ones(len(batch.numbers), len(head_index(model)), device=model.device, requires_grad=True)
+        self.masks = torch.ones(len(batch.numbers), len(model.index), device=model.device, requires_grad=True)
         self.rows = torch.arange(len(self.masks), device=model.device)
         parameters = inspect.signature(self.method.attribute).parameters
         self.arguments: dict[str, object] = {"additional_forward_args": (self.rows,)}
@@ -119,16 +118,17 @@ class _Run:
 class _Target(nn.Module):
     """The mean target of the examples at `rows`, as a function of their masks."""
 
-    def __init__(self, model: PreTrainedModel, explain: Explain, batch: Batch, replacement: Fill) -> None:
+    def __init__(self, model: HeadModel, target: Targets, batch: Batch, replacement: Fill) -> None:
         super().__init__()
-        self.model, self.explain, self.batch, self.replacement = model, explain, batch, replacement
+        self.model, self.target, self.batch, self.replacement = model, target, batch, replacement
+        self.module = model.model  # a submodule: DeepLift looks for non-linear ones
         self.counted = torch.zeros(len(batch.numbers), dtype=torch.bool, device=model.device)  # has a step that counts
 
     def forward(self, masks: Tensor, rows: Tensor) -> Tensor:
         """Return the targets, [example], for masks [example, heads] and rows [example]."""
         batch = self.batch.take(rows)
-        with mask_heads(self.model, masks, replacement=self.replacement):
-            explained = self.explain(self.model(**batch.inputs, **without_cache(self.model)), batch)
+        with self.model.mask(masks, replacement=self.replacement):
+            explained = self.target.targets(self.model.forward(batch), batch)
         self.counted[rows] = explained.counted.any(-1).to(rows.device)  # masks do not change which steps count
         values = torch.where(explained.counted, explained.values, 0.0)
         return values.sum(-1) / explained.counted.sum(-1).clamp(min=1)
@@ -138,9 +138,9 @@ _drawing = threading.RLock()  # all threads share the states of the random gener
 
 
 @contextmanager
-def _captum(model: PreTrainedModel, batch: Batch) -> Iterator[None]:
+def _captum(model: HeadModel, batch: Batch) -> Iterator[None]:
     """Gradients to the masks alone; random numbers depend on the batch; captum's warning about hooks is ignored."""
-    with exclusive(model), _drawing:
+    with exclusive(model.model), _drawing:
         before = np.random.get_state()  # captum draws from NumPy's state as well as from torch's
         with torch.random.fork_rng(), torch.enable_grad(), lrp_rules(model, "gradient"), warnings.catch_warnings():
             torch.manual_seed(batch.numbers[0])

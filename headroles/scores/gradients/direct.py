@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from headroles.data.probes import Choice
-from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.heads import attention_sites, layers
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import layers
 from headroles.models.masking import read_heads
 from headroles.models.sites import Site
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.lrp.context import inside
-from headroles.scores.objectives import Explain, Explained, Groups, Name, Objective
+from headroles.scores.objectives import Explained, Name, Objective, Targets
 from headroles.scores.outputs import Output, has_vocabulary
 from headroles.tables.frame import Kind
 
@@ -37,28 +36,28 @@ class Difference(Objective):
 
     name: ClassVar[str] = "difference"
 
-    def explain(self, model: PreTrainedModel, groups: Groups, /) -> Explain:  # noqa: ARG002
-        """Return the targets; texts without a choice have none. Raise ValueError for a model with an encoder."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
+        """Check that the model is a decoder alone, with a vocabulary."""
         _check_vocabulary(model, self.name)
         if model.config.is_encoder_decoder:
             raise ValueError(
-                f"{self.name!r} is the token that continues a text: got {type(model).__name__}, of which the encoder "
+                f"{self.name!r} is the token that continues a text: got {model.name}, of which the encoder "
                 f"reads the text; expected a decoder alone; try another objective"
             )
+        return super().fit(model, batches)
 
-        def difference(output: Output, batch: Batch) -> Explained:
-            values = torch.zeros_like(output.logits[..., 0])  # [batch, token]
-            counted = torch.zeros_like(values, dtype=torch.bool)
-            for row, sentence in enumerate(batch.source.sentences):
-                if isinstance(sentence, Choice):
-                    last = output.logits[row, len(sentence.ids) - 1]
-                    counted[row, len(sentence.ids) - 1] = True
-                    change = last[sentence.right] - last[list(sentence.wrong)].mean()
-                    this_row = torch.arange(len(counted), device=counted.device) == row
-                    values = torch.where(counted & this_row[:, None], change, values)
-            return Explained(values, counted)
-
-        return difference
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute the differences; texts without a choice have none."""
+        values = torch.zeros_like(output.logits[..., 0])  # [batch, token]
+        counted = torch.zeros_like(values, dtype=torch.bool)
+        for row, sentence in enumerate(batch.source.sentences):
+            if isinstance(sentence, Choice):
+                last = output.logits[row, len(sentence.ids) - 1]
+                counted[row, len(sentence.ids) - 1] = True
+                change = last[sentence.right] - last[list(sentence.wrong)].mean()
+                this_row = torch.arange(len(counted), device=counted.device) == row
+                values = torch.where(counted & this_row[:, None], change, values)
+        return Explained(values, counted)
 
 
 @dataclass(frozen=True)
@@ -86,18 +85,18 @@ class Direct(GradientScore):
         name = self.objective if isinstance(self.objective, str) else getattr(self.objective, "name", self.ordinary)
         return f"direct[{name}]"
 
-    def explain(self, model: PreTrainedModel, groups: Groups) -> Explain:
-        """Return the function that computes targets; ValueError without an unembedding."""
+    def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
+        """Return what computes the targets; ValueError without an unembedding."""
         _check_vocabulary(model, self.label)
-        return super().explain(model, groups)
+        return super().fit(model, batches)
 
-    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the contribution of every head at every step."""
-        sites = attention_sites(model)
+        sites = model.sites
         with torch.enable_grad(), lrp_rules(model, "cp"), direct_paths(model) as outputs:
-            output = model(**batch.inputs, **without_cache(model))
+            output = model.forward(batch)
             with inside(model):
-                explained = explain(output, batch)
+                explained = target.targets(output, batch)
             counted = explained.counted
             values = torch.where(counted, explained.values, 0.0)
             written = {key: z for key, z in outputs.items() if key[0] in self.kinds and counted.any()}
@@ -116,7 +115,7 @@ class Direct(GradientScore):
 
 
 @contextmanager
-def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tensor]]:
+def direct_paths(model: HeadModel) -> Iterator[dict[tuple[Kind, int], Tensor]]:
     """Let gradients reach the heads by the direct path alone.
 
     Every linear map inside a layer passes none but the output projections; their inputs are leaves. With norms frozen
@@ -125,7 +124,7 @@ def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tens
     Yields:
         (kind, layer) -> output of the heads in the latest forward pass, [batch, query, heads, size].
     """
-    sites = attention_sites(model)
+    sites = model.sites
     outputs: dict[tuple[Kind, int], Tensor] = {}
 
     def start(site: Site, z: Tensor) -> Tensor:
@@ -135,14 +134,14 @@ def direct_paths(model: PreTrainedModel) -> Iterator[dict[tuple[Kind, int], Tens
     with ExitStack() as stack:
         for module in _maps(model, sites):
             stack.callback(module.register_forward_hook(_stop).remove)
-        read_heads(stack, model, sites, start)
+        read_heads(stack, model.model, sites, start)
         yield outputs
 
 
-def _maps(model: PreTrainedModel, sites: list[Site]) -> list[nn.Module]:
+def _maps(model: HeadModel, sites: list[Site]) -> list[nn.Module]:
     """The linear maps, experts and convolutions inside the layers, without the output projections of heads."""
     kept = {site.out for site in sites}
-    modules = dict.fromkeys(module for layer in layers(model) for module in layer.modules() if module not in kept)
+    modules = dict.fromkeys(module for layer in layers(model.model) for module in layer.modules() if module not in kept)
     return [module for module in modules if any(weight.ndim > 1 for weight in module.parameters(recurse=False))]
 
 
@@ -152,9 +151,9 @@ def _stop(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> Tens
     return tuple(part.detach() if isinstance(part, Tensor) else part for part in output)
 
 
-def _check_vocabulary(model: PreTrainedModel, name: str) -> None:
+def _check_vocabulary(model: HeadModel, name: str) -> None:
     if not has_vocabulary(model):
         raise ValueError(
-            f"{name!r} needs logits over a vocabulary: {type(model).__name__} has no unembedding; try the model with "
+            f"{name!r} needs logits over a vocabulary: {model.name} has no unembedding; try the model with "
             f"its language-model head"
         )

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients, head_gradients
-from headroles.scores.objectives import Explain, Explained, Name
+from headroles.scores.objectives import Explained, Name, Targets
 from headroles.scores.outputs import Output
 
 
@@ -45,11 +45,11 @@ class Importance(GradientScore):
         """Return False per batch: its sentences share one value, which cannot be resampled."""
         return self.per != "batch" and super().sampled(column)
 
-    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the gradient of each example's mean loss, or of each token's loss."""
         if self.per == "token":
-            return head_gradients(model, explain, batch, by_token=self.chosen(model).by_token)
-        return head_gradients(model, _averaged(explain), batch, steps="sum")
+            return head_gradients(model, target, batch, by_token=self.chosen(model).by_token)
+        return head_gradients(model, _Averaged(target), batch, steps="sum")
 
     def update(self, head_gradients: HeadGradients) -> dict[str, Tensor]:
         """Sum the absolute gradients: [batch, heads]."""
@@ -67,11 +67,13 @@ class Importance(GradientScore):
         return {"importance": torch.where(length == 0, 0.0, mean / torch.where(length == 0, 1.0, length))}
 
 
-def _averaged(explain: Explain) -> Explain:
+@dataclass(frozen=True)
+class _Averaged:
     """The same targets, each divided by the number of steps of its example."""
 
-    def averaged(output: Output, batch: Batch) -> Explained:
-        explained = explain(output, batch)
-        return explained._replace(values=explained.values / explained.counted.sum(-1, keepdim=True).clamp(min=1))
+    target: Targets
 
-    return averaged
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
+        """Compute the divided targets."""
+        explained = self.target.targets(output, batch)
+        return explained._replace(values=explained.values / explained.counted.sum(-1, keepdim=True).clamp(min=1))

@@ -10,17 +10,17 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, attending, eager, exclusive, without_cache
+from headroles.models.attention_hooks import Call, attending, eager, exclusive
 from headroles.models.batching import Batch
-from headroles.models.heads import attention_sites, head_index, layer_of, layers
-from headroles.models.masking import Fill, mask_heads, read_heads
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import layer_of, layers
+from headroles.models.masking import Fill, read_heads
 from headroles.models.sites import Site
 from headroles.scores.examples import partners
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
-from headroles.scores.objectives import Explain, Explained, Groups
+from headroles.scores.objectives import Explained, Targets
 from headroles.scores.outputs import Output
 from headroles.tables.frame import Kind
 
@@ -71,41 +71,43 @@ class AttributionPatching(GradientScore):
         words = [f"AtP{'*' * self.drop}", self.node * (self.node != "output"), self.replacement.replace("zero", "")]
         return f"attribution[{' '.join(filter(None, words))}]"
 
-    def explain(self, model: PreTrainedModel, groups: Groups) -> Explain:
-        """Return the function that computes targets, with the partners of all examples."""
-        sites, name = attention_sites(model), type(model).__name__
+    def fit(self, model: HeadModel, batches: Iterable[Batch]) -> Targets:
+        """Return what computes the targets, with the partners of all examples."""
+        sites, name = model.sites, model.name
         outside = next((site.name for site in sites if site.outside), None)
         if self.node != "output" and outside:
             raise ValueError(
                 f"no {self.node} of {outside} in {name} can be patched: got node={self.node!r}; it attends outside "
                 f"transformers' attention interface; try node='output'"
             )
-        layers = {(layer_of(model, site), site.turn) for site in sites}
+        layers = {(layer_of(model.model, site), site.turn) for site in sites}
         if self.drop and (len(layers) < 2 or any(layer is None for layer, _ in layers)):
             raise ValueError(f"GradDrop needs two layers that are modules: got {name}; try drop=False, or method='AtP'")
-        return _Paired(super().explain(model, groups), groups() if self.replacement == "resample" else (), self.seed)
+        kept = list(batches) if self.replacement == "resample" else []
+        return _Paired(super().fit(model, kept or batches), kept, self.seed)
 
-    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the effects with each layer dropped in turn, or with none, as the steps of an example."""
-        assert isinstance(explain, _Paired)
-        others = [(rows, other, _states(model, other, self.node)) for rows, other in explain.others(batch)]
+        assert isinstance(target, _Paired)
+        others = [(rows, other, _states(model, other, self.node)) for rows, other in target.others(batch)]
         patch, drops = _Patching(model, self.node, others, self.replacement), _Drops()
-        gates = torch.ones(len(batch.numbers), len(head_index(model)), device=model.device, requires_grad=True)
+        gates = torch.ones(len(batch.numbers), len(model.index), device=model.device, requires_grad=True)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             stack.enter_context(lrp_rules(model, "gradient"))
-            stack.enter_context(drops.on(model) if self.drop else exclusive(model))
+            stack.enter_context(drops.on(model) if self.drop else exclusive(model.model))
             if self.node != "output":
-                stack.enter_context(attending(model, patch.attended))
+                stack.enter_context(attending(model.model, patch.attended))
             plain = self.node == "output" and self.replacement == "zero"
-            stack.enter_context(mask_heads(model, gates, replacement=None if plain else patch))
-            target = explain(model(**batch.inputs, **without_cache(model)), batch)
-            values = torch.where(target.counted, target.values, 0.0).sum(-1) / target.counted.sum(-1).clamp(min=1)
+            stack.enter_context(model.mask(gates, replacement=None if plain else patch))
+            explained = target.targets(model.forward(batch), batch)
+            values = torch.where(explained.counted, explained.values, 0.0).sum(-1)
+            values = values / explained.counted.sum(-1).clamp(min=1)
             gradients: list[Tensor] = []
             for layer in range(drops.calls) if self.drop else [None]:
                 drops.dropped = layer
                 gradients += torch.autograd.grad(values.sum(), gates, retain_graph=True)
-        counted = target.counted.any(-1, keepdim=True).expand(-1, len(gradients))
+        counted = explained.counted.any(-1, keepdim=True).expand(-1, len(gradients))
         scale = len(gradients) / (len(gradients) - 1) if self.drop else 1.0  # a mean over L - 1 layers
         return HeadGradients(None, scale * torch.stack(gradients, 1), values.detach()[:, None] * counted, counted)
 
@@ -113,8 +115,8 @@ class AttributionPatching(GradientScore):
 class _Paired:
     """Targets of batches, and for each example of a corpus another one."""
 
-    def __init__(self, explain: Explain, batches: Iterable[Batch], seed: int) -> None:
-        self.explain, self.batches = explain, list(batches)
+    def __init__(self, target: Targets, batches: list[Batch], seed: int) -> None:
+        self.target, self.batches = target, batches
         places = sorted(
             (number, place, row) for place, batch in enumerate(self.batches) for row, number in enumerate(batch.numbers)
         )
@@ -123,9 +125,9 @@ class _Paired:
             pairs = partners([self._lengths(place, row) for _, place, row in places], seed)
             self.partner = {number: places[pair][1:] for (number, _, _), pair in zip(places, pairs, strict=True)}
 
-    def __call__(self, output: Output, batch: Batch) -> Explained:
+    def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the targets."""
-        return self.explain(output, batch)
+        return self.target.targets(output, batch)
 
     def others(self, batch: Batch) -> Iterator[tuple[Tensor, Batch]]:
         """Yield rows of a batch, and their partners as a batch, for each batch that partners are in."""
@@ -142,7 +144,7 @@ class _Paired:
         return tuple(int(view.attention_mask[row].sum()) for view in views)
 
 
-def _states(model: PreTrainedModel, batch: Batch, node: Node) -> list[Tensor]:
+def _states(model: HeadModel, batch: Batch, node: Node) -> list[Tensor]:
     """The outputs, queries or keys of all heads, call by call: [batch, token, heads, size] each."""
     states: list[Tensor] = []
 
@@ -150,12 +152,12 @@ def _states(model: PreTrainedModel, batch: Batch, node: Node) -> list[Tensor]:
         states.append((call.query if node == "query" else call.key).transpose(1, 2))
 
     with torch.no_grad(), ExitStack() as stack:
-        stack.enter_context(exclusive(model))
+        stack.enter_context(exclusive(model.model))
         if node == "output":
-            read_heads(stack, model, attention_sites(model), lambda _, z: states.append(z))
+            read_heads(stack, model.model, model.sites, lambda _, z: states.append(z))
         else:
-            stack.enter_context(attending(model, keep))
-        model(**batch.inputs, **without_cache(model))
+            stack.enter_context(attending(model.model, keep))
+        model.forward(batch)
     return states
 
 
@@ -164,13 +166,13 @@ class _Patching:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: HeadModel,
         node: Node,
         others: Sequence[tuple[Tensor, Batch, list[Tensor]]],
         replacement: str,
     ) -> None:
         self.node, self.others, self.replacement = node, others, replacement
-        self.kinds: dict[nn.Module, Kind] = {site.module: site.kind for site in attention_sites(model)}
+        self.kinds: dict[nn.Module, Kind] = {site.module: site.kind for site in model.sites}
         self.outputs: dict[nn.Module, Tensor] = {}
         self.calls = 0
 
@@ -209,10 +211,10 @@ class _Drops:
         self.dropped: int | None = None  # the call that is dropped
 
     @contextmanager
-    def on(self, model: PreTrainedModel) -> Iterator[None]:
+    def on(self, model: HeadModel) -> Iterator[None]:
         """Make the layers of a model droppable within the block, for one forward pass."""
-        with exclusive(model), ExitStack() as stack:
-            for layer in layers(model):
+        with exclusive(model.model), ExitStack() as stack:
+            for layer in layers(model.model):
                 stack.callback(layer.register_forward_hook(self._hook, with_kwargs=True).remove)
             yield
 

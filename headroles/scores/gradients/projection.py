@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from transformers import PreTrainedModel
 
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Context
 
 
@@ -69,9 +69,9 @@ class FewLogits(Function):
 
 
 @contextmanager
-def observed(model: PreTrainedModel, *, sparse: bool) -> Iterator[Projection]:
+def observed(model: HeadModel, *, sparse: bool) -> Iterator[Projection]:
     """Observe the vocabulary projection of `model` within the block, if it has one."""
-    projection, module = Projection(sparse=sparse), model.get_output_embeddings()
+    projection, module = Projection(sparse=sparse), model.model.get_output_embeddings()
     with ExitStack() as stack:
         if module is not None:
             stack.callback(module.register_forward_hook(projection).remove)

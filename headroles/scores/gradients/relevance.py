@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 from headroles.scores.base import Sums
 from headroles.scores.gradients.base import GradientScore, HeadGradients, Steps, check_steps, head_gradients, shares
 from headroles.scores.lrp import Rules
 from headroles.scores.lrp.composites import start, table
 from headroles.scores.lrp.conservation_report import report, totals
-from headroles.scores.objectives import Explain
+from headroles.scores.objectives import Targets
 
 CONSERVING = ("cp", "cp-gate", "voita", "voita-exact")
 LEAK = 0.02  # residue above which a conserving rule set lacks a rule for some operation of the model
@@ -64,19 +64,19 @@ class Relevance(GradientScore):
         """Column name, which includes the rules: several rule sets can be measured in one call."""
         return f"relevance[{self.rules}{' logit' * (self.by == 'logit')}]"
 
-    def notes(self, model: PreTrainedModel, explain: Explain, batch: Batch, /) -> dict[str, object]:
+    def notes(self, model: HeadModel, target: Targets, batch: Batch, /) -> dict[str, object]:
         """Return the objective and the totals of the conservation report of the first batch."""
-        fractions = totals(report(model, explain, batch, self.rules, epsilon=self.epsilon))
+        fractions = totals(report(model, target, batch, self.rules, epsilon=self.epsilon))
         leaking = self.rules in CONSERVING and not self.epsilon and abs(fractions["residue"]) > LEAK
         parts = ", ".join(f"{name} {100 * share:.1f} %" for name, share in fractions.items())
         log.log(logging.WARNING if leaking else logging.INFO, "%s of the target: %s", self.label, parts)
-        return super().notes(model, explain, batch) | {name: f"{share:.4f}" for name, share in fractions.items()}
+        return super().notes(model, target, batch) | {name: f"{share:.4f}" for name, share in fractions.items()}
 
-    def head_gradients(self, model: PreTrainedModel, explain: Explain, batch: Batch) -> HeadGradients:
+    def head_gradients(self, model: HeadModel, target: Targets, batch: Batch) -> HeadGradients:
         """Compute the relevance of every head at every step."""
         return head_gradients(
             model,
-            explain,
+            target,
             batch,
             rules=self.rules,
             epsilon=self.epsilon,

@@ -14,18 +14,18 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from headroles._distributed import track
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, heads
-from headroles.models.attention_hooks import without_cache
+from headroles.models import batching, heads
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel, Model
 from headroles.scores import objectives
 from headroles.scores.lrp.composites import Rules, Table, check_reached, start, table
 from headroles.scores.lrp.context import enter, inside
 from headroles.scores.lrp.rules import ADD, GROUP_NORM, LINEAR, NORM, SUBTRACT, Operand, Operation, Rule
-from headroles.scores.objectives import Explain, Name, Objective
+from headroles.scores.objectives import Name, Objective, Targets
 from headroles.scores.outputs import Output
 
 COLUMNS = ["arrives", "leaves", "source", "biases", "residue"]
@@ -37,7 +37,7 @@ INPUT: Place = ("input", 0)
 
 
 def conservation(
-    model: PreTrainedModel,
+    model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     rules: Rules = "cp",
@@ -65,15 +65,14 @@ def conservation(
     Raises:
         ValueError: if no step of the corpus has a target.
     """
-    encoded = batching.encode(corpus, tokenizer, model, words=False)
-
-    def groups() -> Iterator[Batch]:
-        return batching.batches(encoded, model, max_tokens=max_tokens)
-
-    with attention_hooks.evaluating(model):
-        explain = objectives.objective(objective, model).explain(model, groups)
-        batches = track(groups(), "balance", len(batching.groups(encoded, max_tokens)))
-        reports = [report(model, explain, batch, rules, epsilon=epsilon) for batch in batches]
+    handle = HeadModel.of(model, tokenizer)
+    encoded = handle.tokenised(corpus)
+    with handle.evaluating():
+        target = objectives.objective(objective, handle).fit(handle, handle.batches(encoded, max_tokens=max_tokens))
+        batches = track(
+            handle.batches(encoded, max_tokens=max_tokens), "balance", len(batching.groups(encoded, max_tokens))
+        )
+        reports = [report(handle, target, batch, rules, epsilon=epsilon) for batch in batches]
     reports = [table for table in reports if table.attrs["explained"]]
     if not reports:
         raise ValueError(NOTHING)
@@ -85,12 +84,12 @@ def conservation(
 
 
 def report(
-    model: PreTrainedModel, explain: Explain, batch: Batch, rules: Rules = "cp", *, epsilon: float = 0.0
+    model: HeadModel, target: Targets, batch: Batch, rules: Rules = "cp", *, epsilon: float = 0.0
 ) -> pd.DataFrame:
     """Compute the report of `balance` on all targets of a batch."""
 
     def whole(output: Output) -> Tensor:
-        explained = explain(output, batch)
+        explained = target.targets(output, batch)
         values = torch.where(explained.counted, explained.values, 0.0)
         return (values * start(values.detach(), rules)).sum()
 
@@ -98,7 +97,7 @@ def report(
 
 
 def balance(
-    model: PreTrainedModel,
+    model: HeadModel,
     inputs: Mapping[str, Tensor],
     whole: Callable[[Output], Tensor],
     rules: Rules = "cp",
@@ -121,7 +120,7 @@ def balance(
         for layer, part in recorder.layers.items():
             stack.callback(layer.register_forward_pre_hook(partial(recorder.before, part), with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(recorder.after).remove)
-        output = model(**recorder.inputs(inputs), **without_cache(model))
+        output = model.forward(recorder.inputs(inputs))
         with inside(model):
             total = whole(output)
     return recorder.report(total)
@@ -151,8 +150,8 @@ class _Entry(NamedTuple):
 class _Recorder:
     """Records, during one forward pass, the tensors of the report and the layer that is running."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        kinds = heads.layers(model)
+    def __init__(self, model: HeadModel) -> None:
+        kinds = heads.layers(model.model)
         self.layers = {layer: "encoder" if kind == "enc-self" else "decoder" for layer, kind in kinds.items()}
         self.entries: list[_Entry] = []
         self.calls: Counter[str] = Counter()

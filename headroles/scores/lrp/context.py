@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks, heads
+from headroles.models import attention_hooks
 from headroles.models.attention_hooks import exclusive
+from headroles.models.head_model import HeadModel, Model
 from headroles.scores.lrp import composites
 from headroles.scores.lrp.composites import Rules, Table
 from headroles.scores.lrp.rules import Rule
@@ -21,11 +20,11 @@ from headroles.scores.lrp.rules import Rule
 _NAMES = ("gelu", "silu", "swish", "relu", "mish", "tanh")
 _NOT_ELEMENTWISE = ("Softmax", "LogSoftmax", "Softmin", "Softmax2d", "MultiheadAttention", "GLU", "Sigmoid", "Softplus")
 
-_switches: WeakKeyDictionary[nn.Module, list[_Switch]] = WeakKeyDictionary()
+_switches: list[_Switch] = []  # of all open blocks
 
 
 @contextmanager
-def lrp_rules(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0.0) -> Iterator[None]:
+def lrp_rules(model: Model, rules: Rules = "cp", *, epsilon: float = 0.0) -> Iterator[None]:
     """Propagate relevance instead of gradients through a model.
 
     Within the block, the gradient with respect to a mask of ones is the relevance of its head. Forward values are those
@@ -43,39 +42,39 @@ def lrp_rules(model: PreTrainedModel, rules: Rules = "cp", *, epsilon: float = 0
 
     Example:
         >>> mask = torch.ones(batch, heads, requires_grad=True)
-        >>> with hr.lrp_rules(model, "cp"), hr.mask_heads(model, mask):
+        >>> with hr.lrp_rules(model, "cp"), hr.model.mask(mask):
         ...     target = model(**inputs).logits[:, -1].amax(-1)
         >>> (relevance,) = torch.autograd.grad(target.sum(), mask)  # [batch, heads]
     """
     with ExitStack() as stack:
-        enter(stack, model, composites.table(rules, epsilon))
+        enter(stack, HeadModel.of(model), composites.table(rules, epsilon))
         yield
 
 
-def enter(stack: ExitStack, model: PreTrainedModel, table: Table) -> None:
+def enter(stack: ExitStack, model: HeadModel, table: Table) -> None:
     """Apply a table of rules to `model` until `stack` exits."""
-    stack.enter_context(exclusive(model))
+    stack.enter_context(exclusive(model.model))
     _check(model, table)
-    for parameter in [p for p in model.parameters() if p.requires_grad]:
+    for parameter in [p for p in model.model.parameters() if p.requires_grad]:
         stack.callback(parameter.requires_grad_, True)
         parameter.requires_grad_(False)
     if not table:
         return
     # without a rule for attention, those of softmax and products apply inside the model's own eager attention
-    stack.enter_context(attention_hooks.attending(model, table.get("attention", lambda _: None)))
+    stack.enter_context(attention_hooks.attending(model.model, table.get("attention", lambda _: None)))
     if (rule := table.get("activation")) is not None:
-        for module in filter(is_activation, model.modules()):
+        for module in filter(is_activation, model.model.modules()):
             stack.callback(module.register_forward_hook(partial(_activated, rule)).remove)
-    switch = _Switch(table)
-    _switches.setdefault(model, []).append(switch)
-    stack.callback(_switches[model].remove, switch)
-    stack.enter_context(attention_hooks.each_forward(model, switch.on, switch.off))
+    switch = _Switch(model.model, table)
+    _switches.append(switch)
+    stack.callback(_switches.remove, switch)
+    stack.enter_context(attention_hooks.each_forward(model.model, switch.on, switch.off))
 
 
 @contextmanager
-def inside(model: PreTrainedModel) -> Iterator[None]:
+def inside(model: HeadModel) -> Iterator[None]:
     """Apply the model's rules to operations on its output within the block."""
-    switches = _switches.get(model, [])
+    switches = [switch for switch in _switches if switch.model is model.model]
     for switch in switches[-1:]:
         switch.on()
     try:
@@ -106,8 +105,8 @@ class _Mode(TorchFunctionMode):
 class _Switch:
     """Switches the mode on while the model runs, and off between its forward passes."""
 
-    def __init__(self, table: Table) -> None:
-        self.table, self.modes = table, list[_Mode]()
+    def __init__(self, model: nn.Module, table: Table) -> None:
+        self.model, self.table, self.modes = model, table, list[_Mode]()
 
     def on(self) -> None:
         """Enter the mode before a forward pass."""
@@ -134,17 +133,17 @@ def _activated(rule: Rule, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) ->
     return rule(lambda _: y.detach(), args[0]) if args[0].requires_grad else y
 
 
-def _check(model: PreTrainedModel, table: Table) -> None:
-    sites, name = heads.attention_sites(model), type(model).__name__
-    if model.training:
+def _check(model: HeadModel, table: Table) -> None:
+    sites, name = model.sites, model.name
+    if model.model.training:
         raise ValueError(f"{name} is in train mode: dropout would change the relevance; try model.eval() first")
-    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.model.modules()):
         raise ValueError(
             f"{name} has gradient checkpointing on, which recomputes layers without rules; "
             f"try model.gradient_checkpointing_disable() first"
         )
-    weights = [p for p in model.parameters() if not p.is_floating_point()]
-    if getattr(model, "is_quantized", False) or weights:
+    weights = [p for p in model.model.parameters() if not p.is_floating_point()]
+    if getattr(model.model, "is_quantized", False) or weights:
         raise ValueError(f"{name} has quantised weights, which pass no gradient; try without quantization_config")
     outside = next((site.name for site in sites if site.outside), None)
     if "attention" in table and outside:

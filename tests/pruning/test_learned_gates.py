@@ -22,11 +22,21 @@ from hypothesis import strategies as st
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.masking import head_mask, mask_heads
-from headroles.pruning.l0 import L0, RATE, HardConcrete, SubsetSelection, relaxed_top
-from headroles.pruning.learned_gates import NAME, frozen, train_gates
+from headroles.models.provenance import revision
+from headroles.pruning.learned_gates import (
+    L0,
+    NAME,
+    RATE,
+    HardConcrete,
+    SubsetSelection,
+    frozen,
+    relaxed_top,
+    train_gates,
+)
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
 from headroles.tables.io import load_table
+from headroles.tables.study import Study
 from headroles.training.trainer import train
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
@@ -121,15 +131,14 @@ def head_gradients(function, at, step=1e-5):
 def test_a_gate_is_exactly_zero_and_exactly_one_as_often_as_derived(temperature, alpha, shut, open_):
     law, alpha = HardConcrete(temperature), torch.tensor(float(alpha))
     assert float(law.zero_probability(alpha)) == pytest.approx(shut, abs=6e-4)
-    assert float(law.whole(alpha)) == pytest.approx(open_, abs=6e-4)
+    assert float(law.zero_probability(-alpha)) == pytest.approx(open_, abs=6e-4)
 
 
 @FEW
 @given(st.floats(-20, 20), st.floats(0.05, 2))
-def test_probabilities_of_zero_and_one_mirror_each_other_and_leave_room_between(alpha, temperature):
+def test_probabilities_of_zero_and_one_leave_room_between(alpha, temperature):
     law, alpha = HardConcrete(temperature), torch.tensor(alpha, dtype=torch.float64)
-    assert float(law.zero_probability(alpha) + law.whole(alpha)) <= 1
-    assert float(law.zero_probability(alpha)) == pytest.approx(float(law.whole(-alpha)), rel=1e-6)
+    assert float(law.zero_probability(alpha) + law.zero_probability(-alpha)) <= 1
     assert float(law.nonzero_probability(alpha)) == 1 - float(law.zero_probability(alpha))
 
 
@@ -139,7 +148,7 @@ def test_draws_are_as_often_open_and_whole_as_the_distribution_says(temperature)
     torch.manual_seed(0)
     drawn = law.sample(ALPHAS.float().expand(draws, -1))
     assert ((drawn >= 0) & (drawn <= 1)).all()
-    for share, expected in [(drawn != 0, law.nonzero_probability(ALPHAS)), (drawn == 1, law.whole(ALPHAS))]:
+    for share, expected in [(drawn != 0, law.nonzero_probability(ALPHAS)), (drawn == 1, law.zero_probability(-ALPHAS))]:
         error = (expected * (1 - expected) / draws).sqrt()
         assert ((share.double().mean(0) - expected).abs() <= 4 * error).all()
 
@@ -483,7 +492,7 @@ SHORT = {"epochs": 2, "batch": 8, "rate": 1e-3}  # of the classifier's corpus: t
 def pruned(strategy, folder=None, *, name="classifier", tune=SHORT, **options):
     """The model and the table."""
     model, tokens, text = small(name)
-    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, **options)
+    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, remove=False, **options)
 
 
 @pytest.mark.slow
@@ -654,6 +663,24 @@ def test_strategies_that_are_not_to_be_had(strategy, keep, message, tmp_path):
     assert state(model) == before
     same_weights(model, classifier())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("which", STRATEGIES)
+def test_a_study_keeps_which_heads_a_training_of_your_own_leaves(which, tmp_path):
+    strategy, keep = STRATEGIES[which]
+    model, rows, collator = rows_of("classifier")
+    gates, before = gates_of(model, strategy, keep), revision(model)
+    gates.horizon = 8
+    with train_gates(model, gates, study=tmp_path / "study"):
+        stock(model, rows, collator, tmp_path / "trained")
+    table = Study(tmp_path / "study").load(f"survival-{strategy.name}")
+    assert list(table) == [f"survival[{strategy.name}]", f"survival[{strategy.name}].open"]
+    assert table.iloc[:, 0].tolist() == gates.eval().final().tolist()
+    assert table.iloc[:, 1].tolist() == gates.chances().tolist()
+    assert f"weights:{before}|" in frame.provenance(table, f"survival[{strategy.name}]")
+    refused = pytest.raises(FileExistsError, match="holds another model")
+    with refused, train_gates(model, gates_of(model, strategy, keep), study=tmp_path / "study"):
+        pytest.fail("began")
 
 
 # --- what is frozen ---------------------------------------------------------------------------------------------------

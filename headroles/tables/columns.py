@@ -1,0 +1,215 @@
+"""Names of columns and tables: the one place that takes them apart, and says what each table is (no torch)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headroles.tables.frame import KINDS
+
+NORM = "-norm"  # follows the name of a score or role by norms: confidence-norm, position-norm[-1]
+ENDS = ("", ".low", ".high")  # a number and the ends of its interval
+ON_DISK = {"head": "single", "all_but_one": "rest", "resample": "other"}
+_COLUMN = re.compile(r"([^.\[]+)(?:\[([^\]]*)\])?(?:\.(.+))?")
+_PICKED = ("turn", "size")  # suffixes of columns that are measurements of their own
+_SEED = re.compile(r" seed (\d+)$")
+
+
+class Pruning(NamedTuple):
+    """What `survival[l0 12 enc-self seed 1]` is of: strategy, heads left, their kinds, the seed."""
+
+    strategy: str
+    heads: int | None  # None: all
+    kinds: tuple[str, ...]
+    seed: int | None
+
+
+class Column(NamedTuple):
+    """Name of a column, `name[detail].suffix`: `str` gives it back.
+
+    `ablation[loss].low` is the lower end of `ablation[loss]`, and `syntax[nsubj dep>head].baseline.low` that of a
+    baseline. A role is a column as well: `positional[-1].stability`. `ablation[loss rest]` is measured with
+    `unit="all_but_one"`: the *rest* of the layer is ablated, and the head is kept alone. The older words of `ON_DISK`
+    stand in the names of columns and tables, so that tables of earlier versions are the same.
+    """
+
+    name: str
+    detail: str | None = None
+    suffix: str = ""
+
+    @classmethod
+    def parse(cls, text: object) -> Column:
+        """Take a name apart; one of another form is all name."""
+        match = _COLUMN.fullmatch(str(text))
+        return cls(str(text)) if match is None else cls(match[1], match[2], match[3] or "")
+
+    def __str__(self) -> str:
+        """Put the name together."""
+        detail, suffix = "" if self.detail is None else f"[{self.detail}]", f".{self.suffix}" if self.suffix else ""
+        return f"{self.name}{detail}{suffix}"
+
+    @property
+    def base(self) -> Column:
+        """The column without its suffix: `ablation[loss]` of `ablation[loss].low`."""
+        return self._replace(suffix="")
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the detail: loss and rest of `ablation[loss rest]`."""
+        return self.detail.split(" ") if self.detail else []
+
+    @property
+    def last(self) -> str:
+        """The last word: low of `syntax[obj dep>head].baseline.low`; p of `p`."""
+        return (self.suffix or self.name).rpartition(".")[2]
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it is an end of an interval."""
+        return self.suffix.rpartition(".")[2] in ("low", "high")
+
+    @property
+    def is_measurement(self) -> bool:
+        """Whether it is named as a measurement, not as its interval, its p or another companion."""
+        return self.suffix in ("", *_PICKED) and not {*".["} & {*self.name}
+
+    @property
+    def is_by_norm(self) -> bool:
+        """Whether it is of a score or role by norms."""
+        return self.name.endswith(NORM)
+
+    @property
+    def by_norm(self) -> Column:
+        """The column by norms: `position-norm[-1]` of `position[-1]`."""
+        return self._replace(name=self.name + NORM)
+
+    @property
+    def plain(self) -> Column:
+        """The column by attention: `position[-1]` of `position-norm[-1]`."""
+        return self._replace(name=self.name.removesuffix(NORM))
+
+    @property
+    def metric(self) -> str | None:
+        """The metric of an effect of ablation; None for other columns."""
+        return self.words[0] if self.name == "ablation" and self.detail else None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of heads that the detail names: those that could be pruned; none for all."""
+        return tuple(word for word in self.words if word in KINDS)
+
+    @property
+    def without_seed(self) -> Column:
+        """The column without the seed at the end of its detail, which is averaged over."""
+        return self if self.detail is None else self._replace(detail=_SEED.sub("", self.detail))
+
+    @property
+    def pruning(self) -> Pruning | None:
+        """What a column of survival is of; None for other columns."""
+        if self.name != "survival" or self.detail is None:
+            return None
+        seed = _SEED.search(self.detail)
+        words = [word for word in self.without_seed.words if word not in self.kinds]
+        count = next((place for place, word in enumerate(words) if word.isdigit()), None)
+        strategy = " ".join(word for place, word in enumerate(words) if place != count)
+        heads = None if count is None else int(words[count])
+        return Pruning(strategy, heads, self.kinds, None if seed is None else int(seed[1]))
+
+
+def by_norm(column: str) -> str:
+    """Return the name of a column by norms."""
+    return str(Column.parse(column).by_norm)
+
+
+def without_ends(names: Iterable[object]) -> list[str]:
+    """Return the names of columns that are no ends of intervals."""
+    return [name for name in map(str, names) if not Column.parse(name).is_end]
+
+
+def with_suffix(names: Iterable[object], suffix: str) -> list[str]:
+    """Return the columns that have a companion of this suffix: the roles of `.stability`, the tests of `.holm`."""
+    columns = map(Column.parse, names)
+    return [str(column.base) for column in columns if column.suffix == suffix]
+
+
+def of_name(names: Iterable[object], name: str, suffix: str = "") -> list[str]:
+    """Return the columns `name[...]` with this suffix, by default without."""
+    columns = [Column.parse(text) for text in names]
+    return [str(part) for part in columns if part.name == name and part.detail is not None and part.suffix == suffix]
+
+
+def ranked_by(text: str) -> tuple[str, bool]:
+    """Return the column or ranking by whose values heads are ordered, and whether its largest comes first: `-loss`."""
+    return text.removeprefix("-"), text.startswith("-")
+
+
+class Table(NamedTuple):
+    """What the tables of a stem are, `stem.parquet` and `stem-....parquet`."""
+
+    stem: str
+    made_by: str  # public function
+    command: str = ""
+    one_model: bool = False  # of the model of the study; others are of models derived from it, of several, or of none
+    derived: bool = False  # follows from other tables, and is outdated with them
+    part: str = ""  # of the report, where it is shown
+    per_head: bool = False  # a row for each head, whose columns are shown on the maps and cards
+    is_outcome: bool = False  # scores, effects and survival, side by side in `Study.scores`
+
+
+TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where they are others than that of the stem
+    table.stem: table
+    for table in (
+        Table("heads", "hr.score", "score", one_model=True, part="scores", per_head=True, is_outcome=True),
+        Table("heads-", "hr.dynamics"),  # of checkpoints
+        Table("attention", "hr.attention_examples", "attention-examples", one_model=True, part="attention"),
+        Table("attention-", "hr.attention_examples"),
+        Table("circuits", "hr.copying", "circuits", one_model=True, part="circuits", per_head=True),
+        Table("composition", "hr.composition", "circuits", one_model=True),
+        Table("gating", "hr.causal_gating", "gating", one_model=True),
+        Table("offsets", "hr.data.offsets", "score", derived=True),
+        Table("conservation-", "hr.score", "score", one_model=True, derived=True),
+        Table("roles", "hr.roles", "roles", one_model=True, derived=True, part="roles"),
+        Table("roles-", "hr.sparsity_sweep", derived=True),  # of pruned models
+        Table("ablation-", "hr.ablate", "ablate", one_model=True, part="effects", per_head=True, is_outcome=True),
+        Table("examples-", "hr.ablate", "ablate", one_model=True),
+        Table("best-", "hr.ablate", "ablate", one_model=True, derived=True),
+        Table("curves-", "hr.ablation_curve", "ablation-curve", one_model=True, part="curves"),
+        Table("areas-", "hr.ablation_curve", "ablation-curve", one_model=True, derived=True),
+        Table("agreement", "hr.agreement", "faithfulness", derived=True),
+        Table("correlations", "hr.score_correlations", "score-correlations"),
+        Table("sizes-", "hr.sparsity_sweep", "prune", one_model=True, part="sizes"),
+        Table("survival-", "hr.sparsity_sweep", "prune", one_model=True, part="prunings", is_outcome=True),
+        Table("survival", "hr.prune", one_model=True),
+        Table("gates", "hr.prune"),
+        Table("gates-", "hr.sparsity_sweep", "prune", part="gates"),
+        Table("functions-", "hr.sparsity_sweep", "prune"),
+        Table("contest-", "hr.compare_pruning", "compare-pruning", one_model=True),
+        Table("compensation-", "hr.weight_change", "weight-change"),
+        Table("uniformity", "hr.weight_change", "weight-change"),
+        Table("efficiency", "hr.efficiency", "efficiency", one_model=True),
+        Table("dynamics-", "hr.dynamics", "dynamics"),
+        Table("stability", "hr.stability", "stability"),
+        Table("relate", "hr.relate", "relate", one_model=True, derived=True, part="relate"),
+        Table("odds", "hr.survival_odds", "relate", derived=True),
+        Table("predictors", "hr.predict_outcome", "relate", derived=True),
+        Table("drift-", "hr.role_changes", "relate", derived=True),
+    )
+}
+_UNKNOWN = Table("", "")
+
+
+def stem_of(name: str) -> str:
+    """Return the first word of a table's name: ablation of `ablation-loss-single-zero`."""
+    return name.partition("-")[0]
+
+
+def after_stem(name: str) -> str:
+    """Return the other words of a table's name."""
+    return name.partition("-")[2]
+
+
+def table_of(name: str) -> Table:
+    """Return what the table of a name is; of an unknown one, that nothing is known."""
+    stem = stem_of(name)
+    return TABLES.get(name) or TABLES.get(f"{stem}-") or TABLES.get(stem) or _UNKNOWN
