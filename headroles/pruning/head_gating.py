@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles._distributed import track
-from headroles.analysis.intervals import over_seeds
+from headroles.analysis.intervals import Array, over_seeds
 from headroles.data.corpus import Corpus
 from headroles.models import dummy_inputs
 from headroles.models.batching import Batch

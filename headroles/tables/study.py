@@ -187,7 +187,7 @@ class Study:
 
     def holds(self, name: str, recipe: str) -> bool:
         """Return whether the stored table was made by this cache key."""
-        kept = read_notes(self.path(name)) if self.has(name) else None
+        kept = notes(self.path(name)) if self.has(name) else None
         return kept is not None and recipe in (kept["recipe"] or "").split(ALSO)
 
     def claim(self, name: str, recipe: str) -> dict[str, str]:
