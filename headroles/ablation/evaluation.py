@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,8 +17,9 @@ from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import sweep
 from headroles.analysis.intervals import bootstrap_counts, bounds
 from headroles.data.corpus import Corpus
-from headroles.models.provenance import fixed_weights, provenance_of
+from headroles.models.provenance import cache_key, configuration, fixed_weights, provenance_of
 from headroles.tables import frame
+from headroles.tables.study import Study, study_at
 
 
 @fixed_weights()
@@ -24,11 +27,12 @@ def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    metrics: Sequence[str | Metric],
+    metrics: Sequence[str | Metric] = ("loss",),
     *,
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Measure metrics of a model on a corpus.
 
@@ -40,6 +44,7 @@ def evaluate(
         max_tokens: Tokens in one forward pass.
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples.
+        study: Study or folder that keeps the table as `evaluation`; if it has it, nothing is computed.
 
     Returns:
         A table with a row per metric: `value`, and `low` and `high`, its 95 % interval over the resamples.
@@ -51,6 +56,17 @@ def evaluate(
     names = [metric.name for metric in chosen]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")
+    if study is not None:
+        key = cache_key(
+            model,
+            configuration=configuration(model, tokenizer),
+            text=corpus.hash,
+            metrics=",".join(map(str, chosen)),
+            resamples=n_resamples,
+            seed=seed,
+        )
+        compute = partial(evaluate, model, tokenizer, corpus, chosen, max_tokens=max_tokens)
+        return study_at(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))
     rows = {}
     for metric in chosen:
         stats = sweep(model, tokenizer, corpus, [], metric, max_tokens=max_tokens, heads_per_batch=1)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from headroles.tables import frame
+from headroles.tables.io import save_table
+from headroles.tables.places import table_at
+from headroles.tables.study import Study, study_at
 
 Values = npt.NDArray[np.floating]
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
@@ -69,7 +73,7 @@ SPECIAL = tuple(role.name for role in ROLES if role.name != "sink")  # of specia
 
 
 def roles(
-    table: pd.DataFrame,
+    table: pd.DataFrame | Study | str | Path,
     roles: Iterable[Role] = ROLES,
     *,
     thresholds: Mapping[str, float] | None = None,
@@ -78,7 +82,7 @@ def roles(
     """Assign roles to heads by thresholds on their scores.
 
     Args:
-        table: Table of `hr.score`.
+        table: Table of `hr.score`, its file, or a study that has it and then keeps the roles as its table `roles`.
         roles: The roles to assign.
         thresholds: Role name -> threshold, in place of the role's own.
         test: Whether to test each head and role, beside the threshold.
@@ -93,6 +97,7 @@ def roles(
     Raises:
         ValueError: For a threshold of an unknown role, a missing baseline, and if the table has no role's columns, or
             with `test` no resamples.
+        FileNotFoundError: If the study has no scores.
 
     Example:
         >>> import headroles as hr
@@ -100,8 +105,15 @@ def roles(
         >>> scores = hr.tables.frame.table({"rarity": [0.2, 0.7]}, index, "made:by hand")
         >>> hr.roles(scores)["rare"].tolist()
         [False, True]
-    """
+    """  # noqa: DOC502
     chosen = _with_thresholds(list(roles), thresholds or {})
+    assigned = _assigned(table_at(table, "heads"), chosen, test=test)
+    if not isinstance(table, pd.DataFrame) and (isinstance(table, Study) or not Path(table).is_file()):
+        save_table(assigned, study_at(table).path("roles"))
+    return assigned
+
+
+def _assigned(table: pd.DataFrame, chosen: Sequence[Role], *, test: bool) -> pd.DataFrame:
     columns: dict[str, object] = {}
     signatures: dict[str, str] = {}
     for role in chosen:

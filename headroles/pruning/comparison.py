@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.evaluation import interval
+from headroles.ablation.evaluation import evaluate, interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis.intervals import over_seeds
@@ -51,8 +51,9 @@ def compare_pruning(
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Compare pruning strategies without retraining (Michel et al. 2019) and with it (Budhraja et al. 2020).
+    """Compare pruning strategies at equal numbers of heads.
 
+    Without retraining (Michel et al. 2019), and with it (Budhraja et al. 2020).
     For each seed and number of heads, each strategy selects the heads that stay: by a score on a random sample of the
     corpus, by learned gates with another order of examples, or by another random draw. The other heads are masked in
     the model, and removed from a copy that is trained. Weights trained together with gates are not kept. Finished runs
@@ -91,6 +92,7 @@ def compare_pruning(
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
+    evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     key = recipe(model, tokenizer, corpus, kinds, tune or {}, scored=scored)
     kept = study_at(study)
     outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,22 +19,27 @@ from headroles._distributed import track
 from headroles.models import attention_hooks
 from headroles.models.attention_hooks import without_cache
 from headroles.models.dummy_inputs import dummy_inputs
-from headroles.models.heads import head_index, named_heads
+from headroles.models.heads import head_index, heads_of_kinds, named_heads
 from headroles.models.masking import Head, head_mask, mask_heads
-from headroles.models.provenance import provenance_of, without_gradients
+from headroles.models.provenance import provenance_of, revision, without_gradients
+from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
+from headroles.tables.io import save_table
+from headroles.tables.study import Study, study_at
 
 
 def efficiency(
     model: PreTrainedModel,
-    order: Sequence[Head | str],
+    order: Sequence[Head | str] | None = None,
     *,
     shares: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     batches: Sequence[int] = (1, 4, 16, 64),
     length: int = 64,
     repeats: int = 7,
     groups: Groups = "equal",
+    seed: int = 0,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Measure the cost of forward passes without the first heads of a ranking (Michel et al. 2019, Table 4).
 
@@ -43,12 +49,15 @@ def efficiency(
     Args:
         model: A Hugging Face model, which is not changed.
         order: A ranking, (kind, layer, head) each, or in writing as in `head_mask`; the first heads are masked or
-            removed.
+            removed; by default a random one, with as many heads from each layer.
         shares: Shares of the model's heads that are masked or removed, from 0 to below 1.
         batches: Batch sizes.
         length: Tokens of an example.
         repeats: Timed forward passes, at least 2.
         groups: What is removed where query heads share key-value heads, as in `remove_heads`.
+        seed: Seed of a random ranking.
+        study: Study or folder that keeps the table as `efficiency`. It is measured at every call, because speeds depend
+            on the machine and its load.
 
     Returns:
         A table with a row per share, way ("gates": masked; "cut": removed) and batch size.
@@ -69,7 +78,10 @@ def efficiency(
             f"expected shares from 0 to below 1, a length of at least 1 and at least 2 repeats; got shares={shares}, "
             f"length={length}, repeats={repeats}"
         )
-    rows, ranked = [], named_heads(model, order)
+    if study is not None:
+        kept = study_at(study)
+        outdated = kept.claim("efficiency", frame.sign(weights=revision(model)))
+    rows, ranked = [], _random(model, seed) if order is None else named_heads(model, order)
     variants = [*_variants(model, ranked, shares, groups)]
     with attention_hooks.evaluating(model):
         for batch in batches:
@@ -91,7 +103,17 @@ def efficiency(
         device=model.device,
         torch=torch.__version__,
     )
-    return frame.signed(table, text)
+    table = frame.signed(table, text)
+    if study is not None:
+        kept.remove(outdated)
+        save_table(table, kept.path("efficiency"))
+    return table
+
+
+def _random(model: PreTrainedModel, seed: int) -> list[Head]:
+    """Rank heads at random, layers in turn."""
+    among = heads_of_kinds(model, None)
+    return Random("layer").order(RankingContext(model, None, None, among, seed))  # type: ignore[arg-type]
 
 
 def _variants(

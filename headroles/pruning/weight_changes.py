@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,15 @@ from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
 from headroles.tables import frame
+from headroles.tables.io import save_table
+from headroles.tables.study import Study, study_at
 
 PARTS = ("q", "k", "v", "o")
 
 
-def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFrame:
+def weight_change(
+    before: PreTrainedModel, after: PreTrainedModel, *, seed: int = 0, study: Study | str | Path | None = None
+) -> pd.DataFrame:
     """Measure the weight change of each head between two models (Budhraja et al. 2020).
 
     Heads that share a key-value head share its k and v. The paper does not define its distance.
@@ -30,6 +35,9 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
     Args:
         before: The model before fine-tuning.
         after: The model after it, which may lack pruned heads; heads of the same number are compared.
+        seed: Seed of the fine-tuning, which names the table in the study.
+        study: Study or folder that keeps the table as `compensation-SEED`, and with at least three seeds, as
+            `uniformity`, whether all heads change alike.
 
     Returns:
         A table with a row per head of `after`, with columns for queries, keys, values, the output projection and all of
@@ -41,7 +49,11 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
 
     Raises:
         ValueError: If `before` lacks a head of `after`, or their heads have different sizes.
-    """
+        FileExistsError: If the study holds changes from another model.
+    """  # noqa: DOC502
+    if study is not None:
+        kept = study_at(study)
+        outdated = kept.claim(f"compensation-{seed}", frame.sign(before=provenance.revision(before)))
     old, new = _slices(before), _slices(after)
     index = families.head_index(after)
     if lacking := [head for head in index if head not in old]:
@@ -60,7 +72,14 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
         after=provenance.revision(after),
         distance="frobenius",
     )
-    return frame.table(columns, index, signature)
+    table = frame.table(columns, index, signature)
+    if study is not None:
+        kept.remove(outdated)
+        save_table(table, kept.path(f"compensation-{seed}"))
+        seeds = [kept.load(name) for name in kept.names() if name.startswith("compensation-")]
+        if len(seeds) >= 3:
+            save_table(alike(seeds), kept.path("uniformity"))
+    return table
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from headroles.data.probes import CLASSES, ordered_runs
 from headroles.models.attention_hooks import Call, attending, evaluating, without_cache
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.heads import attention_sites, head_index, layer_of, layers
-from headroles.models.provenance import provenance_of
+from headroles.models.provenance import cache_key, provenance_of, tokens
 from headroles.models.sites import Site
 from headroles.models.tokenization import check_fit
 from headroles.scores.lrp import lrp_rules
@@ -26,11 +28,13 @@ from headroles.scores.outputs import has_vocabulary
 from headroles.scores.value_norms import output_weight, unreadable
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.study import Study, study_at
 
+OPTIONS = ("circuits", "tokenizer", "classes")  # fields of cache keys in which columns of one table differ
 COLUMNS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value"]
 
 
-def copying(model: PreTrainedModel) -> pd.DataFrame:
+def copying(model: PreTrainedModel, *, study: Study | str | Path | None = None) -> pd.DataFrame:
     """Compute the OV copying score of every decoder self-attention head.
 
     The score is the sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E, divided by the sum of their absolute
@@ -42,6 +46,7 @@ def copying(model: PreTrainedModel) -> pd.DataFrame:
 
     Args:
         model: a decoder or an encoder-decoder with an unembedding.
+        study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
 
     Returns:
         One row per head with the column `copying`; NaN for encoder and cross-attention heads, and for a head that
@@ -50,6 +55,9 @@ def copying(model: PreTrainedModel) -> pd.DataFrame:
     Raises:
         ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
     """
+    if study is not None:
+        key = cache_key(model, circuits="copying")
+        return study_at(study).keep("circuits", key, lambda: copying(model), joined=OPTIONS)
     circuits, final = _to_logits(model, "copying")
     words, logits = _embeddings(model)
     if words.shape[1] != final.shape[1]:
@@ -68,7 +76,11 @@ def copying(model: PreTrainedModel) -> pd.DataFrame:
 
 
 def succession(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, classes: Sequence[str] = tuple(CLASSES)
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    classes: Sequence[str] = tuple(CLASSES),
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Compute the share of ordered words that a head's OV circuit maps to their successor: "Monday" to "Tuesday".
 
@@ -84,6 +96,7 @@ def succession(
         tokenizer: its tokenizer.
         classes: "days", "months", "numbers", "ordinals", "digits", "letters". Of each, the longest run of words is used
             that are one token each; a class without three is left out.
+        study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
 
     Returns:
         One row per head with `succession`, its 95 % interval, as if words were independent (Wilson 1927), and the
@@ -93,6 +106,10 @@ def succession(
         ValueError: if a class is unknown, the tokenizer has no class in single tokens or does not fit, the model has an
             encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
     """
+    if study is not None:
+        key = cache_key(model, circuits="succession", tokenizer=tokens(tokenizer), classes=" ".join(classes))
+        compute = partial(succession, model, tokenizer, classes=classes)
+        return study_at(study).keep("circuits", key, compute, joined=OPTIONS)
     runs = ordered_runs(tokenizer, classes)
     if model.config.is_encoder_decoder:
         name = type(model).__name__
@@ -180,7 +197,7 @@ def _shares(circuits: Tensor) -> list[float]:
     return shares
 
 
-def composition(model: PreTrainedModel) -> pd.DataFrame:
+def composition(model: PreTrainedModel, *, study: Study | str | Path | None = None) -> pd.DataFrame:
     """Compute how much each head reads what each head of an earlier layer writes.
 
     For W_OV of the writer, and W_QK and W_OV of the reader, the scores are Frobenius norms (Elhage et al. 2021, "A
@@ -196,6 +213,7 @@ def composition(model: PreTrainedModel) -> pd.DataFrame:
 
     Args:
         model: the model.
+        study: study or folder that keeps the table as `composition`; if it has it, nothing is computed.
 
     Returns:
         One row per pair of self-attention heads of one stack: `kind`, `layer` and `head` of the writer, `to_layer` and
@@ -205,6 +223,8 @@ def composition(model: PreTrainedModel) -> pd.DataFrame:
     Raises:
         ValueError: if the maps of the model cannot be read.
     """  # noqa: DOC502
+    if study is not None:
+        return study_at(study).keep("composition", cache_key(model, circuits="weights"), partial(composition, model))
     circuits = read_circuits(model)
     rows: list[tuple[Kind | float, ...]] = []
     sites = [site for site in attention_sites(model) if site.kind != "cross" and site.heads]

@@ -50,7 +50,7 @@ def score(
     reference: Corpus | None = None,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Compute scores of every attention head of a model on a corpus.
+    """Score every attention head of a model on a corpus.
 
     One pass reads the whole corpus, with one layer's attention in memory at a time. Long texts are read in blocks of
     queries, so that memory grows with their length and not with its square. Syntax, alignment and models that cannot
@@ -164,6 +164,7 @@ def attribute(
     max_tokens: int = 1024,
     n_resamples: int = 1000,
     seed: int = 0,
+    study: Study | str | Path | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Attribute a model's output to its heads' masks, by a captum method or by attribution patching.
@@ -184,6 +185,7 @@ def attribute(
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
+        study: study or folder that adds the columns to its table `heads`, as in `score`.
         **options: options of the method's `attribute`, such as `n_steps`, `n_samples`, `perturbations_per_eval`; of
             attribution patching, `node`: "output", "query" or "key".
 
@@ -203,7 +205,16 @@ def attribute(
         attribution = Attribution(
             method=method, options=tuple(options.items()), replacement=replacement, objective=objective
         )
-    return score(model, tokenizer, corpus, attribution, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
+    return score(
+        model,
+        tokenizer,
+        corpus,
+        attribution,
+        max_tokens=max_tokens,
+        n_resamples=n_resamples,
+        seed=seed,
+        study=study,
+    )
 
 
 def left_out(table: pd.DataFrame, scores: Measure | Iterable[str | Measure] | None = None) -> dict[str, str]:
