@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +20,42 @@ from transformers.masking_utils import eager_mask
 NAME, IN_PARTS = "headroles", "headroles-in-parts"
 
 log = logging.getLogger(__name__)
+
+
+class Hook:
+    """A hook that a copy of the model does not take along: `copy.deepcopy` inside a block gives an intact model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Hook:
+        return Hook(_nothing)
+
+    def __reduce__(self) -> tuple[type[Hook], tuple[Callable[..., None]]]:
+        return Hook, (_nothing,)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Leave inputs and outputs as they are."""
+
+
+class Implementation(str):
+    """The name of an attention implementation within a block; a copy of the config has the one from before."""
+
+    __slots__ = ("before",)
+
+    def __new__(cls, name: str, before: str | None) -> Self:
+        """Return the name, with the implementation that a copy gets."""
+        implementation = super().__new__(cls, name)
+        implementation.before = before  # type: ignore[attr-defined]
+        return implementation
+
+    def __deepcopy__(self, _: dict[int, Any]) -> str | None:
+        return self.before  # type: ignore[attr-defined,no-any-return]
 
 
 class Call(NamedTuple):
@@ -38,7 +74,17 @@ class Call(NamedTuple):
 
 
 Handler = Callable[[Call], Tensor | None]
-_handlers: WeakKeyDictionary[nn.Module, list[tuple[Handler, int | None]]] = WeakKeyDictionary()
+
+
+class _Observer(NamedTuple):
+    """The handler of an open block, for the attention calls of some modules."""
+
+    handler: Handler
+    cells: int | None
+    modules: frozenset[nn.Module]
+
+
+_observers: list[_Observer] = []  # of all open blocks
 
 
 @contextmanager
@@ -52,17 +98,13 @@ def attending(model: PreTrainedModel, handler: Handler, *, cells: int | None = N
     attention implementation of every config. Other models are not affected. Weights are dropped after the callback, so
     `output_attentions` returns none.
     """
+    observer = _Observer(handler, cells, frozenset(model.modules()))
     with exclusive(model), _implementation(configs_of(model), NAME if cells is None else IN_PARTS):
-        modules, entry = list(model.modules()), (handler, cells)
-        for module in modules:
-            _handlers.setdefault(module, []).append(entry)
+        _observers.append(observer)
         try:
             yield
         finally:
-            for module in modules:
-                _handlers[module].remove(entry)
-                if not _handlers[module]:
-                    del _handlers[module]
+            _observers[:] = [entry for entry in _observers if entry is not observer]
 
 
 # id -> config, its own implementation, those of open blocks
@@ -81,7 +123,7 @@ def _implementation(configs: list[PreTrainedConfig], name: str) -> Iterator[None
         for config in configs:
             *_, names = _names.setdefault(id(config), (config, config._attn_implementation, []))
             names.append(name)
-            config._attn_implementation_internal = name
+            config._attn_implementation_internal = Implementation(name, _names[id(config)][1])
     try:
         yield
     finally:
@@ -89,7 +131,7 @@ def _implementation(configs: list[PreTrainedConfig], name: str) -> Iterator[None
             for config in configs:
                 _, before, names = _names[id(config)]
                 names.remove(name)
-                config._attn_implementation_internal = names[-1] if names else before
+                config._attn_implementation_internal = Implementation(names[-1], before) if names else before
                 if not names:
                     del _names[id(config)]
 
@@ -122,8 +164,8 @@ def each_forward(
     with ExitStack() as stack:
         stack.callback(lambda: end() if running else None)
         for module in entrances(model):
-            stack.callback(module.register_forward_pre_hook(before, prepend=True).remove)
-            stack.callback(module.register_forward_hook(after, always_call=True).remove)
+            stack.callback(module.register_forward_pre_hook(Hook(before), prepend=True).remove)
+            stack.callback(module.register_forward_hook(Hook(after), always_call=True).remove)
         yield
 
 
@@ -182,15 +224,15 @@ def _attend(
     attention_mask: Tensor | _Mask | None = None,  # by place or, in some families, by name
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    handlers = tuple(_handlers.get(module, ()))
+    observers = [entry for entry in _observers if module in entry.modules]
     scaling = kwargs.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     parts = []
-    for rows in _spans(query, key, [cells for _, cells in handlers if cells is not None]):
+    for rows in _spans(query, key, [entry.cells for entry in observers if entry.cells is not None]):
         queries, mask = query[:, :, rows], _rows_of(attention_mask, rows, query)
         out, weights = eager(module)(module, queries, key, value, mask, **kwargs)
-        for handler, _ in handlers:
-            replaced = handler(Call(module, queries, key, value, mask, out, weights, scaling, rows.start, kwargs))
+        for entry in observers:
+            replaced = entry.handler(Call(module, queries, key, value, mask, out, weights, scaling, rows.start, kwargs))
             out = out if replaced is None else replaced
         parts.append(out)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), None
@@ -227,6 +269,7 @@ class _Claim:
 
 
 _changed = threading.Condition()
+_eager: list[Any] = []  # compiled modules run as they are written while any block is open
 _claims: WeakKeyDictionary[nn.Module, _Claim] = WeakKeyDictionary()
 
 
@@ -239,6 +282,8 @@ def exclusive(model: nn.Module) -> Iterator[None]:
     """
     with _changed:
         claims = _claim(model)
+        if not _eager:
+            _eager.append(torch.compiler.set_stance("force_eager"))
     try:
         yield
     finally:
@@ -250,6 +295,8 @@ def exclusive(model: nn.Module) -> Iterator[None]:
                         hook.remove()
                     for module in claim.modules:
                         del _claims[module]
+            if not _claims:
+                _eager.pop().__exit__(None, None, None)
             _changed.notify_all()
 
 
@@ -268,7 +315,7 @@ def _claim(model: nn.Module) -> list[_Claim]:
     for module in new.modules:
         _claims[module] = new
         if isinstance(module, PreTrainedModel) or module is model:
-            new.hooks.append(module.register_forward_pre_hook(_refuse_thread))
+            new.hooks.append(module.register_forward_pre_hook(Hook(_refuse_thread)))
     for claim in (*claims, new):
         claim.blocks += 1
     return [*claims, new]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import Call, arguments, attending, evaluating, exclusive, without_cache
+from headroles.models.attention_hooks import Call, Hook, arguments, attending, evaluating, exclusive, without_cache
 from headroles.models.dummy_inputs import body
 from headroles.models.sites import Outside, Site, hint, outside, width
 from headroles.tables.frame import KINDS, Kind
@@ -31,7 +31,7 @@ def discover_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Si
                 stack.callback(hook.remove)
         for module in modules:
             if getattr(getattr(module, "weight", None), "ndim", 0) == 2:
-                stack.callback(module.register_forward_pre_hook(observer.at_projection).remove)
+                stack.callback(module.register_forward_pre_hook(Hook(observer.at_projection)).remove)
         stack.enter_context(attending(model, observer.from_interface))
         stack.enter_context(evaluating(model))
         _run(model, inputs)
@@ -115,8 +115,8 @@ def ask_for_weights(module: nn.Module, handler: Callable[[nn.Module, Tensor], No
         handler(module, output[1])
         return type(output)([output[0], None, *output[2:]]) if first.pop() else None
 
-    before = module.register_forward_pre_hook(request, with_kwargs=True)
-    return [before, module.register_forward_hook(take, prepend=True)]
+    before = module.register_forward_pre_hook(Hook(request), with_kwargs=True)
+    return [before, module.register_forward_hook(Hook(take), prepend=True)]
 
 
 def _relative(model: nn.Module, module: nn.Module, path: str) -> nn.Module:

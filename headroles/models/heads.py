@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pandas as pd
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models.attention_hooks import attending, each_forward, evaluating, exclusive, without_cache
+from headroles.models.attention_hooks import Hook, attending, each_forward, evaluating, exclusive, without_cache
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
 from headroles.models.provenance import without_gradients
@@ -24,18 +25,19 @@ from headroles.tables.frame import KINDS, Kind, parsed_head
 Head = tuple[Kind, int, int]  # kind, layer, head
 AttentionCallback = Callable[[Site, Tensor], None]
 PartCallback = Callable[[Site, Tensor, int], None]
+Structure = tuple[list[nn.Module], list[torch.Size]]  # the modules themselves in order, and the shapes of their weights
 CELLS = 2**25  # weights of a part: 128 MiB in float32
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 log = logging.getLogger(__name__)
 _divisible: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
-_sites: WeakKeyDictionary[PreTrainedModel, tuple[tuple[torch.Size, ...], Sites]] = WeakKeyDictionary()
+_sites: WeakKeyDictionary[PreTrainedModel, tuple[Structure, Sites]] = WeakKeyDictionary()
 
 
 def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> Sites:
     """Find every attention site of a model.
 
     One forward finds them, through transformers' attention interface and without code for each architecture. They are
-    cached until the shapes of the weights change.
+    cached until the modules or the shapes of their weights change.
 
     Args:
         model: A transformers model.
@@ -49,12 +51,13 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
         TypeError: `model` is not a transformers model.
         ValueError: `model` has no attention, or does not run on `inputs`.
     """
+    model = uncompiled(model)
     if not isinstance(model, PreTrainedModel):
         raise TypeError(
             f"expected a transformers model, got {type(model).__name__}; load one with headroles.load(name)"
         )
-    shapes = _shapes(model)
-    if inputs is None and model in _sites and _sites[model][0] == shapes:
+    structure = _structure(model)
+    if inputs is None and model in _sites and _sites[model][0] == structure:
         return _sites[model][1]
     sites = Sites(recorded_sites(model) or discover_sites(model, dict(inputs or dummy_inputs(model))))
     if not sites:
@@ -64,27 +67,32 @@ def attention_sites(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None 
             f"add the class to headroles.models.sites.OUTSIDE if it has attention"
         )
     if all(site.out for site in sites) or not (weights(model) or outputs(model)):
-        _sites[model] = shapes, sites  # projections are not recognised by numbers that are not finite
+        _sites[model] = _structure(model), sites  # projections are not recognised by numbers that are not finite
     return sites
 
 
-def _shapes(model: PreTrainedModel) -> tuple[torch.Size, ...]:
-    """The shapes of the weights, which change when heads are removed."""
-    shapes: list[torch.Size] = []
-    seen: set[nn.Module] = set()
+def uncompiled(model: Any) -> Any:
+    """Return the module behind a compiled one; another module as it is."""
+    return getattr(model, "_orig_mod", model)
+
+
+def _structure(model: PreTrainedModel) -> Structure:
+    """What attention sites depend on: it changes when a layer is replaced or moved, and when heads are removed."""
+    modules: dict[nn.Module, None] = {}
     left: list[nn.Module] = [model]
-    while left:  # by hand: `parameters` takes five times as long, and every forward calls this
+    while left:  # by hand: `modules` and `parameters` take five times as long
         module = left.pop()
-        if module not in seen:
-            seen.add(module)
-            shapes += [weight.shape for weight in module._parameters.values() if weight is not None]
+        if module not in modules:
+            modules[module] = None
             left += [child for child in module._modules.values() if child is not None]
-    return tuple(shapes)
+    shapes = [weight.shape for module in modules for weight in module._parameters.values() if weight is not None]
+    del modules[model]  # which a cache must not keep alive
+    return list(modules), shapes
 
 
 def remember(model: PreTrainedModel, sites: list[Site]) -> None:
     """Cache the sites after a change of parameters that leaves attention as it is."""
-    _sites[model] = _shapes(model), Sites(sites)
+    _sites[model] = _structure(model), Sites(sites)
 
 
 def head_index(model: PreTrainedModel) -> pd.MultiIndex:
@@ -173,7 +181,7 @@ def capture_attention(model: PreTrainedModel, callback: AttentionCallback) -> It
         >>> with hr.capture_attention(model, lambda site, weights: print(site.key, weights.shape)):
         ...     model(**inputs)
     """
-    with _capture(model, lambda site, weights, _: callback(site, weights), None):
+    with captured(model, attention_sites(model), lambda site, weights, _: callback(site, weights), None):
         yield
 
 
@@ -184,7 +192,7 @@ def capture_attention_in_parts(model: PreTrainedModel, callback: PartCallback, *
     Memory is linear in the length of a text, not quadratic. Attention is captured whole where a call has no more than
     `cells` weights, and in models that do not allow parts (`divisible`).
     """
-    with _capture(model, callback, cells if divisible(model) else None):
+    with captured(model, attention_sites(model), callback, cells if divisible(model) else None):
         yield
 
 
@@ -218,14 +226,14 @@ def _all_weights(model: PreTrainedModel, cells: int | None) -> dict[tuple[Kind, 
     def keep(site: Site, weights: Tensor, _: int) -> None:
         parts.setdefault(site.key, []).append(weights.float())
 
-    with without_gradients(model), evaluating(model), _capture(model, keep, cells):
+    with without_gradients(model), evaluating(model), captured(model, attention_sites(model), keep, cells):
         model(**examples(model), **without_cache(model))
     return {key: torch.cat(weights, 2) for key, weights in parts.items()}
 
 
 @contextmanager
-def _capture(model: PreTrainedModel, callback: PartCallback, cells: int | None) -> Iterator[None]:
-    sites = attention_sites(model)
+def captured(model: PreTrainedModel, sites: list[Site], callback: PartCallback, cells: int | None) -> Iterator[None]:
+    """Call `callback(site, weights, first)` at every attention of known sites, in parts of at most `cells` weights."""
     counter = _CallCounter(sites)
 
     def pass_on(module: nn.Module, weights: Tensor, first: int = 0) -> None:
@@ -275,7 +283,7 @@ def outside_attending(sites: list[Site], handler: Callable[[nn.Module, Tensor], 
 @contextmanager
 def no_head_masks(model: PreTrainedModel) -> Iterator[None]:
     """Raise TypeError within the block if `model` is called with a head mask: transformers 5 ignores them."""
-    hook = model.register_forward_pre_hook(_refuse_head_masks, with_kwargs=True)
+    hook = model.register_forward_pre_hook(Hook(_refuse_head_masks), with_kwargs=True)
     try:
         yield
     finally:

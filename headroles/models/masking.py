@@ -12,7 +12,7 @@ from torch.autograd import Function
 from transformers import PreTrainedModel
 
 from headroles.models import dummy_inputs
-from headroles.models.attention_hooks import Call, attending, each_forward, exclusive, without_cache
+from headroles.models.attention_hooks import Call, Hook, attending, each_forward, exclusive, without_cache
 from headroles.models.batching import Batch
 from headroles.models.heads import Head as Head
 from headroles.models.heads import attention_sites, check_head, named_heads, no_head_masks, sizes
@@ -90,7 +90,18 @@ def mask_heads(
         >>> with hr.mask_heads(model, hr.head_mask(model, [("enc-self", 0, 2)])):
         ...     logits = model(**inputs).logits
     """  # noqa: DOC502
-    sites = attention_sites(model)
+    with masked(model, attention_sites(model), gates, replacement):
+        yield
+
+
+@contextmanager
+def masked(
+    model: PreTrainedModel,
+    sites: list[Site],
+    gates: Tensor | Callable[[], Tensor],
+    replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None,
+) -> Iterator[None]:
+    """Mask the heads of known sites within the block, as `mask_heads`."""
     current = gates if callable(gates) else lambda: gates
     _check(model, sites, current(), replacement)
     parts, uniform = _Parts(sites), dict[nn.Module, Tensor]()
@@ -179,7 +190,7 @@ def read_heads(
     """Call `read(site, z)` at every output of heads until `stack` is left; a tensor that it returns replaces z."""
     readers = {out: _Reader(shared, read) for out, shared in by_projection(model, sites).items()}
     for out, reader in readers.items():
-        stack.callback(out.register_forward_pre_hook(reader).remove)
+        stack.callback(out.register_forward_pre_hook(Hook(reader)).remove)
 
     def start() -> None:
         for reader in readers.values():
