@@ -33,7 +33,8 @@ def relate(
 ) -> pd.DataFrame:
     """Compare the outcomes of heads with each role and of others.
 
-    Layers and kinds are compared within themselves. Heads to which a role does not apply, without the outcome, or that could not be pruned, are left out.
+    Layers and kinds are compared within themselves. Heads to which a role does not apply, without the outcome, or that
+    could not be pruned, are left out.
 
     Args:
         roles: Table of `hr.roles`, its file, or a study that has it; the scores of the study are outcomes too.

@@ -225,7 +225,6 @@ PAPERS = (
             "papers.replicate",
             words=("data",),
             hidden=("report",),
-            defaults={"study": Path("study")},
             extra=(argument("data", Path, REQUIRED, "Folder of headroles prepare."),),
         ),
         results.show_replicated,
@@ -263,10 +262,11 @@ def _checked_model(call: Call) -> None:
     if (model is None) == (config is None):
         raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
     if config is None:
-        call.arguments["model"] = loading.alone(model, submodel=submodel)
+        loaded = loading.alone(model, submodel=submodel)
     else:
         tiny = hr.tiny_model(loading.configured(config))
-        call.arguments["model"] = tiny if submodel is None else hr.submodel(tiny, submodel)
+        loaded = tiny if submodel is None else hr.submodel(tiny, submodel)
+    call.arguments["model"] = loading.place(loaded, call.given["device"])
 
 
 SCRATCH = option("from_scratch", bool, False, "Initialise the weights at random by the seed.", "--from-scratch")
@@ -303,7 +303,7 @@ SET_UP = (
 )
 COMMANDS = {  # by headings of the help, which is a screen
     "Measure": MEASURE,
-    "Look and relate": LOOK,
+    "Look and relate": (*LOOK, *RELATE),
     "Prune": PRUNE,
     "Papers, and to begin with": (*PAPERS, *SET_UP),
 }

@@ -28,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Analyse, ablate and prune attention heads of Hugging Face models. First: headroles demo",
+    help="Analyse, ablate and prune the attention heads of Hugging Face models.",
 )
 FORMER = {  # commands of earlier versions, and what to type instead
     "agreement": "headroles.agreement in Python",

@@ -108,9 +108,9 @@ class Options:
         if "study" in self.words:
             yield argument("study", Path, REQUIRED, "Study folder with tables, to which results are added.")
         else:
-            default = self.defaults.get("study", Path("study"))
-            type_ = Path if default is not None else Path | None
-            yield option("study", type_, default, "Folder for the tables and figures.")
+            own = parameter.default is None and "Study" not in parameter.types  # the function has a default folder
+            default = None if own else Path("study")
+            yield option("study", Path | None if own else Path, default, "Folder for the tables and figures.")
         if "Study" in parameter.types:
             text = "Remove tables of another model or corpus from the folder."
             yield option("overwrite", bool, False, text, "--overwrite")

@@ -77,8 +77,9 @@ def prepare(
 ) -> pd.DataFrame:
     """Clean, split and parse sentence pairs, for `replicate`.
 
-    A tokenizer is trained on them.     Left out, and counted, are: pairs of which a side is not mostly letters, or longer than `longest` words; repeated
-    pairs; and training pairs of which a side is also in a held-out part (compared without case and punctuation).
+    A tokenizer is trained on them.     Left out, and counted, are: pairs of which a side is not mostly letters, or
+    longer than `longest` words; repeated pairs; and training pairs of which a side is also in a held-out part (compared
+    without case and punctuation).
 
     Args:
         folder: New folder.

@@ -138,7 +138,8 @@ def replicate(
 ) -> pd.DataFrame:
     """Replicate the papers on a model trained from scratch.
 
-    It is trained, scored, ablated, evaluated, pruned, and its roles are related to the outcomes and drawn. A finished stage is not run again; an interrupted one is resumed.
+    It is trained, scored, ablated, evaluated, pruned, and its roles are related to the outcomes and drawn. A finished
+    stage is not run again; an interrupted one is resumed.
 
     Args:
         study: Study folder for tables and figures.

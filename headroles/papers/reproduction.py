@@ -56,7 +56,8 @@ def reproduce(
 ) -> Iterator[Reproduction]:
     """Reproduce the papers' figures, and judge their claims.
 
-    The paper's numbers stand beside them. The tables are those of finished studies, computed for a model, or computed for toy models.
+    The paper's numbers stand beside them. The tables are those of finished studies, computed for a model, or computed
+    for toy models.
 
     Args:
         paper: Paper: voita2019, michel2019 or budhraja2020; by default all.

@@ -62,8 +62,8 @@ class Figure(NamedTuple):
 def plot(study: Study | str | Path) -> list[Path]:
     """Draw every figure that the tables of a study allow.
 
-    They are PNG files beside the tables. A figure that shows what the tables have now stays as it is, unless the study is to be overwritten. Figures of an
-    earlier drawing that the tables no longer allow are removed.
+    They are PNG files beside the tables. A figure that shows what the tables have now stays as it is, unless the study
+    is to be overwritten. Figures of an earlier drawing that the tables no longer allow are removed.
 
     Args:
         study: Study or folder with tables.

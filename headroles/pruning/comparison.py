@@ -53,11 +53,10 @@ def compare_pruning(
 ) -> pd.DataFrame:
     """Compare pruning strategies at equal numbers of heads.
 
-    Without retraining (Michel et al. 2019), and with it (Budhraja et al. 2020).
-    For each seed and number of heads, each strategy selects the heads that stay: by a score on a random sample of the
-    corpus, by learned gates with another order of examples, or by another random draw. The other heads are masked in
-    the model, and removed from a copy that is trained. Weights trained together with gates are not kept. Finished runs
-    are not repeated.
+    Without retraining (Michel et al. 2019), and with it (Budhraja et al. 2020). For each seed and number of heads, each
+    strategy selects the heads that stay: by a score on a random sample of the corpus, by learned gates with another
+    order of examples, or by another random draw. The other heads are masked in the model, and removed from a copy that
+    is trained. Weights trained together with gates are not kept. Finished runs are not repeated.
 
     Args:
         model: A Hugging Face model, which is not changed.
