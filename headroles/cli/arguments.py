@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,16 @@ def study_of(folder: Path, *, overwrite: bool = False) -> Study:
     study = Study(folder, overwrite=overwrite)
     study.check_writable()
     return study
+
+
+def typed() -> str:
+    """Return the command as it was typed, for the cards of models and the records of artefacts."""
+    return shlex.join(["headroles", *sys.argv[1:]])
+
+
+def listed(names: str | list[str]) -> list[str]:
+    """Return one name, or several, as a list."""
+    return [names] if isinstance(names, str) else names
 
 
 def names(text: str) -> list[str]:

@@ -46,6 +46,7 @@ def show_table(
 ) -> None:
     """Print a table of numbers with intervals, rows named by `label` and `rows`; --json has the `whole` table."""
     record().keep(table if whole is None else whole, title)
+    table = table.rename(columns={"low": "value.low", "high": "value.high"})
     columns = [name for name in map(str, table) if not name.endswith((".low", ".high"))]
     cells = {name: [_cell(row, name) for _, row in table.iterrows()] for name in columns}
     _show_columns({label or str(table.index.name): list(rows) or list(map(str, table.index))} | cells, title)

@@ -13,7 +13,8 @@ import typer
 from headroles.cli import arguments
 from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
-HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of prune."
+PYTHON = ("command", "note", "side", "gpu", "cache")  # parameters for Python alone, as is a folder of unfinished work
+RECIPE = "papers.replication.Recipe"
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
 TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
 
@@ -40,11 +41,10 @@ class Options:
 
     function: str  # name of the public function, after `headroles.`
     words: tuple[str, ...] = ()  # parameters given by their place
-    hidden: tuple[str, ...] = ()  # parameters for Python alone
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    flags: Mapping[str, str] = field(default_factory=dict)  # parameter -> name of its option
-    extra: tuple[inspect.Parameter, ...] = ()  # options that are no parameters
-    trains: bool = False  # whether the model learns from the corpus: it is loaded whole, examples are drawn
+    defaults: Mapping[str, object] = field(default_factory=dict, kw_only=True)
+    flags: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # parameter -> name of its option
+    extra: tuple[inspect.Parameter, ...] = field(default=(), kw_only=True)  # options that are no parameters
+    trains: bool = field(default=False, kw_only=True)  # the model is loaded whole, examples of the corpus are drawn
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return the words and options of the command."""
@@ -58,8 +58,8 @@ class Options:
 
     def shown(self) -> list[Parameter]:
         """Return the parameters of the function that the command line has."""
-        found = signature(self.function).parameters
-        return [parameter for name, parameter in found.items() if name not in self.hidden]
+        found = signature(self.function).parameters.values()
+        return [one for one in found if one.name not in PYTHON and (one.name, one.default) != ("folder", None)]
 
     def _of(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
         if "PreTrainedModel" in parameter.types:
@@ -71,7 +71,7 @@ class Options:
         elif "TrainOptions" in parameter.types:
             yield from self._training()
         elif parameter.name == "recipe":
-            for part in signature("papers.replication.Recipe").parameters.values():
+            for part in signature(RECIPE).parameters.values():
                 yield from self._plain(part)
         elif "PreTrainedTokenizerBase" not in parameter.types:
             yield from self._plain(parameter)
@@ -146,7 +146,7 @@ def _type(parameter: Parameter) -> Any:
         return list[str]
     if parameter.choices and all(one.startswith("Literal") for one in types):
         return Literal[parameter.choices]
-    for name, type_ in {"bool": bool, "int": int, "float": float, "Path": Path, "str": str}.items():
+    for name, type_ in {"bool": bool, "int": int, "float": float, "Path": Path, "str": str, "Prepared": Path}.items():
         if name in types:
             return type_
     if several:
@@ -191,36 +191,33 @@ class Call:
         self.result: Any = None
         self.tokenizer: Any = None
         self.heads: Any = None  # of the whole model
-        study = signature(options.function).parameters.get("study")
-        if study is not None and "Study" in study.types:
+        parameters = signature(options.function).parameters
+        if "study" in parameters and "Study" in parameters["study"].types:
             self.arguments["study"] = arguments.study_of(given["study"], overwrite=given["overwrite"])
+        if "command" in parameters:
+            self.arguments["command"] = arguments.typed()
         for parameter in options.shown():
             self._read(parameter)
 
     def _read(self, parameter: Parameter) -> None:
-        name, given = parameter.name, self.given
+        """Add the argument of a parameter, unless it is left to the function or follows from the model."""
+        name, given, value = parameter.name, self.given, None
         if "Corpus" in parameter.types and name not in self.options.words:
-            self.arguments[name] = self._corpus(name)
+            value = self._corpus(name)
         elif "TrainOptions" in parameter.types:
-            self.arguments[name] = {key: given[key] for key in ("epochs", "batch", "rate")} | trainer(given)
+            value = {key: given[key] for key in ("epochs", "batch", "rate")} | trainer(given)
         elif name == "recipe":
             from headroles.papers.replication import Recipe
 
-            fields = signature("papers.replication.Recipe").parameters.values()
-            self.arguments[name] = Recipe(**{part.name: _converted(part, given[part.name]) for part in fields})
-        elif name in given and name not in self.arguments and "PreTrainedModel" not in parameter.types:
-            value = _converted(parameter, given[name])
-            if value is not None or parameter.default is None:
-                self.arguments[name] = value
-        if name in ("strategy", "strategies"):
-            gates = [given[key] for key in GATES]
-            named = self.arguments[name]
-            several = not isinstance(named, str)
-            self.arguments[name] = (
-                [arguments.strategy_of(word, *gates) for word in named]
-                if several
-                else arguments.strategy_of(named, *gates)
-            )
+            fields = signature(RECIPE).parameters.values()
+            value = Recipe(**{part.name: _converted(part, given[part.name]) for part in fields})
+        elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
+            value = _converted(parameter, given.get(name))
+        if name in ("strategy", "strategies") and value is not None:
+            chosen = [arguments.strategy_of(word, *(given[key] for key in GATES)) for word in arguments.listed(value)]
+            value = chosen if name == "strategies" else chosen[0]
+        if value is not None:
+            self.arguments[name] = value
 
     def _corpus(self, name: str) -> Any:
         """Read the corpus of a parameter; None if it is not given."""
@@ -228,21 +225,21 @@ class Call:
 
         given = self.given
         place, target = given[name], given["target" if name == "corpus" else f"{name}_target"]
-        if place is None:
-            return None
-        limit = given.get("limit") if name == "corpus" else None
-        if name == "corpus" and self.options.trains:
-            return hr.read(place, target).sample(limit)
-        return (hr.StreamingCorpus if given.get("stream") else hr.read)(place, target, limit=limit)
+        if place is None or name != "corpus":
+            return None if place is None else hr.read(place, target)
+        if self.options.trains:
+            return hr.read(place, target).sample(given["limit"])
+        return (hr.StreamingCorpus if given.get("stream") else hr.read)(place, target, limit=given["limit"])
 
     def load(self) -> None:
         """Load the model and its tokenizer into the arguments."""
-        given, trains = self.given, self.options.trains
+        given = self.given
         parts = {name: given[name] for name in ("submodel", "dtype") if name in given}
-        self.arguments["model"], self.tokenizer = arguments.load_model(
-            given["model"], given["device"], whole=trains, **parts
+        model, self.tokenizer = arguments.load_model(
+            given["model"], given["device"], whole=self.options.trains, **parts
         )
-        if "tokenizer" in signature(self.options.function).parameters:
+        self.arguments["model"] = model
+        if "PreTrainedTokenizerBase" in signature(self.options.function).types():
             self.arguments["tokenizer"] = self.tokenizer
 
 
@@ -252,13 +249,18 @@ def _converted(parameter: Parameter, value: Any) -> Any:
     if isinstance(value, str) and several and "str" not in parameter.types:
         numbers = "float" in several or "int" in several
         return tuple(arguments.numbers(value)) if numbers else arguments.names(value)
+    if "Corpus" in several:
+        return [arguments.pairs_of(text) for text in value]
+    if "Prepared" in parameter.types:
+        from headroles.papers import prepared
+
+        return prepared(value)
     if any(one.startswith("Mapping[") for one in parameter.types):
-        return dict(map(arguments.threshold, value or ()))
-    return value
+        return dict(map(arguments.threshold, value or ())) or None
+    return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
 
 
 def trainer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of transformers' Trainer that were given; those without effect are no part of provenance."""
-    without = {"warmup": 0, "smoothing": 0.0, "sampling": "shuffled_groups"}
-    chosen = {TRAINER[name]: given[name] for name in TRAINER if given[name] != without[name]}
-    return {"warmup_steps": given["warmup"], **chosen}
+    without = {"warmup": None, "smoothing": 0.0, "sampling": "shuffled_groups"}
+    return {TRAINER[name]: given[name] for name in TRAINER if given[name] != without[name]}

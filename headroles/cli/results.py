@@ -6,16 +6,17 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headroles as hr
+from headroles.cli.arguments import typed
 from headroles.cli.console import list_figures, say, show_grid, show_rows, show_table
 from headroles.cli.record import record
 from headroles.tables.frame import LEVELS, fields, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
+    from transformers import PreTrainedModel
 
     from headroles.cli.options import Call
 
@@ -97,8 +98,8 @@ def _show_effects(table: pd.DataFrame) -> None:
 
 def _show_best(table: pd.DataFrame, how: str) -> None:
     """Print the best head to keep alone in each layer."""
-    names = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high"}
-    shown = table.rename(columns=names | {"effect.p": "p", "effect.holm": "Holm"})[[*names.values(), "p", "Holm"]]
+    parts = {"effect": "change", "effect.low": "change.low", "effect.high": "change.high", "effect.p": "p"}
+    shown = table.rename(columns={**parts, "effect.holm": "Holm"})[[*parts.values(), "Holm"]]
     heads = [
         f"{kind} layer {layer}: head {head}" for (kind, layer), head in zip(table.index, table["head"], strict=True)
     ]
@@ -110,29 +111,6 @@ def show_areas(call: Call) -> None:
     kind = call.given["kind"]
     name = "-".join(["areas", call.given["metric"], *([kind] if kind else [])])
     show_table(call.arguments["study"].load(name), "mean height of the curve")
-
-
-def show_metrics(call: Call) -> None:
-    """Print the metrics of a model."""
-    shown = call.result.rename(columns={"low": "value.low", "high": "value.high"})
-    show_table(shown, f"metrics on {call.arguments['corpus'].name}", whole=call.result)
-
-
-def show_examples(call: Call) -> None:
-    """Print of how many heads and sentences attention was saved."""
-    table, study = call.result, call.arguments["study"]
-    count = table["sentence"].nunique()
-    say(f"attention of {len(table) // count} heads on {count} sentences is in {study.path('attention')}")
-
-
-def show_page(call: Call) -> None:
-    """Print the file of a report and its size."""
-    say(f"written: {call.result} ({call.result.stat().st_size / 1e6:.1f} MB)")
-
-
-def show_drawn(call: Call) -> None:
-    """Print the names of the drawn figures."""
-    list_figures(call.result, call.given["study"])
 
 
 def show_assigned(call: Call) -> None:
@@ -159,27 +137,28 @@ def show_related(call: Call) -> None:
 
 
 def show_pruned(call: Call) -> None:
-    """Print the heads that are pruned."""
+    """Print the heads that are pruned, and save the model without them."""
     kept = call.result.iloc[:, 0]
-    _list_heads("pruned", kept.index[kept == 0], len(kept))
     record().keep(call.result, "the heads that stay (1) and those that are pruned (0)")
-
-
-def show_saved(call: Call, model: object) -> None:
-    """Print where a smaller model is, and its size."""
-    output = call.given["output"]
-    record().words["output"] = str(output)
-    say(f"written: {output}, {model.num_parameters():,} parameters; headroles.load loads it")  # type: ignore[attr-defined]
+    _show_heads("pruned", kept.index[kept == 0], len(kept))
+    if call.given["output"] is not None:
+        _save(call, call.arguments["model"])
 
 
 def show_removed(call: Call) -> None:
-    """Print the removed heads, a line for each layer, and where the smaller model is."""
+    """Print the removed heads, a line for each layer, and save the smaller model."""
     left = hr.models.head_index(call.result)
-    _list_heads("removed", call.heads.difference(left, sort=False), len(call.heads))
-    show_saved(call, call.result)
+    _save(call, call.result)
+    _show_heads("removed", call.heads.difference(left, sort=False), len(call.heads))
 
 
-def _list_heads(what: str, heads: pd.MultiIndex, count: int) -> None:
+def _save(call: Call, model: PreTrainedModel) -> None:
+    output, overwrite = call.given["output"], call.given["overwrite"]
+    hr.save(model, call.tokenizer, output, overwrite=overwrite, command=typed())
+    say(f"written: {output}, {model.num_parameters():,} parameters; headroles.load loads it")
+
+
+def _show_heads(what: str, heads: pd.MultiIndex, count: int) -> None:
     layers: dict[tuple[str, int], list[str]] = {}
     for kind, layer, head in heads:
         layers.setdefault((kind, layer), []).append(str(head))
@@ -192,8 +171,7 @@ def show_sweep(call: Call) -> None:
     """Print the sizes of a sparsity sweep, by number of heads, and where the models are."""
     table, given = call.result, call.given
     names = [f"{table['heads'].iloc[0]}, control", *map(str, table["heads"][1:])]
-    shown = table.rename(columns={"low": "value.low", "high": "value.high"})
-    shown = shown[[name for name in shown if str(name).startswith(("value", "change", "undecided"))]]
+    shown = table[[name for name in table if str(name).startswith(("value", "low", "high", "change", "undecided"))]]
     title = f"{given['strategy']}: {given['metric']} on {given['held_out'].name}, and the change against the control"
     show_table(shown, title, label="heads", rows=names, whole=table)
     say("control: the model with all its heads, after the same training as the others")
@@ -233,14 +211,6 @@ def show_reproductions(call: Call) -> None:
         raise RuntimeError(f"nothing was made: {'; '.join(reasons)}")
 
 
-def show_prepared(call: Call) -> None:
-    """Print the numbers of sentence pairs, and the size of the folder."""
-    folder: Path = call.given["folder"]
-    show_table(call.result, "sentence pairs")
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    say(f"written: {folder}, {size / 2**20:.1f} MiB")
-
-
 def show_replicated(call: Call) -> None:
     """Print the figures of a replication."""
     list_figures(sorted(call.given["study"].glob("*.png")), call.given["study"])
@@ -266,12 +236,6 @@ def show_parsed(call: Call) -> None:
     written = given["output"] or trees_path(given["source"], language=given["language"], models=given["models"])
     record().words["output"] = str(written)
     say(f"{len(call.result)} sentences parsed; their CoNLL-U is {written}")
-
-
-def show_training(call: Call) -> None:
-    """Print the history of a training, and the folder of the model."""
-    show_table(call.result.set_index("epoch"), f"trained on {len(call.arguments['corpus'])} examples")
-    say(f"written: {call.given['folder']}")
 
 
 def show_answers(call: Call) -> None:

@@ -37,6 +37,10 @@ class Signature:
     summary: str
     parameters: dict[str, Parameter]
 
+    def types(self) -> set[str]:
+        """Return the types of all parameters."""
+        return {kind for parameter in self.parameters.values() for kind in parameter.types}
+
 
 @cache
 def signature(name: str) -> Signature:

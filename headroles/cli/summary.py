@@ -46,8 +46,8 @@ def summarised(command: Command) -> Callable[..., None]:
                 _show(record, following)
 
     json = option("as_json", bool, False, "Print the result as one JSON object, and nothing else.", "--json")
-    run.__dict__["__signature__"] = inspect.Signature([*command.options.parameters(), json])
-    run.__name__, run.__doc__ = command.name, signature(command.options.function).summary
+    run.__dict__["__signature__"] = inspect.Signature([*command.parameters(), json])
+    run.__name__, run.__doc__ = command.name, signature(command.function).summary
     return run
 
 

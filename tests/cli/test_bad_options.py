@@ -47,7 +47,8 @@ def _files(place: Path) -> dict[Path, bytes | None]:
     ("command", "message"),
     [
         ("shrink model", "no command 'shrink': got a name of an earlier version; try headroles remove-heads"),
-        ("families", "no command 'families': got a name of an earlier version; try headroles.testing.architectures in Python"),
+        ("circuits", "no command 'circuits': got a name of an earlier version; try headroles.copying, succession and "
+         "composition in Python"),
         ("contest", "no command 'contest': got a name of an earlier version; try headroles compare-pruning"),
         ("odds study", "no command 'odds': got a name of an earlier version; try headroles relate"),
         ("remove-heads none L0 --output new", f"head 'L0' is {FORM}"),
@@ -62,7 +63,7 @@ def _files(place: Path) -> dict[Path, bytes | None]:
          "no heads of kind 'cross' to order: got a table of enc-self; expected one of its kinds"),
         ("sparsity-sweep none labels.tsv --held-out labels.tsv --gate-rate -1 --study new",
          "the learning rate of gates must be above zero; got -1.0"),
-        ("sparsity-sweep none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet --study new",
+        ("sparsity-sweep none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet",
          "study/heads.parquet has no scores of roles: got ablation[loss]; try heads.parquet of headroles score"),
         ("sparsity-sweep none labels.tsv --held-out labels.tsv --keep x --study new",
          "expected numbers of heads or shares with commas between, as 0.5,0.25; got 'x'"),

@@ -70,7 +70,7 @@ def test_a_command_and_each_of_its_options_say_what_they_are(name):
     command = COMMANDS[name]
     assert re.fullmatch(r"[A-Z][^\n]+\.", command.help)
     for parameter in command.params:
-        assert re.match(r"[A-Z]", parameter.help or ""), parameter.name
+        assert re.match(r'["A-Z]', parameter.help or ""), parameter.name
         assert parameter.help.endswith((".", "?")), parameter.name
     shown = run(name, "--help")
     assert shown.code == 0
@@ -208,6 +208,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     assert {
         *options,
         "stream",
+        "reference_target",
         "submodel",
         "dtype",
         "overwrite",

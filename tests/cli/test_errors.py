@@ -24,7 +24,7 @@ import torch
 import transformers
 from helpers import planted, zoo
 from helpers.close import bound
-from helpers.commands import ENVIRONMENT, ended, forked, run, saved, started
+from helpers.commands import ENVIRONMENT, Run, ended, forked, run, saved, started
 from helpers.messages import line, whole
 from helpers.processes import full_disk
 from transformers import PreTrainedModel
@@ -51,6 +51,11 @@ def score(corpus: Corpus, *scores: str, model: PreTrainedModel | None = None, **
     """The scores of the planted model, or of another with its tokenizer; without resamples if none are asked for."""
     options = {"n_resamples": 0} | options
     return hr.score(model or planted.model(), planted.tokenizer(), corpus, scores or None, **options)
+
+
+def removed(model: Path) -> Run:
+    """The end of a command that loads a model."""
+    return run("remove-heads", model, "enc-self:0:0", "--output", model / "new")
 
 
 def corpus(*sentences: Sentence) -> Corpus:
@@ -372,7 +377,7 @@ def test_weights_truncated_or_of_another_kind(own):
         file.write_bytes(spoilt)
         reason = _first(safetensors.SafetensorError, lambda: safetensors.safe_open(file, "pt"))
         message = _unloadable(own, f"SafetensorError: {reason}")
-    assert run("remove-heads", own, "enc-self:0:0", "--output", tmp_path / "new") == line(message)
+    assert removed(own) == line(message)
 
 
 def test_a_config_without_its_parts(own):
@@ -392,7 +397,7 @@ def test_a_folder_without_a_tokenizer(own):
     for path in own.glob("tokenizer*"):
         path.unlink()
     message = _unloadable(own, "no vocabulary in its tokenizer, or no tokenizer")
-    assert run("remove-heads", own, "enc-self:0:0", "--output", tmp_path / "new") == line(message)
+    assert removed(own) == line(message)
 
 
 def test_a_tokenizer_file_that_is_none(own):
@@ -619,7 +624,7 @@ def test_a_study_where_nothing_can_be_written(tmp_path, monkeypatch):
 
 def test_a_study_without_tables(tmp_path):
     study = hr.Study(tmp_path / "none")
-    scores = f"no score table in {study.folder}; make it with headroles score"
+    scores = f"no table 'heads' in {study.folder}; there are: none; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(scores)):
         hr.roles(study)
     assert run("roles", study.folder) == line(scores)
@@ -690,7 +695,7 @@ def test_one_line_on_standard_error_in_a_process_of_its_own(folder, tmp_path):
     ("arguments", "message"),
     [
         ("", "missing command; try headroles --help"),
-        ("evaluat", "no such command 'evaluat'; did you mean 'evaluate'; try headroles --help"),
+        ("evaluat", "no such command 'evaluat'; did you mean 'evaluate', 'relate', 'ablate'; try headroles --help"),
         ("score", "missing argument 'model'; try headroles score --help"),
         ("score a b --magic", "no such option: --magic; try headroles score --help"),
         ("score a b --limit 0",
