@@ -113,10 +113,10 @@ def _chosen(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | Non
     if words is None or set(words) <= set(map(str, table)):
         return None if words is None else list(words)
     known = outcomes_of(table, None)
-    names = [name for name in known if any(name.startswith(word) or f"[{word}" in name for word in words)]
-    if not names:
-        raise ValueError(f"no outcome begins with {' or '.join(words)}; there are: {', '.join(known)}")
-    return names
+    names = {word: [name for name in known if name.startswith(word) or f"[{word}" in name] for word in words}
+    if lacking := [word for word in words if not names[word]]:
+        raise ValueError(f"no outcome begins with {' or '.join(lacking)}; there are: {', '.join(known)}")
+    return [name for name in known if any(name in found for found in names.values())]
 
 
 def _remaining(places: Sequence[Place]) -> dict[str, dict[int, pd.DataFrame]]:

@@ -133,7 +133,7 @@ def heads_of(text: str) -> str | pd.Series[float]:
         return table[name]
     if not columns:
         raise ValueError(
-            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table of headroles prune"
+            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table survival-....parquet of headroles sparsity-sweep"
         )
     what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
     raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")

@@ -26,7 +26,7 @@ MADE_BY = {  # part of the page -> command that makes its tables
     "scores": "headroles score",
     "effects": "headroles ablate",
     "roles": "headroles roles",
-    "sizes": "headroles prune",
+    "sizes": "headroles sparsity-sweep",
     "curves": "headroles ablation-curve",
     "relate": "headroles relate",
     "attention": "headroles attention-examples",

@@ -219,6 +219,17 @@ def test_heads_are_set_to_zero_by_a_column_of_kept_heads(whole, tmp_path):
     assert not (tmp_path / "zeroed" / "README.md").exists()
 
 
+def test_untrained_weights_of_a_model_with_removed_heads_are_drawn():
+    smaller = hr.remove_heads(zoo.tiny("bert"), "enc-self:0:1,enc-self:1:2")
+    fresh = loading.untrained(smaller)
+    std = smaller.config.initializer_range
+    for name, value in fresh.named_parameters():
+        assert value.shape == smaller.get_parameter(name).shape
+        assert value.isfinite().all(), name
+        if name.endswith("query.weight"):
+            assert 0.5 * std < float(value.detach().std()) < 2 * std
+
+
 def test_heads_that_cannot_be_set_to_zero_are_refused():
     with pytest.raises(ValueError, match=r"^no head \('enc-self', 9, 0\) in BertForMaskedLM"):
         hr.zero_heads(zoo.tiny("bert"), "L9H0")
