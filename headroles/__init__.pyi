@@ -50,8 +50,8 @@ from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
 from .pruning.costs import efficiency as efficiency
 from .pruning.head_gating import causal_gating as causal_gating
-from .pruning.l0 import L0 as L0
-from .pruning.l0 import SubsetSelection as SubsetSelection
+from .pruning.learned_gates import L0 as L0
+from .pruning.learned_gates import SubsetSelection as SubsetSelection
 from .pruning.learned_gates import train_gates as train_gates
 from .pruning.removal import remove_heads as remove_heads
 from .pruning.removal import zero_heads as zero_heads

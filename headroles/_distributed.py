@@ -43,12 +43,9 @@ def track(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
         what: Description of the work.
         total: Number of items; None if it is not known.
     """
-    from rich.console import Console
-    from rich.progress import track as rich_track
+    from tqdm.auto import tqdm
 
-    console = Console(stderr=True)
-    shown = (console.is_terminal or console.is_jupyter) and first()
-    yield from rich_track(items, what, total=total, console=console, disable=not shown, transient=True)
+    yield from tqdm(items, what, total, leave=False, disable=None if first() else True)  # None: shown on a terminal
 
 
 def spread(

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.effects import ablate_sets
+from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.runner import Replacement, on_disk
-from headroles.ablation.sweep import sweep
-from headroles.analysis.intervals import bootstrap_counts, bounds
+from headroles.ablation.metrics.base import Array
+from headroles.ablation.sweep import Sweep
+from headroles.ablation.units import Replacement, known_replacement, on_disk
+from headroles.analysis.intervals import bounds
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index, named_heads
-from headroles.models.masking import Head, head_mask, mask_heads
-from headroles.models.provenance import cache_key, configuration, fixed_weights
+from headroles.models.code_identity import code_of
+from headroles.models.head_model import HeadModel
+from headroles.models.masking import Head
 from headroles.scores import Measure
 from headroles.scores import score as measure
 from headroles.scores.objectives import Objective
@@ -33,10 +33,7 @@ from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
 
-Array = npt.NDArray[np.float64]
 
-
-@fixed_weights()
 def ablation_curve(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -80,15 +77,15 @@ def ablation_curve(
         - value, low, high: the metric and its 95 % interval over Poisson bootstrap resamples of the examples.
         - change, change.low, change.high: difference from the intact model, paired.
     """
-    chosen = the_metric(metric)
-    ordered = {name: named_heads(model, order) for name, order in orders.items()}
+    handle, chosen, replacement = HeadModel(model, tokenizer), the_metric(metric), known_replacement(replacement)
+    ordered = {name: handle.named_heads(order) for name, order in orders.items()}
     points = [(name, count) for name, order in ordered.items() for count in _counts(name, order, steps)]
     masked = [frozenset(ordered[name][:count]) for name, count in points]
 
     @cache  # two tables of a study need it
     def curve(folder: str | Path | None) -> pd.DataFrame:
-        measured = model, tokenizer, corpus, list(dict.fromkeys(filter(None, masked))), chosen
-        stats = sweep(*measured, replacement=replacement, max_tokens=max_tokens, folder=folder, seed=seed)
+        sweep = Sweep(handle, corpus, chosen, replacement=replacement, max_tokens=max_tokens, folder=folder, seed=seed)
+        stats = sweep.run(list(dict.fromkeys(filter(None, masked))))
         table = pd.DataFrame(points, columns=["order", "closed"])
         table["share"] = [count / len(ordered[name]) for name, count in points]
         return _with_values(table, masked, stats, n_resamples, seed)
@@ -97,11 +94,10 @@ def ablation_curve(
         return curve(folder)
     kept, name = study_at(study), "-".join([chosen.name, *([kind] if kind else [])])
     written = {label: " ".join(map(str, order)) for label, order in ordered.items()}
-    key = cache_key(
-        model,
-        configuration=configuration(model, tokenizer),
-        text=corpus.hash,
+    key = handle.cache_key(
+        corpus,
         metric=chosen,
+        code=code_of(chosen),
         orders=hashlib.sha256(repr(written).encode()).hexdigest()[:12],
         options=f"max_tokens={max_tokens},n_resamples={n_resamples},replacement={on_disk(replacement)},seed={seed},"
         f"steps={steps}",
@@ -116,11 +112,9 @@ def _with_values(
     table: pd.DataFrame, masked: Sequence[HeadSet], stats: ExampleStats, n_resamples: int, seed: int
 ) -> pd.DataFrame:
     """Add the metric with each set of masked heads, and its change, with intervals."""
-    weights = bootstrap_counts(stats.numbers, n_resamples, seed)
-    with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        parts = stats.masked | {frozenset(): stats.intact}
-        values = np.stack([stats.metric.value(weights @ parts[heads]) for heads in masked])  # [point, 1 + resamples]
-        changes = values - stats.metric.value(weights @ stats.intact)
+    parts = stats.masked | {frozenset(): stats.intact}
+    whole = stats.resampled([stats.intact, *(parts[heads] for heads in masked)], n_resamples, seed)
+    values, changes = whole[1:], whole[1:] - whole[0]  # [point, 1 + resamples]
     points = pd.MultiIndex.from_frame(table[["order", "closed"]])
     low, high = bounds(values[:, 1:])
     less, more = bounds(changes[:, 1:])
@@ -154,7 +148,7 @@ def repeated_ranking(
         column: Column of the score, by default the first.
         kind: Kind of the heads, by default all.
         steps: Number of steps of equal size.
-        **options: Further options of `score`, or of `ablate_sets` for "ablation" (`metric`, `precision`).
+        **options: Further options of `score`, or of `ablate` for "ablation" (`metric`, `precision`).
 
     Returns:
         The heads, (kind, layer, head) each.
@@ -162,19 +156,24 @@ def repeated_ranking(
     Raises:
         ValueError: If `steps` is below 1.
     """
-    left = [head for head in head_index(model) if kind in (None, head[0])]
-    size, masked, rest = len(left), list[Head](), list[Head]()
     if steps < 1:
         raise ValueError(f"too few steps: got {steps}; expected at least 1")
+    handle = HeadModel(model, tokenizer)
+    left = [head for head in handle.heads if kind in (None, head[0])]
+    size, masked, rest = len(left), list[Head](), list[Head]()
+    options = {"n_resamples": 0, **options}
+    better = the_metric(options.get("metric", "loss")).better
     for step in range(1, steps + 1):
         if not (count := round(size * step / steps) - len(masked)):
             continue
-        with mask_heads(model, head_mask(model, masked)):
+        with handle.mask(handle.head_mask(masked)):
             try:
                 if score == "ablation":
-                    values = _harm(model, tokenizer, corpus, left, **options)
+                    table = ablate(model, tokenizer, corpus, sets={str(head): [head] for head in left}, **options)
+                    harm = -table.iloc[:, 0] * better
+                    values = harm.set_axis(pd.MultiIndex.from_tuples(left))
                 else:
-                    table = measure(model, tokenizer, corpus, [score], **{"n_resamples": 0, **options})
+                    table = measure(model, tokenizer, corpus, [score], **options)
                     values = table[column or table.columns[0]].loc[left]
             except ValueError:  # no output depends on the remaining heads: their order stays
                 if not masked:
@@ -184,16 +183,6 @@ def repeated_ranking(
         masked, rest = masked + ranked[:count], ranked[count:]
         left = [head for head in left if head in rest]
     return masked
-
-
-def _harm(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, heads: Sequence[Head], **options: Any
-) -> pd.Series[float]:
-    """How much worse a metric becomes when each of some heads is ablated too."""
-    sets = {str(head): [head] for head in heads}
-    table = ablate_sets(model, tokenizer, corpus, sets, **{"n_resamples": 0, **options})
-    worse = -table.iloc[:, 0] * the_metric(options.get("metric", "loss")).better
-    return worse.set_axis(pd.MultiIndex.from_tuples(heads))
 
 
 def areas(table: pd.DataFrame) -> pd.DataFrame:

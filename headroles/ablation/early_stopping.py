@@ -5,37 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict, Unpack
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics import Metric
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.prediction_powered import estimates, sizes
-from headroles.ablation.runner import Replacement
 from headroles.ablation.significance import effects, is_mean
-from headroles.ablation.sweep import Options, Sweep
+from headroles.ablation.sweep import Sweep
 from headroles.analysis.intervals import least_p
-from headroles.data.corpus import Corpus
 
 FIRST, GROWTH = 256, 1.5  # examples at the first interim test, and the growth from each test to the next
 FIRST_PREDICTED, GROWTH_PREDICTED = 64, 1.25  # the same where a gradient predicts the effects
 CHANGED = 16  # examples that an ablation must have changed before its interval is believed
 FIXED = 0.1  # share of `risk` for a p that is the same at all interim tests, where the rest falls with information
-Array = npt.NDArray[np.floating]
 
 log = logging.getLogger(__name__)
 
 
 def staged(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    sweep: Sweep,
     variants: list[HeadSet],
-    metric: Metric,
     *,
     predict: bool = False,
     early: bool = True,
@@ -44,9 +37,6 @@ def staged(
     risk: float = 0.001,
     miss: float = 0.05,
     first: int | None = None,
-    replacement: Replacement = "zero",
-    seed: int = 0,
-    **options: Unpack[Options],
 ) -> ExampleStats:
     """Sweep random parts of the corpus, each variant until its effect is known well enough.
 
@@ -71,8 +61,7 @@ def staged(
     """
     if not variants:
         raise ValueError("nothing to ablate: got no variant; expected at least one")
-    sweep = Sweep(model, tokenizer, corpus, metric, replacement=replacement, seed=seed, **options)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(sweep.seed)
     left, stats = list(variants), None
     if predict:
         stats = sweep.predict(variants)
@@ -95,7 +84,7 @@ def staged(
         if not left:
             break
     assert stats is not None
-    return stats
+    return stats.check()
 
 
 class Tests(TypedDict):

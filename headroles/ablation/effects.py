@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,21 +17,20 @@ from headroles.ablation.early_stopping import staged
 from headroles.ablation.example_stats import ExampleStats, HeadSet
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.runner import Replacement, Unit, check_choices, masked_heads, on_disk, sampling, table_name
 from headroles.ablation.significance import best, effects, is_mean
-from headroles.ablation.sweep import Options, sweep
+from headroles.ablation.sweep import Options, Sweep
+from headroles.ablation.units import Replacement, Unit, known_replacement, masked_heads, on_disk, sampling, table_name
 from headroles.analysis.intervals import rounded
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index, named_heads
+from headroles.models.code_identity import code_of
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
-from headroles.models.provenance import cache_key, configuration, fixed_weights
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
 KEPT = 1000  # resamples kept in a table; more serve only p, of which corrections for many tests need small ones
 
 
-@fixed_weights()
 def ablate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -37,6 +38,7 @@ def ablate(
     *,
     metric: str | Metric = "loss",
     unit: Unit = "head",
+    sets: Mapping[str, Iterable[Head | str] | str] | None = None,
     replacement: Replacement = "zero",
     early: bool = False,
     precision: float = 1.0,
@@ -56,6 +58,8 @@ def ablate(
         metric: Name of a metric (`list_metrics`) or of an objective, or a metric.
         unit: What is masked for each head: the "head" alone, all other heads of its layer ("all_but_one"), its whole
             "layer", or all heads of its "kind".
+        sets: Sets of heads in place of every head: name -> heads that are masked together, (kind, layer, head) each, or
+            in writing as in `head_mask`.
         replacement: What replaces the output of a masked head: "zero"; its "mean" over the corpus; its output for
             another example of similar length ("resample"); its output under "uniform" attention; or zero while the
             remaining heads of its layer are scaled up ("rescale").
@@ -72,15 +76,17 @@ def ablate(
         folder: Where finished batches are kept; an interrupted run continues after them.
         study: Study or folder that keeps the table `ablation-METRIC-UNIT-REPLACEMENT` and the example statistics behind
             it, `examples-...`; if it has them, nothing is computed. For the unit "all_but_one" it also keeps
-            `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). File names have the words of
-            `on_disk`. Finished batches are kept in its folder of unfinished work.
+            `best-METRIC-REPLACEMENT` and `best-METRIC-REPLACEMENT-halves` (`best`). The table of `sets` is
+            `sets-METRIC-REPLACEMENT`. File names have the words of `on_disk`. Finished batches are kept in its folder
+            of unfinished work.
 
     Returns:
-        A table with a row per head. The column name c is `ablation[metric]`; unit, replacement and "early" follow the
-        metric if they are not the defaults, as does "precision=1.1".
+        A table with a row per head, or per set. The column name c is `ablation[metric]`; unit, replacement and "early"
+        follow the metric if they are not the defaults, as does "precision=1.1".
 
         - c: metric(ablated) - metric(intact).
-        - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples.
+        - c.low, c.high: its 95 % interval over paired Poisson bootstrap resamples of the examples; NaN for a single
+          example.
         - c.p: two-sided p-value, of a paired t-test if the metric is a mean (of a ratio, by the delta method),
           otherwise of the paired bootstrap (Koehn 2004). The latter is at least 2 / (n_resamples + 1), so that many
           heads need many resamples.
@@ -89,113 +95,96 @@ def ablate(
         - c.slope, c.explained: effect per unit of the predicted effect, and the share of its variance over examples
           that the prediction explains (with predictions; intervals and p are then of t, with errors by the jackknife).
 
-        ValueError is raised if `precision` is below 1, or above 1 for a metric that no gradient predicts.
+        ValueError is raised if there is no set, if `precision` is below 1, or above 1 for a metric that no gradient
+        predicts, and if a model has no number for an example.
 
     Example:
         >>> table = hr.ablate(model, tokenizer, corpus, metric="loss")
         >>> table["ablation[loss]"].nlargest(3)
     """
-    ablation = AblationSweep(model, tokenizer, corpus, the_metric(metric), unit, replacement, early, precision, seed)
-    run = partial(ablation.run, max_tokens=max_tokens, heads_per_batch=heads_per_batch)
+    ablation = Ablation(
+        HeadModel(model, tokenizer),
+        corpus,
+        the_metric(metric),
+        unit,
+        None if sets is None else dict(sets),
+        known_replacement(replacement),
+        early,
+        precision,
+        seed,
+    )
+    options: Options = {"max_tokens": max_tokens, "heads_per_batch": heads_per_batch, "folder": folder}
     if study is None:
-        return ablation.effects(run(folder=folder), n_resamples)
+        return ablation.table(ablation.measure(**options), n_resamples)
     kept = study_at(study)
-    return _kept(ablation, kept, partial(run, folder=kept.work / ".sweeps"), n_resamples)
+    return _kept(ablation, kept, options | {"folder": kept.work / ".sweeps"}, n_resamples)
 
 
-@fixed_weights()
 def ablate_sets(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
     sets: Mapping[str, Iterable[Head | str] | str],
-    *,
-    metric: str | Metric = "loss",
-    replacement: Replacement = "zero",
-    early: bool = False,
-    precision: float = 1.0,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> pd.DataFrame:
-    """Ablate sets of heads and measure the change of a metric.
+    """Call `ablate` with `sets`: its name until the next release.
 
     Args:
         model: A Hugging Face model.
         tokenizer: Its tokenizer.
         corpus: The corpus on which the metric is measured.
-        sets: Name -> heads that are masked together, (kind, layer, head) each, or in writing as in `head_mask`.
-        metric: Name of a metric or objective, or a metric.
-        replacement: What replaces the output of a masked head, as in `ablate`.
-        early: Whether to stop measuring a set once its test is decided, as in `ablate`.
-        precision: How much wider than from the whole corpus intervals may be, as in `ablate`.
-        n_resamples: Bootstrap resamples of the examples.
-        seed: Seed of the resamples, and of the examples that are drawn.
-        **options: Further options of `Sweep` (`max_tokens`, `heads_per_batch`, `folder`).
+        sets: Name -> heads that are masked together.
+        **options: Further options of `ablate`.
 
     Returns:
-        A table with a row per set, with the columns of `ablate`.
-
-    Raises:
-        ValueError: If there is no set.
+        A table with a row per set.
     """
-    if not sets:
-        raise ValueError("nothing to ablate: got no set of heads; expected at least one")
-    masked = {name: frozenset(named_heads(model, heads)) for name, heads in sets.items()}
-    ablation = AblationSweep(
-        model, tokenizer, corpus, the_metric(metric), "head", replacement, early, precision, seed, masked
-    )
-    return ablation.effects(ablation.run(**options), n_resamples)
+    warnings.warn("hr.ablate_sets(..., sets) is hr.ablate(..., sets=sets) now", DeprecationWarning, stacklevel=2)
+    return ablate(model, tokenizer, corpus, sets=sets, **options)
 
 
-def _kept(ablation: AblationSweep, study: Study, run: Callable[[], ExampleStats], n_resamples: int) -> pd.DataFrame:
+def _kept(ablation: Ablation, study: Study, options: Options, n_resamples: int) -> pd.DataFrame:
     """Return the table of an ablation from a study, which computes and keeps what it does not have."""
-    metric, replacement = ablation.metric.name, on_disk(ablation.replacement)
-    name = table_name(metric, ablation.unit, ablation.replacement, early=ablation.early, precision=ablation.precision)
-    predicted = {"predicted": True} if ablation.predicts else {}
-    key = cache_key(
-        ablation.model,
-        configuration=configuration(ablation.model, ablation.tokenizer),
-        text=ablation.corpus.hash,
-        metric=ablation.metric,
-        seed=ablation.seed if ablation.is_sampled or ablation.replacement == "resample" else None,
-        **predicted,
-    )
-
-    @cache  # several tables need them
-    def stats() -> ExampleStats:
-        return ExampleStats.of(study.keep(f"examples-{name}", key, lambda: run().table()), ablation.metric)
-
-    def keep(name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        return study.keep(name, f"{key}|resamples:{n_resamples}|seed:{ablation.seed}", compute)
-
-    def best_heads(*, halves: bool = False) -> pd.DataFrame:
-        return best(stats(), head_index(ablation.model), halves=halves, n_resamples=n_resamples, seed=ablation.seed)
-
+    final = f"{'ablation-' if ablation.sets is None else ''}{ablation.name}"
+    tables: dict[str, Callable[[ExampleStats, int], pd.DataFrame]] = {final: ablation.table}
     if ablation.unit == "all_but_one" and not ablation.is_sampled:
-        keep(f"best-{metric}-{replacement}", best_heads)
-        if len(stats().numbers) > 1:
-            keep(f"best-{metric}-{replacement}-halves", lambda: best_heads(halves=True))
-    return keep(f"ablation-{name}", lambda: ablation.effects(stats(), n_resamples))
+        name = f"best-{ablation.metric.name}-{on_disk(ablation.replacement)}"
+        tables = {name: ablation.best, f"{name}-halves": partial(ablation.best, halves=True), **tables}
+    key = ablation.key()
+    keys = {name: f"{key}|resamples:{n_resamples}|seed:{ablation.seed}" for name in tables}
+    if all(study.holds(name, keys[name]) for name in tables):
+        return study.load(final)
+    examples = f"examples-{ablation.name}"
+    if study.holds(examples, key):
+        stats = ExampleStats.of(study.load(examples), ablation.metric)
+    else:
+        study.claim(examples, key)  # before the work
+        stats = ablation.measure(**options)
+        study.keep(examples, key, stats.table)
+    for name, compute in tables.items():
+        if len(stats.numbers) > 1 or not name.endswith("-halves"):
+            table = study.keep(name, keys[name], partial(compute, stats, n_resamples))
+    return table
 
 
 @dataclass(frozen=True)
-class AblationSweep:
-    """Ablation of every head of a model: `run` measures example statistics, `effects` computes the table."""
+class Ablation:
+    """What is masked in which model, and on how much of the corpus it is measured."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    model: HeadModel
     corpus: Corpus
     metric: Metric
-    unit: Unit = "head"
-    replacement: Replacement = "zero"
-    early: bool = False
-    precision: float = 1.0
-    seed: int = 0
-    sets: Mapping[str, HeadSet] | None = None  # in place of the heads of the model
+    unit: Unit
+    sets: Mapping[str, Iterable[Head | str] | str] | None  # in place of the heads of the model
+    replacement: Replacement
+    early: bool
+    precision: float
+    seed: int
 
     def __post_init__(self) -> None:
-        check_choices(self.unit, self.replacement)
+        if self.sets is not None and (not self.sets or self.unit != "head"):
+            got = f"{len(self.sets)} sets and unit={self.unit!r}"
+            raise ValueError(f"nothing to ablate: got {got}; expected at least one set, and no unit beside sets")
         if self.precision < 1:
             raise ValueError(
                 f"wrong precision: got {self.precision:g}; expected 1 for the whole corpus, or more, such as 1.1 for "
@@ -203,17 +192,16 @@ class AblationSweep:
             )
         if self.precision > 1 and not self.predicts:
             raise ValueError(
-                f"no gradient predicts the effects on {self.metric.name} of {type(self.model).__name__}: got "
+                f"no gradient predicts the effects on {self.metric.name} of {self.model.name}: got "
                 f"precision={self.precision:g}; expected a metric that is a mean, such as 'loss'; try precision=1"
             )
 
     @cached_property
-    def variants(self) -> list[HeadSet]:
+    def masked(self) -> list[HeadSet]:
         """Heads masked for each row of the table."""
         if self.sets is not None:
-            return list(self.sets.values())
-        heads = [(kind, layer, head) for kind, layer, head in head_index(self.model)]
-        return [masked_heads(head, heads, self.unit) for head in heads]
+            return [frozenset(self.model.named_heads(heads)) for heads in self.sets.values()]
+        return [masked_heads(head, self.model.heads, self.unit) for head in self.model.heads]
 
     @property
     def is_sampled(self) -> bool:
@@ -223,25 +211,36 @@ class AblationSweep:
     @cached_property
     def predicts(self) -> bool:
         """Whether a gradient predicts effects, which are then ablated on a part of the examples."""
-        return self.is_sampled and is_mean(self.metric) and self.metric.has_stand_in(self.model)
+        return self.is_sampled and is_mean(self.metric) and self.metric.has_gradient(self.model)
 
-    def run(self, **options: Unpack[Options]) -> ExampleStats:
-        """Measure the example statistics of the intact model and of all variants; options are those of `sweep`."""
-        variants = list(dict.fromkeys(self.variants))
-        measured = self.model, self.tokenizer, self.corpus, variants, self.metric
-        if not self.is_sampled:
-            return sweep(*measured, replacement=self.replacement, seed=self.seed, **options)
-        return staged(
-            *measured,
-            predict=self.predicts,
-            early=self.early,
-            precision=self.precision,
-            replacement=self.replacement,
-            seed=self.seed,
-            **options,
+    @property
+    def name(self) -> str:
+        """Name of the tables in a study, after `ablation-` or `examples-`."""
+        name = table_name(self.metric.name, self.unit, self.replacement, early=self.early, precision=self.precision)
+        return name if self.sets is None else f"sets-{name}"
+
+    def key(self) -> str:
+        """Return the cache key of the example statistics."""
+        fields: dict[str, object] = {"predicted": True} if self.predicts else {}
+        if self.sets is not None:
+            fields["sets"] = hashlib.sha256(repr([sorted(heads) for heads in self.masked]).encode()).hexdigest()[:12]
+        return self.model.cache_key(
+            self.corpus,
+            metric=self.metric,
+            code=code_of(self.metric),
+            seed=self.seed if self.is_sampled or self.replacement == "resample" else None,
+            **fields,
         )
 
-    def effects(self, stats: ExampleStats, n_resamples: int = 1000) -> pd.DataFrame:
+    def measure(self, **options: Unpack[Options]) -> ExampleStats:
+        """Measure the example statistics of the intact model and of all variants; options are those of `Sweep`."""
+        variants = list(dict.fromkeys(self.masked))
+        sweep = Sweep(self.model, self.corpus, self.metric, replacement=self.replacement, seed=self.seed, **options)
+        if not self.is_sampled:
+            return sweep.run(variants)
+        return staged(sweep, variants, predict=self.predicts, early=self.early, precision=self.precision)
+
+    def table(self, stats: ExampleStats, n_resamples: int) -> pd.DataFrame:
         """Compute the table of `ablate` from example statistics."""
         unit, replacement = on_disk(self.unit), on_disk(self.replacement)
         usual = ((unit, self.unit == "head"), (replacement, self.replacement == "zero" or self.sets is not None))
@@ -253,7 +252,7 @@ class AblationSweep:
         name = f"ablation[{' '.join(words)}]"
         effect = effects(stats, n_resamples=n_resamples, seed=self.seed)
         measured = list(stats.masked)
-        rows = [measured.index(variant) for variant in self.variants]
+        rows = [measured.index(variant) for variant in self.masked]
         kept = {end: values for end, values in effect.columns.items() if self.is_sampled or end != ".examples"}
         columns = {f"{name}{end}": values[rows] for end, values in kept.items()}
         fields: dict[str, object] = {"intact": f"{effect.intact:.6g}"}
@@ -266,4 +265,8 @@ class AblationSweep:
         if self.sets is not None:
             return frame.signed(pd.DataFrame(columns, index=pd.Index(list(self.sets), name="set")), text)
         draws = {name: rounded(effect.draws[rows, :KEPT])} if n_resamples else None
-        return frame.table(columns, head_index(self.model), text, draws=draws)
+        return frame.table(columns, self.model.index, text, draws=draws)
+
+    def best(self, stats: ExampleStats, n_resamples: int, *, halves: bool = False) -> pd.DataFrame:
+        """Compute the table of the best heads of each layer to keep alone (`best`)."""
+        return best(stats, self.model.index, halves=halves, n_resamples=n_resamples, seed=self.seed)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -14,15 +13,14 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.ablation.metrics.base import Array
-from headroles.ablation.sweep import sweep
-from headroles.analysis.intervals import bootstrap_counts, bounds
+from headroles.ablation.sweep import Sweep
+from headroles.analysis.intervals import bounds
 from headroles.data.corpus import Corpus
-from headroles.models.provenance import cache_key, configuration, fixed_weights, provenance_of
+from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
 
-@fixed_weights()
 def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -56,30 +54,21 @@ def evaluate(
     names = [metric.name for metric in chosen]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")
+    handle, rows = HeadModel(model, tokenizer), {}
     if study is not None:
-        key = cache_key(
-            model,
-            configuration=configuration(model, tokenizer),
-            text=corpus.hash,
-            metrics=",".join(map(str, chosen)),
-            resamples=n_resamples,
-            seed=seed,
-        )
+        key = handle.cache_key(corpus, metrics=",".join(map(str, chosen)), resamples=n_resamples, seed=seed)
         compute = partial(evaluate, model, tokenizer, corpus, chosen, max_tokens=max_tokens)
         return study_at(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))
-    rows = {}
     for metric in chosen:
-        stats = sweep(model, tokenizer, corpus, [], metric, max_tokens=max_tokens, heads_per_batch=1)
+        stats = Sweep(handle, corpus, metric, max_tokens=max_tokens, heads_per_batch=1).run([])
         rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
-    return frame.signed(table, provenance_of(model, None, corpus, resamples=n_resamples, seed=seed))
+    return frame.signed(table, handle.provenance(corpus, resamples=n_resamples, seed=seed))
 
 
 def worth(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, float]:
     """Compute the metric of the intact model of a sweep: `value`, and `low` and `high`, its 95 % interval."""
-    weights = bootstrap_counts(statistics.numbers, n_resamples, seed)  # [1 + resamples, example]
-    with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        values = statistics.metric.value(weights @ statistics.intact)
+    (values,) = statistics.resampled([statistics.intact], n_resamples, seed)
     return dict(zip(("value", "low", "high"), interval(values), strict=True))
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from headroles.ablation.metrics import Metric
+from headroles.ablation.metrics.base import Array
+from headroles.analysis.intervals import bootstrap_counts
 from headroles.models.masking import Head
 from headroles.tables.frame import KINDS
+from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
 
-Array = npt.NDArray[np.float64]
+SHOWN = 5  # examples in a message
+BLOCK = 1024  # examples whose resamples are in memory together
 HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
 
 
@@ -28,6 +36,47 @@ class ExampleStats:
     signature: str = ""
     predicted: dict[HeadSet, Array] | None = None  # change of the first statistic by the gradient: [example]
     sizes: Array | None = None  # how likely examples are to be drawn, if not all alike: [example]
+
+    def resampled(self, statistics: Iterable[Array], n_resamples: int = 1000, seed: int = 0) -> Array:
+        """Compute the metric of some statistics of these examples, and of Poisson resamples of the examples.
+
+        Args:
+            statistics: Of the examples, NaN where a variant was not run: [example, statistic] each.
+            n_resamples: Number of resamples.
+            seed: Seed of the resamples.
+
+        Returns:
+            The values, [row, 1 + resample]; NaN for a resample without any example, and for all of a single example.
+        """
+        rows = list(statistics)
+        sums = np.zeros((len(rows), 1 + n_resamples, self.intact.shape[1]))
+        for part, weights in self.resamples(n_resamples, seed):
+            sums += [_weighted(weights, values[part]) for values in rows]
+        with np.errstate(invalid="ignore"):
+            values = np.stack([self.metric.compute(row) for row in sums])
+        read = [np.isfinite(row).all(-1) & row.any(-1) for row in rows]  # an example of zeros adds nothing
+        values[[examples.sum() < 2 for examples in read], 1:] = np.nan
+        return values
+
+    def check(self) -> ExampleStats:
+        """Return the statistics; raise ValueError if the intact model has no value, with the examples to blame."""
+        with np.errstate(invalid="ignore"):
+            value = self.metric.compute(self.intact.sum(0))
+            alone = self.metric.compute(self.intact)
+        if not np.isnan(value):
+            return self
+        numbers = [str(self.numbers[row] + 1) for row in np.flatnonzero(np.isnan(alone))]
+        raise ValueError(
+            f"{self.metric.name} has no value: got nothing to measure in example {', '.join(numbers[:SHOWN])}"
+            f"{', ...' if len(numbers) > SHOWN else ''} of {len(self.numbers)}; expected a token or label that the "
+            f"model predicts; try longer texts (a decoder predicts from the second token on)"
+        )
+
+    def resamples(self, n_resamples: int, seed: int) -> Iterator[tuple[slice, Array]]:
+        """Yield examples, a block at a time, and how often each counts: [1 + resample, example]."""
+        for start in range(0, len(self.numbers), BLOCK):
+            part = slice(start, start + BLOCK)
+            yield part, bootstrap_counts(self.numbers[part], n_resamples, seed)
 
     def take(self, rows: npt.NDArray[np.int64]) -> ExampleStats:
         """Return the statistics of some examples, by their places in `numbers`."""
@@ -75,6 +124,12 @@ class ExampleStats:
         return ExampleStats(intact, masked, numbers, int(first.partition(":")[2]), metric, text, predicted, sizes)
 
 
+def _weighted(weights: Array, values: Array) -> Array:
+    """Sum the statistics of the examples with numbers, as often as they count: [1 + resample, statistic]."""
+    run = np.isfinite(values).all(-1)
+    return np.asarray(weights @ values if run.all() else weights[:, run] @ values[run])
+
+
 def written(masked: HeadSet) -> str:
     """Return a set of heads as text: "enc-self:0:1 cross:2:3"; "none" without any."""
     return " ".join(":".join(map(str, head)) for head in sorted(masked)) or "none"
@@ -84,3 +139,28 @@ def _read(text: str) -> HeadSet:
     parts = [head.split(":") for head in text.split()] if text != "none" else []
     kinds = {str(kind): kind for kind in KINDS}
     return frozenset((kinds[kind], int(layer), int(head)) for kind, layer, head in parts)
+
+
+def write_batch(path: Path, statistics: Array) -> None:
+    """Write the statistics of a batch, with a digest."""
+    content = io.BytesIO()
+    np.save(content, statistics, allow_pickle=False)
+    with replacing(path) as draft:
+        draft.write_bytes(seal(content.getvalue() + MARK + BLANK))
+
+
+def read_batch(path: Path, shape: tuple[int, ...]) -> Array:
+    """Read the statistics of a batch and check their shape and their digest, which files of earlier versions lack."""
+    content = path.read_bytes()
+    try:
+        end = len(content) - is_sealed(content) * len(MARK + BLANK)
+        source = io.BytesIO(content[:end])
+        kept: Array = np.load(source, allow_pickle=False)
+        if source.tell() < end:
+            raise ValueError("there is more in it than an array")
+        if kept.shape[:-1] != shape or kept.dtype != np.float64:
+            expected = ", ".join(map(str, shape))
+            raise ValueError(f"got numbers {list(kept.shape)} of {kept.dtype}; expected [{expected}, statistics]")
+    except (ValueError, EOFError, SyntaxError, TokenError) as error:
+        raise ValueError(f"{path} is damaged: {error}; remove the file to have it measured again") from error
+    return kept

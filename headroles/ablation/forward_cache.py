@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
-from headroles.ablation.resample import Instead
 from headroles.models import heads
-from headroles.models.attention_hooks import exclusive, without_cache
-from headroles.models.batching import Batch
-from headroles.models.masking import Fill, mask_heads
-from headroles.models.provenance import without_gradients
+from headroles.models.attention_hooks import exclusive
+from headroles.models.batching import Batch, Encoded, make_batch
+from headroles.models.head_model import HeadModel
+from headroles.models.masking import Fill, read_heads
 from headroles.models.sites import Site
+from headroles.scores.examples import partners
 from headroles.scores.outputs import Output
-from headroles.tables.frame import Kind
+from headroles.tables.frame import KINDS, Kind
 
 Start = tuple[int, int]
 Keep = Callable[[nn.Module, tuple[object, ...], object], None]  # called with a module, its arguments and output
@@ -38,7 +38,7 @@ class Replay:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: HeadModel,
         batch: Batch,
         replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Instead = "zero",
     ) -> None:
@@ -49,22 +49,21 @@ class Replay:
         self.readers: set[nn.Module] = set()  # maps of the encoder's states
         self.states: Tensor | None = None
         self.shell: type[ModelOutput] = BaseModelOutput  # output class of the encoder
-        self.outs = {site.out for site in heads.attention_sites(model)}
+        self.outs = {site.out for site in model.sites}
         self.time = self.encoded = 0
-        with without_gradients(model), ExitStack() as stack:
-            stack.enter_context(exclusive(model))
+        with model.without_gradients(), ExitStack() as stack:
+            stack.enter_context(exclusive(model.model))
             for module in self.layers:
                 self._watch(stack, module, self._keep_layer)
                 for linear in filter(_is_map, module.modules()):
                     self._watch(stack, linear, self._keep_map)
-            encoder = model.get_encoder() if model.config.is_encoder_decoder else None
+            encoder = model.model.get_encoder() if model.config.is_encoder_decoder else None
             if encoder is not None:
                 stack.callback(encoder.register_forward_hook(self._keep_states).remove)
-            self.output = model(**batch.inputs, **without_cache(model))
-        sites = heads.attention_sites(model)
-        self.starts = [self._start(site) for site in sites for _ in range(site.heads)]
+            self.output = model.forward(batch)
+        self.starts = [self._start(site) for site in model.sites for _ in range(site.heads)]
         self.looked = self.encoded  # when the decoder first reads the states; at once if that is unknown
-        if len(self.readers) >= sum(site.kind == "cross" for site in sites) > 0:
+        if len(self.readers) >= sum(site.kind == "cross" for site in model.sites) > 0:
             self.looked = min(self.calls[reader][0][0] for reader in self.readers)
 
     def first(self, gates: Tensor) -> Start:
@@ -78,25 +77,31 @@ class Replay:
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         first = self.first(gates)
+        inputs = self._inputs(dict(batch.inputs), first, count)
         with (
-            without_gradients(self.model),
-            exclusive(self.model),
+            self.model.without_gradients(),
+            exclusive(self.model.model),
             self._reused(first, count),
-            _gates(self, gates, size),
+            self._mask(gates, size),
         ):
-            inputs = self._inputs(dict(batch.inputs), first, count)
-            return self.model(**inputs, **without_cache(self.model)), batch
+            return self.model.forward(inputs), batch
 
     def write(self, gates: Tensor, **options: object) -> tuple[Tensor, Batch]:
         """Generate text with variants, gates [variant, heads]: tokens [variant x example, token], and their batch."""
         count, size = len(gates), len(self.batch.numbers)
         batch = self.batch.take(torch.arange(size, device=gates.device).repeat(count))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder")}
-        with without_gradients(self.model), _gates(self, gates, size):
-            tokens: Tensor = self.model.generate(**self._inputs(inputs, self.first(gates), count), **options)  # type: ignore[operator]
+        inputs = self._inputs(inputs, self.first(gates), count)
+        with self.model.without_gradients(), self._mask(gates, size):
+            tokens: Tensor = self.model.model.generate(**inputs, **options)
         return tokens, batch
 
-    def _inputs(self, inputs: dict[str, Tensor], first: Start, count: int) -> Mapping[str, object]:
+    def _mask(self, gates: Tensor, size: int) -> AbstractContextManager[None]:
+        kept = self.replacement
+        replacement = partial(kept, variants=len(gates)) if isinstance(kept, Instead) else kept
+        return self.model.mask(gates.repeat_interleave(size, 0), replacement)
+
+    def _inputs(self, inputs: dict[str, Any], first: Start, count: int) -> dict[str, Any]:
         """Replace the tokens of an intact encoder by its states."""
         if not self.layers or self.states is None or first[0] < self.encoded:
             return inputs
@@ -169,11 +174,11 @@ class Replay:
         self.shell = type(output) if isinstance(output, ModelOutput) else BaseModelOutput
 
 
-def layers(model: PreTrainedModel) -> list[nn.Module]:
+def layers(model: HeadModel) -> list[nn.Module]:
     """Return the layers of all stacks; none if a layer is not one module, or is not batch first."""
     ordered: list[nn.Module] = []
-    for site in heads.attention_sites(model):
-        layer = heads.layer_of(model, site)
+    for site in model.sites:
+        layer = heads.layer_of(model.model, site)
         if layer is None or site.turn or (site.outside and site.outside.time_major):
             return []
         if layer not in ordered:
@@ -187,14 +192,6 @@ def _is_map(module: nn.Module) -> bool:
     return weight is not None and weight.ndim == 2 and not isinstance(module, nn.Embedding)
 
 
-@contextmanager
-def _gates(replay: Replay, gates: Tensor, size: int) -> Iterator[None]:
-    kept = replay.replacement
-    replacement = partial(kept, variants=len(gates)) if isinstance(kept, Instead) else kept
-    with mask_heads(replay.model, gates.repeat_interleave(size, 0), replacement=replacement):
-        yield
-
-
 def _repeated(output: object, count: int, size: int, *_: object, **__: object) -> object:
     """Repeat the output of a layer or map for `count` copies of its batch, whatever its arguments are."""
     if isinstance(output, Tensor):
@@ -202,3 +199,43 @@ def _repeated(output: object, count: int, size: int, *_: object, **__: object) -
     if isinstance(output, tuple):
         return tuple(_repeated(part, count, size) for part in output)
     return output
+
+
+class Others:
+    """Resample ablation: head outputs of the intact model for the partners of the examples of a batch."""
+
+    def __init__(self, model: HeadModel, encoded: Encoded, seed: int) -> None:
+        self.model, self.encoded = model, encoded
+        lengths = zip(*(map(len, side) for side in (encoded.source, encoded.target) if side), strict=True)
+        places = partners([tuple(pair) for pair in lengths], seed)
+        self.partner = dict(zip(encoded.numbers, places, strict=True))  # sentence number -> row
+
+    def of(self, batch: Batch) -> Instead:
+        """Run the partners of the examples of a batch and keep the outputs of their heads."""
+        other = make_batch([self.partner[number] for number in batch.numbers], self.encoded, self.model.model)
+        outputs: dict[tuple[Kind, int], Tensor] = {}
+        with torch.no_grad(), ExitStack() as stack:
+            stack.enter_context(exclusive(self.model.model))
+            read_heads(stack, self.model.model, self.model.sites, lambda site, z: outputs.update({site.key: z}))
+            self.model.forward(other)
+        return Instead(outputs, {kind: other.queries(kind).attention_mask for kind in KINDS})
+
+
+class Instead:
+    """Replacement of head outputs by those for other examples, at the tokens that both examples have."""
+
+    def __init__(self, outputs: dict[tuple[Kind, int], Tensor], masks: dict[Kind, Tensor]) -> None:
+        self.outputs = outputs  # by site: [example, query, heads, size]
+        self.masks = masks  # attention masks of the queries: bool [example, query]
+
+    def __call__(self, site: Site, z: Tensor, variants: int) -> Tensor:
+        """Return `z` [variant x example x beam, query, heads, size] replaced where both examples have a token."""
+        other, mask = self.outputs[site.key].to(z), self.masks[site.kind].to(z.device)
+        common, beams = min(z.shape[1], other.shape[1]), len(z) // (variants * len(other))
+        other, mask = (
+            tensor[:, :common].repeat(variants, *[1] * (tensor.ndim - 1)).repeat_interleave(beams, 0)
+            for tensor in (other, mask)
+        )
+        replacement = z.detach().clone()
+        replacement[:, :common] = torch.where(mask[..., None, None], other, replacement[:, :common])
+        return replacement

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats, HeadSet
-
-Array = npt.NDArray[np.float64]
+from headroles.ablation.metrics.base import Array
 
 
 @dataclass(frozen=True)

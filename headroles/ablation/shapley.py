@@ -15,22 +15,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.example_stats import HeadSet, written
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
-from headroles.ablation.runner import Replacement, on_disk
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.sweep import Options, Sweep
-from headroles.analysis.intervals import bootstrap_counts, over_seeds
+from headroles.ablation.units import Replacement, on_disk
+from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index
-from headroles.models.masking import Head, head_mask
-from headroles.models.provenance import fixed_weights
+from headroles.models.head_model import HeadModel
+from headroles.models.masking import Head
 from headroles.tables import frame
 
-Array = npt.NDArray[np.float64]
 MOST, KEPT = 1024, 16384  # variants of one sweep, and known values, which bound memory
 Method = Literal["permutation", "kernel"]
 BLOCK = 8  # heads that are removed between two checks for truncation
 
 
-@fixed_weights()
 def shapley_values(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -93,7 +91,8 @@ def shapley_values(
         raise ValueError(
             f"only permutations are truncated: got truncation={truncation} and method='kernel'; expected 0"
         )
-    sweep = Sweep(model, tokenizer, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
+    handle = HeadModel(model, tokenizer)
+    sweep = Sweep(handle, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
     game = Game(sweep, heads, n_resamples, seed)
     if method == "kernel":
         parts, draws = _kernel(game, n_permutations)
@@ -105,7 +104,6 @@ def shapley_values(
     return frame.table(columns, game.index(), game.provenance(**fields))
 
 
-@fixed_weights()
 def shapley_interactions(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -149,7 +147,8 @@ def shapley_interactions(
     """
     if n_rounds < 1:
         raise ValueError(f"too few rounds: got n_rounds={n_rounds}; expected 1 or more, and 2 for intervals")
-    sweep = Sweep(model, tokenizer, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
+    handle = HeadModel(model, tokenizer)
+    sweep = Sweep(handle, corpus, the_metric(metric), replacement=replacement, seed=seed, **options)
     game, generator = Game(sweep, heads, n_resamples, seed), np.random.default_rng(seed)
     parts, draws = [], np.zeros((comb(len(game.heads), 2), n_resamples))
     for _ in range(n_rounds):
@@ -239,9 +238,9 @@ class Game:
     """Cooperative game of some heads of a model (None: all); heads that do not play are never masked."""
 
     def __init__(self, sweep: Sweep, heads: Iterable[Head] | None, n_resamples: int, seed: int) -> None:
-        index: list[Head] = [(kind, layer, head) for kind, layer, head in head_index(sweep.model)]
+        index = sweep.model.heads
         chosen = index if heads is None else [(kind, layer, head) for kind, layer, head in heads]
-        head_mask(sweep.model, chosen)  # raises for an unknown head
+        sweep.model.head_mask(chosen)  # raises for an unknown head
         if len(set(chosen)) < len(chosen) or len(chosen) < 2:
             raise ValueError(
                 f"wrong heads of a game: got {len(chosen)}, of which {len(set(chosen))} differ; expected two or more "
@@ -260,10 +259,9 @@ class Game:
         new = [variant for variant in dict.fromkeys(masked) if variant not in self.known]
         for start in range(0, len(new), MOST):
             stats = self.sweep.run(new[start : start + MOST])
-            weights = bootstrap_counts(stats.numbers, self.n_resamples, self.seed)  # [1 + resamples, example]
-            for variant, values in stats.masked.items():
-                with np.errstate(invalid="ignore"):  # a resample without any example has no value
-                    self.known[variant] = stats.metric.value(weights @ values)
+            values = stats.resampled(stats.masked.values(), self.n_resamples, self.seed)
+            self.known |= zip(stats.masked, values, strict=True)
+            for variant in stats.masked:
                 if not np.isfinite(self.known[variant][0]):
                     raise ValueError(f"{stats.metric.name} has no finite value without heads {written(variant)}")
         return np.stack([self.known[variant] for variant in masked])
@@ -288,5 +286,5 @@ class Game:
 
     def index(self) -> pd.MultiIndex:
         """Return the index of the players."""
-        index = head_index(self.sweep.model)
+        index = self.sweep.model.index
         return index[index.isin(self.heads)]

@@ -12,13 +12,12 @@ from scipy import stats
 
 from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Mean, Metric
+from headroles.ablation.metrics.base import Array
 from headroles.ablation.prediction_powered import estimates
-from headroles.ablation.runner import on_disk
-from headroles.analysis.intervals import bootstrap_counts, bounds, least_p
+from headroles.ablation.units import on_disk
+from headroles.analysis.intervals import bounds, least_p
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
 from headroles.tables import frame
-
-Array = npt.NDArray[np.floating]
 
 
 class Effects(NamedTuple):
@@ -38,19 +37,16 @@ def effects(statistics: ExampleStats, *, n_resamples: int = 1000, seed: int = 0)
     """
     if statistics.predicted is not None:
         return _prediction_powered(statistics, n_resamples, seed)
-    weights = bootstrap_counts(statistics.numbers, n_resamples, seed)  # [1 + resamples, example]
-    run = np.stack([np.isfinite(stats).all(-1) for stats in statistics.masked.values()])  # [variant, example]
-    with np.errstate(invalid="ignore"):  # a resample without any example has no value
-        intact = statistics.metric.value(weights @ statistics.intact)  # [1 + resamples]
-        values = []
-        for masked, rows in zip(statistics.masked.values(), run, strict=True):
-            base = intact if rows.all() else statistics.metric.value(weights[:, rows] @ statistics.intact[rows])
-            values.append(statistics.metric.value(weights[:, rows] @ masked[rows]) - base)
-    value = np.stack(values)
+    run = np.stack([np.isfinite(values).all(-1) for values in statistics.masked.values()])  # [variant, example]
+    bases = [statistics.intact]
+    if not run.all():  # the intact model on the same examples as each variant
+        bases += [np.where(rows[:, None], statistics.intact, np.nan) for rows in run]
+    values = statistics.resampled([*bases, *statistics.masked.values()], n_resamples, seed)
+    value = values[len(bases) :] - values[len(bases) > 1 : len(bases)]
     low, high = bounds(value[:, 1:])
     p = p_values(statistics, value[:, 1:])
     columns = {"": value[:, 0], ".low": low, ".high": high, ".p": p, ".holm": holm(p), ".bh": benjamini_hochberg(p)}
-    return Effects(float(intact[0]), columns | {".examples": run.sum(1)}, value[:, 1:])
+    return Effects(float(values[0, 0]), columns | {".examples": run.sum(1)}, value[:, 1:])
 
 
 def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -> Effects:
@@ -63,9 +59,10 @@ def _prediction_powered(statistics: ExampleStats, n_resamples: int, seed: int) -
     columns |= {
         f".{name}": np.array([getattr(variant, name) for variant in variants]) for name in ("slope", "explained")
     }
-    weights = bootstrap_counts(statistics.numbers, n_resamples, seed)[1:] - 1.0  # [resample, example]
-    draws = effect[:, None] + np.stack([variant.influence for variant in variants]) @ weights.T
-    return Effects(float(statistics.metric.value(statistics.intact.sum(0))), columns, draws)
+    influence, draws = np.stack([variant.influence for variant in variants]), effect[:, None]
+    for part, weights in statistics.resamples(n_resamples, seed):
+        draws = draws + influence[:, part] @ (weights[1:] - 1.0).T
+    return Effects(float(statistics.metric.compute(statistics.intact.sum(0))), columns, draws)
 
 
 def p_values(statistics: ExampleStats, draws: Array) -> Array:
@@ -84,7 +81,7 @@ def p_values(statistics: ExampleStats, draws: Array) -> Array:
 
 def is_mean(metric: Metric) -> bool:
     """Return whether a metric is a mean over steps or examples, which a t-test needs."""
-    return type(metric).value is Mean.value
+    return type(metric).compute is Mean.compute
 
 
 def best(

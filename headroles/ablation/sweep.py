@@ -3,48 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from importlib.metadata import version
-from itertools import product
+from functools import cached_property, partial
 from pathlib import Path
-from tokenize import TokenError
-from typing import TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import torch
+from torch import Tensor
 
 from headroles import _distributed
 from headroles._distributed import track
-from headroles.ablation.example_stats import ExampleStats, HeadSet
-from headroles.ablation.metrics import Metric, Read
-from headroles.ablation.resample import Others
-from headroles.ablation.runner import Array, Filling, Replacement, Runner, check_choices, on_disk
+from headroles.ablation.example_stats import SHOWN, ExampleStats, HeadSet, read_batch, write_batch
+from headroles.ablation.forward_cache import Others, Replay
+from headroles.ablation.metrics import Metric, Observation, Written
+from headroles.ablation.metrics.base import Array
+from headroles.ablation.units import Replacement, known_replacement, on_disk
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, masking, tokenization
-from headroles.models.batching import LONGEST, Batch
-from headroles.models.provenance import provenance_of, revision
-from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
+from headroles.models import dummy_inputs, masking
+from headroles.models.batching import LONGEST, ONE, Batch
+from headroles.models.code_identity import code_of
+from headroles.models.head_model import HeadModel
+from headroles.models.masking import Fill
+from headroles.scores import objectives
+from headroles.tables.frame import Kind
+
+log = logging.getLogger(__name__)
 
 
-def sweep(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    variants: Sequence[HeadSet],
-    metric: Metric,
-    *,
-    rows: Sequence[int] | None = None,
-    replacement: Replacement = "zero",
-    seed: int = 0,
-    **options: Unpack[Options],
-) -> ExampleStats:
-    """Measure every variant on every example, or on `rows`: `Sweep(...).run(variants, rows)`."""
-    runs = Sweep(model, tokenizer, corpus, metric, replacement=replacement, seed=seed, **options)
-    return runs.run(variants, rows)
+Observe = Callable[[Batch, Any], Observation]  # a batch, and what the model made of it
 
 
 class Options(TypedDict, total=False):
@@ -55,6 +45,13 @@ class Options(TypedDict, total=False):
     folder: str | Path | None
 
 
+class Run(NamedTuple):
+    """One piece of work: `measure` returns statistics, of which `shape` is the shape without the last axis."""
+
+    measure: Callable[[], Array]
+    shape: tuple[int, ...]
+
+
 class Sweep:
     """Runs of a model and of its variants with masked heads on the examples of a corpus.
 
@@ -63,8 +60,7 @@ class Sweep:
     the batches, and the variants where batches are few; each process returns all statistics.
 
     Args:
-        model: A Hugging Face model.
-        tokenizer: Its tokenizer.
+        model: A model with its tokenizer.
         corpus: The corpus that is measured.
         metric: The metric that reads the statistics.
         replacement: What replaces the output of a masked head (see `ablate`). "resample" takes the output of the intact
@@ -75,13 +71,13 @@ class Sweep:
         seed: Seed of the partners of "resample".
 
     Raises:
-        ValueError: If `max_tokens` or `heads_per_batch` is below 1, or the replacement is unknown.
+        ValueError: If `max_tokens` or `heads_per_batch` is below 1, the replacement is unknown, or there is a folder
+            and something changes the model's numbers that has no name, such as an open `mask_heads`.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        model: HeadModel,
         corpus: Corpus,
         metric: Metric,
         *,
@@ -91,16 +87,17 @@ class Sweep:
         folder: str | Path | None = None,
         seed: int = 0,
     ) -> None:
-        check_choices(replacement=replacement)
         if heads_per_batch < 1 or max_tokens < 1:
             raise ValueError(
                 f"max_tokens and heads_per_batch must be at least 1: got {max_tokens} and {heads_per_batch}"
             )
-        self.model, self.tokenizer, self.corpus, self.metric = model, tokenizer, corpus, metric
-        self.replacement, self.heads_per_batch, self.seed = replacement, heads_per_batch, seed
+        self.model, self.corpus, self.metric = model, corpus, metric
+        self.replacement, self.heads_per_batch, self.seed = known_replacement(replacement), heads_per_batch, seed
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
-        self.encoded = batching.encode(corpus, tokenizer, model, words=False)
+        self.encoded = model.encode(corpus, words=False)
+        if self.folder is not None:
+            model.check_named()
 
     @cached_property
     def examples(self) -> list[int]:
@@ -110,28 +107,31 @@ class Sweep:
     @cached_property
     def batches(self) -> list[Batch]:
         """All batches of the corpus."""
-        return list(batching.batches(self.encoded, self.model, max_tokens=self.size))
+        return list(self.model.batches(self.encoded, max_tokens=self.size))
 
     @cached_property
-    def read(self) -> Read:
-        """Function that reads the metric's statistics from the output of a batch."""
-        return self.metric.reader(self.model, self.tokenizer, self.corpus, lambda: self.batches)
+    def observe(self) -> Observe:
+        """Function of a batch and what the model made of it; ValueError if the metric needs what is not there."""
+        self.metric.check(self.model, self.corpus, self.batches)
+        explain = None
+        if self.metric.objective is not None:
+            objective = objectives.objective(self.metric.objective, self.model.model)
+            explain = objective.explain(self.model.model, lambda: self.batches)
+        return partial(Observation, self.model, self.corpus, explain)
 
     @cached_property
-    def filling(self) -> Filling:
+    def filling(self) -> Fill | Mapping[tuple[Kind, int], Tensor] | Others:
         """Replacement of the outputs of masked heads; means and partners come from the whole corpus."""
         if self.replacement == "resample":
             return Others(self.model, self.encoded, self.seed)
         if self.replacement == "mean":
-            return masking.mean(self.model, self.batches)
+            return masking.mean(self.model.model, self.batches)
         return "zero" if self.replacement == "rescale" else self.replacement
 
     @cached_property
     def signature(self) -> str:
         """Provenance of the statistics."""
-        text = provenance_of(
-            self.model,
-            None,
+        text = self.model.provenance(
             self.corpus,
             examples=len(self.examples),
             too_long=self.encoded.too_long,
@@ -142,52 +142,175 @@ class Sweep:
 
     def run(self, variants: Sequence[HeadSet], rows: Sequence[int] | None = None) -> ExampleStats:
         """Measure the intact model and every variant on the examples `rows`, by default all."""
-        masking.head_mask(self.model, {head for masked in variants for head in masked})  # raises for an unknown head
-        with attention_hooks.evaluating(self.model):
-            groups = self.batches
+        gates, key = self._gates(variants), self._key(variants, rows)
+        with self.model.evaluating():
+            batches = self.batches
             if rows is not None:
                 size = self.metric.sentences
                 numbers = [size * row + place for row in rows for place in range(size)]
-                groups = list(batching.batches(self.encoded.take(numbers), self.model, max_tokens=self.size))
-            runner = self._runner(variants)
-            name = self._name(variants, rows)
-            shares = -(-_distributed.count() // len(groups))  # where batches are few, processes share their variants
-
-            def part(_: int, item: tuple[int, int]) -> Array:
-                key = name if shares == 1 else f"{name}-{item[1]}of{shares}"
-                return _kept(self.folder, f"{key}-{item[0]}", lambda: runner.run(groups[item[0]], (item[1], shares)))
-
-            items = list(product(range(len(groups)), range(shares)))
-            parts = _distributed.spread(items, part, lambda items: track(items, "masking heads", total=len(items)))
+                batches = list(self.model.batches(self.encoded.take(numbers), max_tokens=self.size))
+            shares = -(-_distributed.count() // len(batches))  # where batches are few, processes share their variants
+            runs = {
+                f"{number}" if shares == 1 else f"{part}of{shares}-{number}": Run(
+                    partial(self._measure, self.observe, batch, variants, gates, (part, shares)),
+                    (1 + len(variants), len(batch.numbers)),
+                )
+                for number, batch in enumerate(batches)
+                for part in range(shares)
+            }
+            parts = self._spread(runs, key, "masking heads")
         joined = np.concatenate([_joined(parts[at : at + shares]) for at in range(0, len(parts), shares)], axis=1)
-        return self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), groups)
+        stats = self._stats(joined[0], dict(zip(variants, joined[1:], strict=True)), batches)
+        return stats.check() if rows is None else stats
 
     def predict(self, variants: Sequence[HeadSet]) -> ExampleStats:
         """Predict every variant by the gradient at a mask of ones: one forward and one backward pass of each batch."""
-        masking.head_mask(self.model, {head for masked in variants for head in masked})
-        with attention_hooks.evaluating(self.model):
-            runner = self._runner(variants)
-            stand_in = self.metric.stand_in(self.model, lambda: self.batches)
-            name = f"{self._name(variants, None)}-gradient"
-
-            def part(number: int, batch: Batch) -> Array:
-                return _kept(self.folder, f"{name}-{number}", lambda: runner.predict(batch, stand_in))
-
-            parts = _distributed.spread(
-                self.batches, part, lambda items: track(items, "gradients of masks", total=len(items))
-            )
+        gates, key = self._gates(variants), self._key(variants, None)
+        with self.model.evaluating():
+            runs = {
+                f"gradient-{number}": Run(partial(self._gradient, self.observe, batch, gates), (len(batch.numbers),))
+                for number, batch in enumerate(self.batches)
+            }
+            parts = self._spread(runs, key, "gradients of masks")
         joined = np.concatenate(parts)  # [example, statistic + variant]
         count = joined.shape[1] - len(variants)
-        stats = self._stats(joined[:, :count], {}, self.batches)
+        stats = self._stats(joined[:, :count], {}, self.batches).check()
         _, places = self._places([number for batch in self.batches for number in batch.numbers])
         changes = joined[places, count:].sum(axis=1)  # [example, variant]
         return replace(stats, predicted=dict(zip(variants, changes.T, strict=True)))
 
-    def _runner(self, variants: Sequence[HeadSet]) -> Runner:
-        longest = min(tokenization.positions(self.tokenizer, self.model), LONGEST)
-        return Runner(
-            self.model, longest, self.read, self.metric, variants, self.filling, self.replacement, self.heads_per_batch
+    def _gates(self, variants: Sequence[HeadSet]) -> Tensor:
+        """Return the gates of variants, [variant, heads]; "rescale" scales up the remaining heads of a layer."""
+        rows = [self.model.head_mask(masked) for masked in variants]
+        if not rows:
+            return torch.ones(0, len(self.model.index), device=self.model.device)
+        gates = torch.stack(rows)
+        if self.replacement == "rescale":
+            for layer in gates.split([site.heads for site in self.model.sites], dim=1):
+                left = layer.sum(1, keepdim=True)
+                layer *= torch.where(left > 0, layer.shape[1] / left, 1.0)
+        return gates
+
+    def _key(self, variants: Sequence[HeadSet], rows: Sequence[int] | None) -> str:
+        """Return the cache key of a run: a digest of all that its numbers depend on; none without a folder."""
+        if self.folder is None:
+            return ""
+        key = self.model.cache_key(
+            self.corpus, metric=self.metric, code=code_of(self.metric), replacement=self.replacement, seed=self.seed
         )
+        listed = [sorted(masked) for masked in variants]
+        return hashlib.sha256(repr((key, self.size, rows, listed)).encode()).hexdigest()[:12]
+
+    def _spread(self, runs: Mapping[str, Run], key: str, what: str) -> list[Array]:
+        """Read the statistics of each run from the folder, or measure and keep them; processes share the runs."""
+        share = list(enumerate(runs.items()))[_distributed.rank() :: _distributed.count()]
+        measured = []
+        for number, (name, run) in track(share, what, total=len(share)):
+            path = None if self.folder is None else self.folder / f"{key}-{name}.npy"
+            if path is not None and path.is_file():
+                statistics = read_batch(path, run.shape)
+            else:
+                statistics = run.measure()
+                if path is not None:
+                    write_batch(path, statistics)
+            measured.append((number, statistics))
+        return [statistics for _, statistics in sorted(_distributed.gathered(measured), key=lambda pair: pair[0])]
+
+    def _measure(
+        self, observe: Observe, batch: Batch, variants: Sequence[HeadSet], gates: Tensor, part: tuple[int, int]
+    ) -> Array:
+        """Return the statistics of one batch by the intact model and every variant: [1 + variant, example, statistic].
+
+        Variants run together if their first masked heads are at the same place, so that they reuse the same outputs of
+        the intact model. `part` (p, q) runs only the p-th and then every q-th of these places; other variants have NaN.
+        """
+        filling = self.filling.of(batch) if isinstance(self.filling, Others) else self.filling
+        replay = Replay(self.model, batch, filling)
+        if self.metric.generates:
+            intact = self._masked(observe, replay, torch.ones(1, gates.shape[1], device=gates.device), [None])[0]
+        else:
+            intact = self._update(observe(batch, replay.output), [None])[0]
+        statistics = np.full((1 + len(variants), *intact.shape), np.nan)
+        statistics[0] = intact
+        firsts = [replay.first(row[None]) for row in gates]
+        if self.metric.generates:  # reuses nothing but the states of an intact encoder
+            firsts = [(int(first[0] >= replay.encoded), 0) for first in firsts]
+        for first in sorted(set(firsts))[part[0] :: part[1]]:
+            rows = [row for row, start in enumerate(firsts) if start == first]
+            while rows:
+                chunk = rows[: self.heads_per_batch]
+                try:
+                    values = self._masked(observe, replay, gates[chunk], [variants[row] for row in chunk])
+                except (torch.OutOfMemoryError, MemoryError) as error:
+                    self._halve(error)
+                    continue
+                statistics[[1 + row for row in chunk]] = values
+                rows = rows[len(chunk) :]
+        return statistics
+
+    def _halve(self, error: Exception) -> None:
+        if self.heads_per_batch == 1:
+            raise error
+        self.heads_per_batch //= 2
+        log.warning("out of memory (%s): %d variants at a time from here on", error, self.heads_per_batch)
+
+    def _masked(self, observe: Observe, replay: Replay, gates: Tensor, variants: Sequence[HeadSet | None]) -> Array:
+        """Return the statistics of some variants: [variant, example, statistic]."""
+        if not isinstance(self.metric, Written):
+            output, batch = replay.run(gates)
+            return self._update(observe(batch, output), variants)
+        nan = torch.zeros(len(gates), len(replay.batch.numbers), dtype=torch.bool, device=gates.device)
+
+        def note_nan(_: Tensor, scores: Tensor) -> Tensor:
+            nan.logical_or_(scores.isnan().any(-1).view(*nan.shape, -1).any(-1))  # scores: [example x beam, token]
+            return scores
+
+        options = self._generation_options(self.metric)
+        written, batch = replay.write(gates, logits_processor=[note_nan], **options)
+        return self._update(observe(batch, written), variants, nan.flatten().cpu().numpy())
+
+    def _update(
+        self, observation: Observation, variants: Sequence[HeadSet | None], nan: npt.NDArray[np.bool_] | None = None
+    ) -> Array:
+        """Return the statistics of variants, [variant, example, statistic]; None is intact; ValueError for NaN."""
+        values = self.metric.update(observation)
+        if nan is not None:
+            values = np.where(nan[:, None], np.nan, values)
+        statistics = values.reshape(len(variants), -1, values.shape[-1])
+        for rows, masked in zip(statistics, variants, strict=True):
+            bad = ~np.isfinite(rows).all(-1)
+            if bad.any():
+                who = "the intact model" if masked is None else f"the model without {sorted(masked)}"
+                numbers = [observation.batch.numbers[row] + 1 for row in np.flatnonzero(bad)]
+                more = ", ..." if len(numbers) > SHOWN else ""
+                raise ValueError(
+                    f"{self.metric.name} of {who} is not finite on sentence {', '.join(map(str, numbers[:SHOWN]))}"
+                    f"{more} of the corpus; {dummy_inputs.advice(self.model.model)}; finished batches are kept"
+                )
+        return statistics
+
+    def _gradient(self, observe: Observe, batch: Batch, gates: Tensor) -> Array:
+        """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
+        filling = partial(self.filling.of(batch), variants=1) if isinstance(self.filling, Others) else self.filling
+        mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
+        with torch.enable_grad(), self.model.mask(mask, filling):
+            output = self.model.forward(batch)
+            targets = self.metric.targets(observe(batch, output))
+            total = torch.where(targets.counted, targets.values, 0.0).sum()
+        (gradient,) = torch.autograd.grad(total, mask)  # [example, heads]
+        predicted = (gradient.double() @ (gates - 1).double().T).cpu().numpy()  # [example, variant]
+        detached = {name: value.detach() if isinstance(value, Tensor) else value for name, value in output.items()}
+        (statistics,) = self._update(observe(batch, type(output)(**detached)), [None])
+        return np.concatenate([statistics, predicted], axis=1)
+
+    def _generation_options(self, metric: Written) -> dict[str, object]:
+        config = self.model.model.generation_config
+        options: dict[str, object] = {"num_beams": metric.beams, **ONE}
+        if not (config.max_length or config.max_new_tokens):
+            options["max_length"] = min(self.model.positions, LONGEST)
+        if isinstance(self.filling, Others):
+            options["use_cache"] = False  # so that a layer has all tokens, each beside that of the other example
+        return options
 
     def _stats(self, intact: Array, masked: dict[HeadSet, Array], groups: Sequence[Batch]) -> ExampleStats:
         numbers, places = self._places([number for batch in groups for number in batch.numbers])
@@ -204,25 +327,6 @@ class Sweep:
             -1, size
         )
 
-    def _name(self, variants: Sequence[HeadSet], rows: Sequence[int] | None) -> str:
-        """Return the cache key of a run: a digest of all that its numbers depend on."""
-        resampled = self.replacement == "resample"
-        key: list[object] = [
-            revision(self.model),
-            self.model.config.to_json_string(),
-            self.corpus.hash,
-            repr(self.metric),
-            f"{on_disk(self.replacement)} {self.seed}" if resampled else self.replacement,
-            self.size,
-        ]
-        key += [[words.ids for words in side] for side in (self.encoded.source, self.encoded.target or [])]
-        if rows is not None:
-            key.append(list(rows))
-        if self.metric.generates:
-            key.append(self.model.generation_config.to_json_string())
-        listed = [sorted(masked) for masked in variants]
-        return hashlib.sha256(repr((key, listed, version("headroles"))).encode()).hexdigest()[:12]
-
 
 def _joined(parts: Sequence[Array]) -> Array:
     """Merge the parts of one batch, [1 + variant, example, statistic], each NaN where another one has numbers."""
@@ -230,32 +334,3 @@ def _joined(parts: Sequence[Array]) -> Array:
     for other in parts[1:]:
         joined = np.where(np.isnan(joined), other, joined)
     return joined
-
-
-def _kept(folder: Path | None, name: str, run: Callable[[], Array]) -> Array:
-    """Read the statistics of a batch from the folder, or measure them and write them there."""
-    if folder is None:
-        return run()
-    path = folder / f"{name}.npy"
-    if path.is_file():
-        return _read(path)
-    statistics = run()
-    content = io.BytesIO()
-    np.save(content, statistics, allow_pickle=False)
-    with replacing(path) as draft:
-        draft.write_bytes(seal(content.getvalue() + MARK + BLANK))
-    return statistics
-
-
-def _read(path: Path) -> Array:
-    """Read kept statistics and check their digest, which files of earlier versions lack."""
-    content = path.read_bytes()
-    try:
-        end = len(content) - is_sealed(content) * len(MARK + BLANK)
-        source = io.BytesIO(content[:end])
-        kept: Array = np.load(source, allow_pickle=False)
-        if source.tell() < end:
-            raise ValueError("there is more in it than an array")
-    except (ValueError, EOFError, SyntaxError, TokenError) as error:
-        raise ValueError(f"{path} is damaged: {error}; remove the file to have it measured again") from error
-    return kept

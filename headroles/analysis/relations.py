@@ -31,7 +31,7 @@ def relate(
     seed: int = 0,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Compare the outcomes of heads with each role and of others.
+    """Compare outcomes of heads with and without each role.
 
     Layers and kinds are compared within themselves. Heads to which a role does not apply, without the outcome, or that
     could not be pruned, are left out.

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from headroles.data.corpus import Corpus
-    from headroles.pruning.l0 import Freeze
+    from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
     from headroles.scores import Relevance
     from headroles.tables.study import Study
@@ -98,7 +97,7 @@ def pairs_of(text: str) -> Corpus:
 def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores: Path | None) -> str | Strategy:
     """Return the strategy of a name: gates with their options, roles from a score table."""
     from headroles.analysis.role_rules import assignable
-    from headroles.pruning.l0 import L0, SubsetSelection
+    from headroles.pruning.learned_gates import L0, SubsetSelection
     from headroles.pruning.rankings import ByRoles
     from headroles.tables.io import load_table
 
@@ -113,27 +112,3 @@ def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores:
         columns = ", ".join(map(str, table))
         raise ValueError(f"{role_scores} has no scores of roles: got {columns}; try heads.parquet of headroles score")
     return ByRoles(table)
-
-
-def heads_of(text: str) -> str | pd.Series[float]:
-    """Return the column FILE:COLUMN of a survival table, or a text such as enc-self:0:2,cross:1:0 as it is."""
-    from headroles.tables.frame import parsed_head
-    from headroles.tables.io import load_table
-
-    file, mark, column = text.partition(".parquet")
-    if not mark:
-        for part in text.split(","):
-            parsed_head(part)  # raises ValueError before a model is loaded
-        return text
-    table = load_table(f"{file}{mark}")
-    columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
-    columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
-    name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
-    if name in columns:
-        return table[name]
-    if not columns:
-        raise ValueError(
-            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table survival-....parquet of headroles sparsity-sweep"
-        )
-    what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
-    raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")

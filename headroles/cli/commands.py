@@ -69,7 +69,10 @@ def _study_of_roles(call: Call) -> None:
 
 
 def _named_heads(call: Call) -> None:
-    call.arguments["heads"] = arguments.heads_of(call.given["heads"])
+    from headroles.tables.places import kept_heads
+
+    kept = kept_heads(call.given["heads"])
+    call.arguments["heads"] = call.given["heads"] if kept is None else kept
 
 
 def _free_folder(call: Call) -> None:

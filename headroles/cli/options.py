@@ -13,7 +13,14 @@ import typer
 from headroles.cli import arguments
 from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
-PYTHON = ("command", "note", "side", "gpu", "cache")  # parameters for Python alone, as is a folder of unfinished work
+PYTHON = (
+    "command",
+    "note",
+    "side",
+    "gpu",
+    "cache",
+    "schedule",
+)  # parameters for Python alone, as is a folder of unfinished work
 RECIPE = "papers.replication.Recipe"
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
 TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
@@ -134,6 +141,7 @@ class Options:
             yield argument(name, type_, default, text)
             return
         flag = f"--{self.flags.get(name, name.removeprefix('n_').replace('_', '-'))}"
+        flag += f"/--no-{name}" if default is True else ""
         limits = {} if type_ is not int or not default else {"min": 0 if name.startswith("n_") else 1}
         yield option(name, type_, default, text, flag, **limits)
 

@@ -65,7 +65,7 @@ def show_ablation(call: Call) -> None:
     """Print the score of the intact model, the largest effects, how many have a small p, and the best heads."""
     from headroles.ablation.evaluation import worth
     from headroles.ablation.example_stats import ExampleStats
-    from headroles.ablation.runner import on_disk, table_name
+    from headroles.ablation.units import on_disk, table_name
 
     given, study = call.given, call.arguments["study"]
     metric, unit, exact = given["metric"], given["unit"], not given["early"] and given["precision"] == 1

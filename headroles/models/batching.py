@@ -224,7 +224,7 @@ def _view(
 
 
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    longest = max(map(len, rows))
+    longest = max(1, *map(len, rows))  # rows without any token are padding
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
 
 

@@ -22,7 +22,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from headroles.models.code_identity import LENGTH, described
 
 OF_TORCH = {*vars(nn.Module()), "_compiled_call_impl", "_is_hf_initialized", "_hf_hook", "_old_forward"}  # not options
-PLACES = ("name_or_path", "_name_or_path", "transformers_version")  # of configs and tokenizers: they change no number
+PLACES = (  # attributes that change no number: where it was loaded from, and what it has warned about
+    *("name_or_path", "_name_or_path", "transformers_version"),
+    *("deprecation_warnings", "warnings_issued"),
+)
 NAMED_HOOKS = ("torch.", "transformers.", "accelerate.", "peft.", "headroles.models.pruned")  # by weights and config
 OF_BLOCKS = (
     "headroles.models.attention_hooks",

@@ -42,7 +42,7 @@ PLACES = ("random", "bottom", "middle", "top", "ends", "bottom alternating", "mi
 
 
 def _contest(run: Workflow) -> list[Path]:
-    from headroles.pruning.l0 import L0
+    from headroles.pruning.learned_gates import L0
     from headroles.pruning.rankings import ByRoles
 
     strategies: list[str | Strategy] = ["importance", "effect", L0(rate=run.gate_rate), "random", "-importance"]
@@ -142,7 +142,8 @@ def claim2_claim(table: pd.DataFrame) -> Verdict:
 
 NEEDS["places"] = Need(
     "a comparison of pruning by place",
-    'headroles compare-pruning MODEL CORPUS --held-out DEV --strategies "bottom,middle,top,ends,middle alternating,random"',
+    "headroles compare-pruning MODEL CORPUS --held-out DEV "
+    '--strategies "bottom,middle,top,ends,middle alternating,random"',
     ".*",
     lambda run: [run.compare("places", PLACES, (0.5,))],
     columns=("strategy", "tuned", r"value\.low"),

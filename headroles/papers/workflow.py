@@ -13,14 +13,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.curves import ablation_curve
 from headroles.ablation.effects import ablate
-from headroles.ablation.runner import Unit
+from headroles.ablation.units import Unit
 from headroles.data.corpus import Corpus
 from headroles.models import loading
 from headroles.models.heads import heads_of_kinds
 from headroles.models.masking import Head
 from headroles.papers.preparation import Material
 from headroles.pruning.comparison import compare_pruning
-from headroles.pruning.l0 import L0
+from headroles.pruning.learned_gates import L0
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep

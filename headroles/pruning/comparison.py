@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +15,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import evaluate, interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics.base import Array
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
-from headroles.models.heads import head_index, heads_of_kinds
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
+from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.rankings import Ranking, RankingContext
 from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, pruned_first, strategy_of
@@ -92,12 +92,11 @@ def compare_pruning(
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
     evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
-    key = recipe(model, tokenizer, corpus, kinds, tune or {}, scored=scored)
-    kept = study_at(study)
-    outdated = kept.claim("contest", f"{key}|{frame.sign(text=held_out.hash)}")
-    trials, heads = Trials(kept, tokenizer, held_out, the_metric(metric), key), heads_of_kinds(model, kinds)
-    work = _Work(model, tokenizer, corpus, heads, kinds, scored, tune or {}, key, trials)
-    size = len(heads)
+    handle, kept = HeadModel(model, tokenizer), study_at(study)
+    trials = Trials(handle, corpus, held_out, the_metric(metric), kept, kinds=kinds, tune=tune or {}, scored=scored)
+    outdated = trials.claim("contest")
+    work = _Work(trials, handle.heads_of(kinds), scored, tune or {})
+    size = len(work.among)
     counts = sorted({counted(number, size) for number in keep}, reverse=True)
     runs: list[_Run] = []
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
@@ -115,9 +114,9 @@ def compare_pruning(
         for run, draw in zip(runs, draws, strict=True)
     )
     kept.remove(outdated)
-    save_table(signed(by_seed, key, trials.signature), kept.path("contest-seeds"))
+    save_table(signed(by_seed, trials.key, trials.signature), kept.path("contest-seeds"))
     save_table(_survivors(work, runs), kept.path("contest-heads"))
-    table = signed(_summary(by_seed, draws), key, trials.signature, f"resamples:{n_resamples}")
+    table = signed(_summary(by_seed, draws), trials.key, trials.signature, f"resamples:{n_resamples}")
     save_table(table, kept.path("contest"))
     return table
 
@@ -136,22 +135,17 @@ class _Run:
 class _Work:
     """Shared state of all runs of a comparison."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    corpus: Corpus
+    trials: Trials
     among: Sequence[Head]
-    kinds: Sequence[Kind] | None
     scored: int
     tune: TrainOptions
-    recipe: str
-    trials: Trials
 
     def seed(self, chosen: Sequence[Strategy], counts: Sequence[int], seed: int) -> Iterator[_Run]:
         """Run one seed: the whole model, and every strategy at every number of heads, without and with retraining."""
         choices = [(WHOLE, len(self.among), ())] + [
             (strategy.name, count, tuple(self.pruned(strategy, count, seed))) for strategy in chosen for count in counts
         ]
-        measured = self.trials.masked((seed,), self.model, [pruned for _, _, pruned in choices])
+        measured = self.trials.masked((seed,), [pruned for _, _, pruned in choices])
         for (name, count, pruned), statistics in zip(choices, measured, strict=True):
             yield _Run(name, count, seed, False, pruned, statistics)
             yield _Run(name, count, seed, True, pruned, self.retrained(pruned, seed))
@@ -161,7 +155,7 @@ class _Work:
         kept = Study(self.trials.folder)
         what = (str(strategy), seed) if isinstance(strategy, Ranking) else (str(strategy), count, seed)
         place = self.trials.place("choice", *what)
-        key = f"{frame.holding(recipe=self.recipe)}|{frame.sign(what=what)}"
+        key = f"{frame.holding(recipe=self.trials.key)}|{frame.sign(what=what)}"
         if isinstance(strategy, Ranking):
             table = kept.keep(place.name, key, lambda: self._ranked(strategy, seed))
             ranked = table["turn"].dropna().sort_values().index
@@ -171,15 +165,14 @@ class _Work:
             plain = self.tune.copy()
             plain.pop("label_smoothing_factor", None)
             return prune(
-                deepcopy(self.model),
-                self.tokenizer,
-                self.corpus,
+                *self.trials.copy(),
                 strategy,
                 keep=count,
-                kinds=self.kinds,
-                seed=seed,
+                kinds=self.trials.kinds,
+                remove=False,
                 tune=plain,
                 folder=place,
+                seed=seed,
             )
 
         survival = kept.keep(place.name, key, learnt).iloc[:, 0]
@@ -192,12 +185,12 @@ class _Work:
         place = self.trials.place("training", *what)
 
         def compute() -> PreTrainedModel:
-            model = deepcopy(self.model)
+            model, tokenizer, corpus = self.trials.copy()
             if pruned:
                 remove_heads(model, pruned)
             options: TrainOptions = {**self.tune, "seed": seed}
             if self.tune.get("rate") != 0:  # an untrained control keeps its weights
-                train(model, self.tokenizer, self.corpus, place, **options)
+                train(model, tokenizer, corpus, place, **options)
             return model
 
         statistics = self.trials.run(what, compute)
@@ -205,23 +198,23 @@ class _Work:
         return statistics
 
     def _ranked(self, strategy: Ranking, seed: int) -> pd.DataFrame:
-        sample = random.Random(seed).sample(self.corpus.sentences, min(self.scored, len(self.corpus)))
-        corpus = Corpus(self.corpus.name, tuple(sample))
-        ranked = strategy.order(RankingContext(self.model, self.tokenizer, corpus, self.among, seed))
+        handle, corpus = self.trials.handle, self.trials.corpus
+        sample = random.Random(seed).sample(corpus.sentences, min(self.scored, len(corpus)))
+        context = RankingContext(handle.model, handle.tokenizer, Corpus(corpus.name, tuple(sample)), self.among, seed)
+        ranked = strategy.order(context)
         turns = pd.Series(range(1, len(ranked) + 1), index=pd.MultiIndex.from_tuples(ranked), dtype=float)
-        index = head_index(self.model)
-        return frame.table({"turn": turns.reindex(index).to_numpy()}, index, self.recipe)
+        return frame.table({"turn": turns.reindex(handle.index).to_numpy()}, handle.index, self.trials.key)
 
 
 def _survivors(work: _Work, runs: Sequence[_Run]) -> pd.DataFrame:
     """Return a table with a column per selection: 1 for a head that stays."""
-    index = head_index(work.model)
+    index = work.trials.handle.index
     columns = {
         f"survival[{run.strategy} {run.heads} seed {run.seed}]": [float(head not in run.pruned) for head in index]
         for run in runs
         if not run.tuned and run.strategy != WHOLE
     }
-    return frame.table(columns, index, work.recipe)
+    return frame.table(columns, index, work.trials.key)
 
 
 def _summary(by_seed: pd.DataFrame, draws: Array) -> pd.DataFrame:

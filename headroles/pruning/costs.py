@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,12 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from headroles._distributed import track
-from headroles.models import attention_hooks
-from headroles.models.attention_hooks import without_cache
+from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import dummy_inputs
-from headroles.models.heads import head_index, heads_of_kinds, named_heads
-from headroles.models.masking import Head, head_mask, mask_heads
-from headroles.models.provenance import provenance_of, revision, without_gradients
+from headroles.models.head_model import HeadModel
+from headroles.models.masking import Head
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
@@ -78,71 +78,68 @@ def efficiency(
             f"expected shares from 0 to below 1, a length of at least 1 and at least 2 repeats; got shares={shares}, "
             f"length={length}, repeats={repeats}"
         )
+    handle = HeadModel(model)
     if study is not None:
         kept = study_at(study)
-        outdated = kept.claim("efficiency", frame.sign(weights=revision(model)))
-    rows, ranked = [], _random(model, seed) if order is None else named_heads(model, order)
-    variants = [*_variants(model, ranked, shares, groups)]
-    with attention_hooks.evaluating(model):
+        outdated = kept.claim("efficiency", frame.sign(weights=handle.weights))
+    rows, ranked = [], _random(model, handle, seed) if order is None else handle.named_heads(order)
+    variants = [*_variants(handle, ranked, shares, groups)]
+    with handle.evaluating():
         for batch in batches:
-            inputs = _inputs(model, batch, length)
-            whole = _Forward(model, inputs)
+            inputs = _inputs(handle.model, batch, length)
+            whole = _Forward(handle, inputs)
             base = _flops(whole)
             for share, count, way, make in track(variants, f"batch {batch}", total=len(variants)):
                 variant = make()
-                forward = _Forward(variant, inputs, head_mask(model, ranked[:count]) if way == "gates" else None)
-                row = {"share": share, "closed": count, "way": way, "batch": batch} | _size(variant)
+                forward = _Forward(variant, inputs, handle.head_mask(ranked[:count]) if way == "gates" else None)
+                row = {"share": share, "closed": count, "way": way, "batch": batch} | _size(variant.model)
                 flops = _flops(forward)
                 rows.append(row | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops})
     table = pd.DataFrame(rows)
-    text = provenance_of(
-        model,
-        length=length,
-        repeats=repeats,
-        threads=torch.get_num_threads(),
-        device=model.device,
-        torch=torch.__version__,
-    )
-    table = frame.signed(table, text)
+    machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
+    table = frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
     if study is not None:
         kept.remove(outdated)
         save_table(table, kept.path("efficiency"))
     return table
 
 
-def _random(model: PreTrainedModel, seed: int) -> list[Head]:
+def _random(model: PreTrainedModel, handle: HeadModel, seed: int) -> list[Head]:
     """Rank heads at random, layers in turn."""
-    among = heads_of_kinds(model, None)
-    return Random("layer").order(RankingContext(model, None, None, among, seed))  # type: ignore[arg-type]
+    return Random("layer").order(RankingContext(model, None, None, handle.heads_of(None), seed))  # type: ignore[arg-type]
 
 
 def _variants(
-    model: PreTrainedModel, order: Sequence[Head], shares: Sequence[float], groups: Groups
-) -> Iterator[tuple[float, int, str, Callable[[], PreTrainedModel]]]:
+    handle: HeadModel, order: Sequence[Head], shares: Sequence[float], groups: Groups
+) -> Iterator[tuple[float, int, str, Callable[[], HeadModel]]]:
     """Yield share, number of heads, way, and a function that returns the model."""
-    size = len(head_index(model))
+    size = len(handle.index)
     for share in shares:
         count = round(share * size)
         if count > len(order):
             raise ValueError(f"the ranking is too short: got {len(order)} heads; expected at least {count}")
-        yield share, count, "gates", lambda: model
-        yield share, count, "cut", lambda count=count: remove_heads(deepcopy(model), order[:count], groups=groups)  # type: ignore[misc]
+        yield share, count, "gates", lambda: handle
+        yield share, count, "cut", partial(_removed, handle, order[:count], groups)
+
+
+def _removed(handle: HeadModel, heads: Sequence[Head], groups: Groups) -> HeadModel:
+    return HeadModel(remove_heads(deepcopy(handle.model), heads, groups=groups))
 
 
 class _Forward:
     """Forward pass of a model on given inputs, with or without gates."""
 
-    def __init__(self, model: PreTrainedModel, inputs: dict[str, Tensor], gates: Tensor | None = None) -> None:
-        self.model, self.inputs, self.gates = model, inputs, gates
+    def __init__(self, handle: HeadModel, inputs: dict[str, Tensor], gates: Tensor | None = None) -> None:
+        self.handle, self.inputs, self.gates = handle, inputs, gates
 
     def __call__(self) -> None:
-        with without_gradients(self.model):
-            self.model(**self.inputs, **without_cache(self.model))
+        with self.handle.without_gradients():
+            self.handle.forward(self.inputs)
 
     def seconds(self) -> float:
         if self.gates is None:
             return self._seconds()
-        with mask_heads(self.model, self.gates):
+        with self.handle.mask(self.gates):
             return self._seconds()
 
     def _seconds(self) -> float:
@@ -153,7 +150,7 @@ class _Forward:
         return time.perf_counter() - start
 
     def _wait(self) -> None:
-        if self.model.device.type == "cuda":
+        if self.handle.device.type == "cuda":
             torch.cuda.synchronize()
 
 
@@ -179,7 +176,7 @@ def _size(model: PreTrainedModel) -> dict[str, int]:
 
 def _flops(forward: _Forward) -> int:
     """Count operations with eager attention; those of fused attention are not counted."""
-    with attention_hooks.attending(forward.model, lambda _: None), FlopCounterMode(display=False) as counter:
+    with attending(forward.handle.model, lambda _: None), FlopCounterMode(display=False) as counter:
         forward()
     return int(counter.get_total_flops())
 

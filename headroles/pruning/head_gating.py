@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +18,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles._distributed import track
 from headroles.analysis.intervals import over_seeds
 from headroles.data.corpus import Corpus
-from headroles.models import attention_hooks, batching, dummy_inputs
-from headroles.models.attention_hooks import without_cache
+from headroles.models import dummy_inputs
 from headroles.models.batching import Batch
-from headroles.models.heads import head_index
-from headroles.models.masking import mask_heads
-from headroles.models.provenance import cache_key, configuration, fixed_weights, provenance_of
+from headroles.models.head_model import HeadModel
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explain, objective
 from headroles.tables import frame
 from headroles.tables.study import Study, study_at
 
-Array = npt.NDArray[np.float64]
 LIMIT = 4.0  # of the logit of a gate
 
 
-@fixed_weights()
 def causal_gating(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -92,31 +88,30 @@ def causal_gating(
             f"causal gating out of range: got n_updates={n_updates}, seeds={seeds}, strength={strength}, rate={rate}; "
             f"expected at least one update and one seed, a strength and a rate above 0"
         )
-    options = {"strength": strength, "updates": n_updates, "rate": rate, "seeds": seeds, "seed": seed}
+    handle = HeadModel(model, tokenizer)
+    options: dict[str, Any] = {"strength": strength, "updates": n_updates, "rate": rate, "seeds": seeds, "seed": seed}
 
     def compute() -> pd.DataFrame:
-        encoded = batching.encode(corpus, tokenizer, model, words=False)
-        with attention_hooks.evaluating(model), lrp_rules(model, "gradient"):  # weights take no gradient
-            batches = list(batching.batches(encoded, model, max_tokens=max(1, max_tokens // seeds)))
-            explain = objective("loss", model).explain(model, lambda: batches)
-            fit = _Fit(model, explain, batches, n_updates, rate, seed)
+        encoded = handle.encode(corpus, words=False)
+        with handle.evaluating(), lrp_rules(handle.model, "gradient"):  # weights take no gradient
+            batches = list(handle.batches(encoded, max_tokens=max(1, max_tokens // seeds)))
+            explain = objective("loss", handle.model).explain(handle.model, lambda: batches)
+            fit = _Fit(handle, explain, batches, n_updates, rate, seed)
             free = fit.run(fit.random(seeds), 0.0)
             up, down = (fit.run(free, pressure).sigmoid().double().cpu() for pressure in (strength, -strength))
-        text = provenance_of(model, None, corpus, examples=len(encoded.numbers), too_long=encoded.too_long, **options)
-        return frame.table(_columns(up.numpy(), down.numpy()), head_index(model), text)
+        text = handle.provenance(corpus, examples=len(encoded.numbers), too_long=encoded.too_long, **options)
+        return frame.table(_columns(up.numpy(), down.numpy()), handle.index, text)
 
     if study is None:
         return compute()
-    settings = configuration(model, tokenizer)
-    key = cache_key(model, configuration=settings, text=corpus.hash, **options, max_tokens=max_tokens)
-    return study_at(study).keep("gating", key, compute)
+    return study_at(study).keep("gating", handle.cache_key(corpus, **options, max_tokens=max_tokens), compute)
 
 
 @dataclass(frozen=True)
 class _Fit:
     """Fits of the gates of all seeds at once: one forward pass holds the examples of a batch with the gates of each."""
 
-    model: PreTrainedModel
+    handle: HeadModel
     explain: Explain
     batches: Sequence[Batch]
     n_updates: int
@@ -125,8 +120,8 @@ class _Fit:
 
     def random(self, seeds: int) -> Tensor:
         """Draw the logits of uniform gates: [seed, heads]."""
-        drawn = np.random.default_rng(self.seed).uniform(size=(seeds, len(head_index(self.model))))
-        return torch.tensor(drawn, dtype=torch.float32, device=self.model.device).logit().clamp(-LIMIT, LIMIT)
+        drawn = np.random.default_rng(self.seed).uniform(size=(seeds, len(self.handle.index)))
+        return torch.tensor(drawn, dtype=torch.float32, device=self.handle.device).logit().clamp(-LIMIT, LIMIT)
 
     def run(self, start: Tensor, strength: float) -> Tensor:
         """Fit gates from the logits `start`, with a reward of large ones: [seed, heads]."""
@@ -138,7 +133,7 @@ class _Fit:
             if not loss.isfinite().all():
                 raise ValueError(
                     f"the loss is not finite on the sentences {min(batch.numbers) + 1} to {max(batch.numbers) + 1} of "
-                    f"the corpus; {dummy_inputs.advice(self.model)}"
+                    f"the corpus; {dummy_inputs.advice(self.handle.model)}"
                 )
             (logits.grad,) = torch.autograd.grad(loss.sum(), logits)
             optimizer.step()
@@ -149,8 +144,8 @@ class _Fit:
         """Compute the mean loss of the examples of a batch with each gates: [seed]."""
         size = len(batch.numbers)
         copies = batch.take(torch.arange(size, device=gates.device).repeat(len(gates)))
-        with mask_heads(self.model, gates.repeat_interleave(size, 0)):
-            target = self.explain(self.model(**copies.inputs, **without_cache(self.model)), copies)
+        with self.handle.mask(gates.repeat_interleave(size, 0)):
+            target = self.explain(self.handle.forward(copies), copies)
         sums = torch.where(target.counted, target.values, 0.0).sum(-1)
         return (sums / target.counted.sum(-1).clamp(min=1)).reshape(len(gates), size).mean(-1)
 
@@ -161,7 +156,7 @@ class _Fit:
             yield from (self.batches[place] for place in generator.permutation(len(self.batches)))
 
 
-def _columns(up: Array, down: Array) -> dict[str, Array]:
+def _columns(up: npt.NDArray[np.float64], down: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
     """Compute all columns from the fitted gates, [seed, heads]."""
     scores = {
         "gate+": up,
@@ -170,7 +165,7 @@ def _columns(up: Array, down: Array) -> dict[str, Array]:
         "irrelevant": up * (1 - down),
         "interfering": 1 - up,
     }
-    columns: dict[str, Array] = {}
+    columns: dict[str, npt.NDArray[np.float64]] = {}
     for name, values in scores.items():
         ends = np.array([over_seeds(np.stack([head, head], axis=1)) for head in values.T])  # [head, 2]
         low, high = ends.clip(0, 1).T

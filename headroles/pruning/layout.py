@@ -7,12 +7,10 @@ from itertools import groupby
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks
-from headroles.models import heads as families
-from headroles.models.attention_hooks import without_cache
-from headroles.models.dummy_inputs import body, dummy_inputs
+from headroles.models.attention_hooks import attending
+from headroles.models.dummy_inputs import dummy_inputs
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import by_projection
 from headroles.models.sites import Site
 
@@ -20,32 +18,32 @@ Run = tuple[frozenset[int], int, int]  # heads, first row, row after the last
 Layout = dict[str, list[Run]]  # name of a linear map in the attention module -> its rows
 
 
-def layouts(model: PreTrainedModel) -> dict[nn.Module, Layout]:
+def layouts(handle: HeadModel) -> dict[nn.Module, Layout]:
     """Return the rows of every linear map in each attention module that belong to each head: those that depend on it.
 
     This needs neither the family's order of queries, keys and values, nor a numerical threshold. A row that belongs to
     several heads that do not share a key-value head (a norm over all heads, for one) raises ValueError. A layer without
     heads has no rows.
     """
-    sites = families.attention_sites(model)
-    reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in sites}
-    for site, name, paths in _paths(model, sites):
+    reach: dict[nn.Module, dict[str, Tensor]] = {site.module: {} for site in handle.sites}
+    for site, name, paths in _paths(handle):
         maps = reach[site.module]
         maps[name] = maps[name] | paths if name in maps else paths
-    by_module = {site.module: site for site in sites}
+    by_module = {site.module: site for site in handle.sites}
     return {
         module: {name: _runs(by_module[module], name, paths) for name, paths in maps.items() if not _latent(paths)}
         for module, maps in reach.items()
     }
 
 
-def _paths(model: PreTrainedModel, sites: list[Site]) -> list[tuple[Site, str, Tensor]]:
+def _paths(handle: HeadModel) -> list[tuple[Site, str, Tensor]]:
     """Return for each site and linear map whether each head depends on each row: bool [head, row].
 
     The outputs of the maps are replaced by random numbers, so that no dead row or saturated attention hides a path.
     """
-    inside = {part: (site.module, name) for site in sites for name, part in site.module.named_modules() if is_map(part)}
-    outs = {out: mine for out, mine in by_projection(model, sites).items() if mine[0].heads}
+    parts = [(site.module, name, part) for site in handle.sites for name, part in site.module.named_modules()]
+    inside = {part: (module, name) for module, name, part in parts if is_map(part)}
+    outs = {out: mine for out, mine in by_projection(handle.model, handle.sites).items() if mine[0].heads}
     generator = torch.Generator().manual_seed(0)
     leaves: list[tuple[nn.Module, str, Tensor]] = []
     rows: list[tuple[Site, str, Tensor]] = []
@@ -68,11 +66,11 @@ def _paths(model: PreTrainedModel, sites: list[Site]) -> list[tuple[Site, str, T
             stack.callback(linear.register_forward_hook(keep).remove)
         for out in outs:
             stack.callback(out.register_forward_pre_hook(trace, prepend=True).remove)  # before any that masks
-        stack.enter_context(attention_hooks.evaluating(model))
-        stack.enter_context(attention_hooks.attending(model, lambda _: None))  # eager: fused attention may skip zeros
+        stack.enter_context(handle.evaluating())
+        stack.enter_context(attending(handle.model, lambda _: None))  # eager: fused attention may skip zeros
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autograd.set_detect_anomaly(False))  # it would raise at the first NaN
-        body(model)(**dummy_inputs(model), **without_cache(body(model)))
+        handle.forward_body(dummy_inputs(handle.model))
     return rows
 
 

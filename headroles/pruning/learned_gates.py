@@ -1,35 +1,323 @@
-"""Training of gates: add them to a model, freeze parts of it, and record how the gates change."""
+"""Learned gates: their distribution and the strategies L0 and selection of k heads, in a model that trains with them.
+
+L0 pruning is that of Voita et al. (2019), selection of k heads that of Li et al. (2021).
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
-from headroles import _distributed
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
+from headroles.models.heads import head_index
 from headroles.models.masking import Head, mask_heads
-from headroles.pruning.l0 import Freeze, Gates
+from headroles.models.provenance import provenance_of
 from headroles.scores.outputs import causal
 from headroles.tables import frame
 from headroles.tables.io import save_table
-from headroles.training.hf_trainer import Reporter, log_of
+from headroles.tables.study import Study, study_at
+from headroles.training.hf_trainer import Reporter, Spread
 
+Freeze = Literal["nothing", "decoder", "all"]
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
+LOW, HIGH = -0.1, 1.1  # interval to which a binary Concrete variable is stretched before it is clipped to [0, 1]
+RAMP = 0.7  # share of the training after which a target number of heads is reached
+DRAWS = 1000  # draws that estimate the probability of a head to be among the k
+GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target
+SHARE = 0.5  # of heads that stay, where neither a number nor a strength is given
+SHARP = 20.0  # final stretch of log alpha away from the threshold, where no rate is given
+RATE = Spread(path=20.0, largest=1.0)  # default learning rate of gates; log alpha starts 5 above a gate of zero
 SHOWN = 60  # records of the gates in one training
 
 
+@dataclass(frozen=True)
+class HardConcrete:
+    """Hard Concrete distribution of a gate by its log alpha (Louizos et al. 2018; Voita et al. 2019, section 6.1)."""
+
+    temperature: float = 0.33
+
+    def sample(self, log_alpha: Tensor) -> Tensor:
+        """Draw one gate for each log alpha, differentiably, by torch's generator."""
+        noise = torch.rand_like(log_alpha).clamp(1e-6, 1 - 1e-6)
+        soft = torch.sigmoid((noise.log() - (1 - noise).log() + log_alpha) / self.temperature)
+        return (soft * (HIGH - LOW) + LOW).clamp(0, 1)
+
+    def zero_probability(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate = 0)."""
+        return torch.sigmoid(self.temperature * torch.tensor(-LOW / HIGH).log() - log_alpha)
+
+    def whole(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate = 1)."""
+        return torch.sigmoid(log_alpha - self.temperature * torch.tensor((1 - LOW) / (HIGH - 1)).log())
+
+    def nonzero_probability(self, log_alpha: Tensor) -> Tensor:
+        """Compute P(gate != 0), which sums to E[L0] over heads."""
+        return 1 - self.zero_probability(log_alpha)
+
+
+class Gates(nn.Module, ABC):
+    """Gates of the heads `learnt`, one parameter each; the gates of other heads are one.
+
+    `horizon` is the number of training forwards in which the schedule of the gates ends, `step` counts them. After a
+    training `records` has pairs of a step and P(gate != 0) of each gate.
+    """
+
+    step: Tensor
+    places: Tensor  # of the heads with gates among all
+    keep: int | None  # target number of heads; None: determined by the strength
+    name = "gates"  # that of their strategy
+
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
+        super().__init__()
+        index = head_index(model)
+        self.index, self.learnt, self.horizon = index, list(learnt), 0
+        self.records: list[tuple[int, list[float]]] = []
+        places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("step", torch.zeros((), dtype=torch.float64))
+        self.log_alpha = nn.Parameter(torch.full((len(learnt),), float(start)))
+        self.drawn: Tensor | None = None
+        self.to(model.device)
+
+    def now(self) -> Tensor:
+        """Return the gates of all heads, [heads]: the draw of a training step, otherwise zeros and ones."""
+        return self.drawn if self.training and self.drawn is not None else self.of_all(self.final())
+
+    def draw(self) -> None:
+        """Draw the gates of a training step."""
+        self.drawn = self.of_all(self.sample())
+        self.step += 1
+
+    def of_all(self, learnt: Tensor) -> Tensor:
+        """Return values of all heads, [heads], of those of the gates, [learnt]: one where there is no gate."""
+        return torch.ones(len(self.index), device=learnt.device).index_copy(0, self.places, learnt)
+
+    def table(self, label: str, signature: str) -> pd.DataFrame:
+        """Return the final gates of all heads as the column `label`, and P(gate != 0) as `label`.open."""
+        columns = {label: self.final(), f"{label}.open": self.chances()}
+        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, self.index, signature)
+
+    def progress(self) -> float:
+        """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
+        if not self.horizon:
+            raise ValueError("gates.horizon is not set: give the number of training forwards of the schedule")
+        return min(1.0, float(self.step) / self.horizon)
+
+    @abstractmethod
+    def sample(self) -> Tensor:
+        """Draw gates for one training step: [learnt]."""
+
+    @abstractmethod
+    def final(self) -> Tensor:
+        """Return the gates outside training, 0 or 1: [learnt]."""
+
+    @abstractmethod
+    def chances(self) -> Tensor:
+        """Compute P(gate != 0): [learnt]."""
+
+    def penalty(self) -> Tensor:
+        """Compute the term that is added to the mean loss."""
+        return self.log_alpha.new_zeros(())
+
+
+class _HardConcreteGates(Gates):
+    """Hard Concrete gates with a penalty, which follows a target number of heads if there is one."""
+
+    pressure: Tensor
+
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], l0: L0, keep: int | None) -> None:
+        super().__init__(model, learnt, l0.start)
+        self.distribution, self.keep, self.strength = HardConcrete(l0.temperature), keep, l0.strength
+        self.stretched = l0.rate is None
+        self.register_buffer("pressure", torch.zeros((), dtype=torch.float64, device=self.step.device))
+
+    def sample(self) -> Tensor:
+        """Draw Hard Concrete gates; with a target, first adapt the penalty strength (PI controller)."""
+        if self.keep is not None:
+            self.pressure.copy_((self.pressure + GAIN * self.above()).clamp(min=0))
+        return self.distribution.sample(self.alpha())
+
+    def alpha(self) -> Tensor:
+        """Return log alpha, stretched at the end away from the threshold between kept and pruned heads, or from 0."""
+        if not (self.stretched and self.horizon):
+            return self.log_alpha
+        part = max(0.0, (self.progress() - RAMP) / (1 - RAMP)) if self.training else 1.0
+        middle = self.log_alpha.detach().sort(descending=True).values[(self.keep or 0) - 1 :][:2].mean()
+        middle = middle if self.keep else torch.zeros_like(middle)
+        return (1 + (SHARP - 1) * part) * (self.log_alpha - middle) + (1 - part) * middle
+
+    def above(self) -> Tensor:
+        """Compute the expected share of heads above the target, which falls linearly to `keep`."""
+        count, part = len(self.learnt), min(1.0, self.progress() / RAMP)
+        target = count - part * (count - (self.keep or 0))
+        return (self.distribution.nonzero_probability(self.alpha()).detach().sum() - target) / count
+
+    def final(self) -> Tensor:
+        """Return the likelier of zero and one; with a target, ones for so many of the likeliest heads."""
+        if self.keep is None:
+            return (self.log_alpha > 0).float()
+        return _largest(self.log_alpha, self.keep)
+
+    def chances(self) -> Tensor:
+        """Compute P(gate != 0): [learnt]."""
+        return self.distribution.nonzero_probability(self.alpha())
+
+    def penalty(self) -> Tensor:
+        """Compute strength times E[L0]."""
+        if self.strength is not None:
+            return self.strength * self.chances().sum()
+        return (self.pressure + self.above()).clamp(min=0).to(self.log_alpha) * self.chances().sum()
+
+
+class GateStrategy(ABC):
+    """Pruning strategy that learns gates, and the model with them unless parts of it are frozen."""
+
+    rate: float | None  # learning rate of the gates
+    freeze: Freeze
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name used in result columns."""
+
+    def gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        """Return new gates for heads of a model, of which `keep` stay (None with a strength), for `train_gates`."""
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise ValueError(f"the learning rate of gates must be above zero; got {self.rate}")
+        gates = self._gates(model, learnt, keep)
+        gates.name = self.name
+        return gates
+
+    @abstractmethod
+    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates: ...
+
+
+@dataclass(frozen=True)
+class L0(GateStrategy):
+    """L0 pruning with Hard Concrete gates: the loss is cross-entropy + strength x E[L0] (Voita et al. 2019, section 6).
+
+    Attributes:
+        strength: Penalty per head, on the mean loss per token (or sentence); the papers' values are on other scales.
+            None, the default, adapts it to a target: the number of heads that `prune` keeps, by default half.
+        temperature: Temperature of the Hard Concrete distribution.
+        start: Initial log alpha.
+        rate: Learning rate of the gates. None, the default, takes 20 over the number of steps, at most 1, and in the
+            last 30 % of the training stretches log alpha away from the threshold, up to 20 times, so that most gates
+            are decided at the end of trainings of any length. With a rate there is no stretch.
+        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
+    """
+
+    strength: float | None = None
+    temperature: float = 0.33
+    start: float = 2.0
+    rate: float | None = None
+    freeze: Freeze = "nothing"
+
+    @property
+    def name(self) -> str:
+        """Name used in result columns."""
+        return f"{self.strength:g}" if self.strength is not None else "l0"
+
+    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        if (self.strength is None) == (keep is None):
+            raise ValueError("L0 takes either a strength or a number of heads to keep: L0(strength=0.05), or keep=0.5")
+        if self.strength is not None and not 0 <= self.strength < math.inf:
+            raise ValueError(f"the strength of L0 must not be negative; got {self.strength}")
+        if not self.temperature > 0:
+            raise ValueError(f"the temperature of L0 must be above zero; got {self.temperature}")
+        return _HardConcreteGates(model, learnt, self, keep)
+
+
+def relaxed_top(weights: Tensor, k: int, temperature: float) -> Tensor:
+    """Compute a relaxed k-hot vector (Xie and Ermon 2019): k softmaxes, each without the mass of those before."""
+    itself = torch.eye(len(weights), dtype=torch.bool, device=weights.device)
+    chosen, left = torch.zeros_like(weights), weights
+    for _ in range(k):
+        scaled = left / temperature
+        others = scaled.expand(len(weights), -1).masked_fill(itself, -torch.inf).logsumexp(-1)
+        chosen = chosen + torch.softmax(scaled, -1)
+        left = left + others - scaled.logsumexp(-1)  # log(1 - p), exact also where p is nearly 1
+    return chosen
+
+
+class _SubsetGates(Gates):
+    """Relaxed selection of k heads."""
+
+    keep: int
+
+    def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], strategy: SubsetSelection, keep: int) -> None:
+        super().__init__(model, learnt, 0.0)
+        self.keep, self.strategy = keep, strategy
+
+    def sample(self) -> Tensor:
+        """Draw the relaxed indicator of the k largest perturbed weights; its sum is k."""
+        noise = -(-torch.rand_like(self.log_alpha).clamp(1e-6, 1 - 1e-6).log()).log()
+        return relaxed_top(self.log_alpha + noise, self.keep, self.temperature())
+
+    def temperature(self) -> float:
+        """Return the temperature, which falls geometrically over the schedule."""
+        hot, cold = self.strategy.hot, self.strategy.cold
+        return math.exp(math.log(hot) + self.progress() * math.log(cold / hot))
+
+    def final(self) -> Tensor:
+        """Return ones for the k heads with the largest weights."""
+        return _largest(self.log_alpha, self.keep)
+
+    def chances(self) -> Tensor:
+        """Estimate how often each head is among the k largest perturbed weights, with a generator of fixed seed."""
+        generator = torch.Generator().manual_seed(0)
+        noise = -(-torch.rand(DRAWS, len(self.learnt), generator=generator).clamp(1e-6, 1 - 1e-6).log()).log()
+        places = (self.log_alpha.detach().cpu() + noise).topk(self.keep).indices  # [draw, k]
+        return (places.flatten().bincount(minlength=len(self.learnt)) / DRAWS).to(self.log_alpha)
+
+
+@dataclass(frozen=True)
+class SubsetSelection(GateStrategy):
+    """Differentiable selection of exactly k heads (Li et al. 2021, section 3).
+
+    Gates are a relaxed top-k of Gumbel-perturbed weights.
+
+    Attributes:
+        hot: Temperature at the start of the training (in the authors' code 1000, on BERT).
+        cold: Temperature at its end (1e-8).
+        rate: Learning rate of the weights, by default 20 over the number of steps, at most 1.
+        freeze: Parameters of the model that do not train with the gates: "nothing", "decoder" or "all".
+    """
+
+    hot: float = 4.0
+    cold: float = 0.05
+    rate: float | None = None
+    freeze: Freeze = "nothing"
+    name = "exactly"
+
+    def _gates(self, model: PreTrainedModel, learnt: Sequence[Head], keep: int | None) -> Gates:
+        if keep is None:
+            raise ValueError("SubsetSelection needs a number of heads to keep: keep=0.5, or keep=12")
+        if not min(self.hot, self.cold) > 0:
+            raise ValueError(f"the temperatures of SubsetSelection must be above zero; got {self.hot} and {self.cold}")
+        return _SubsetGates(model, learnt, self, keep)
+
+
+def _largest(weights: Tensor, k: int) -> Tensor:
+    return torch.zeros_like(weights).index_fill(0, weights.topk(k).indices, 1.0)
+
+
 @contextmanager
-def train_gates(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
+def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Path | None = None) -> Iterator[None]:
     """Add gates to a model within the block, also for the stock Trainer or your own training loop.
 
     A forward pass in training mode draws the gates and adds their penalty to the returned loss. In eval mode gates are
@@ -39,12 +327,20 @@ def train_gates(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
         model: A Hugging Face model, which must return a loss: a forward pass in training mode without one (as with
             label smoothing outside the model) raises ValueError.
         gates: Gates made by `L0.gates` or `SubsetSelection.gates`.
+        study: Study or folder in which the end of the block keeps the table `survival-NAME`, as that of `prune`, of the
+            model as it was before.
 
     Yields:
         Nothing.
     """
+    kept, signature = None if study is None else study_at(study), ""
+    if kept is not None:
+        signature = provenance_of(model, gates=gates.name, keep=gates.keep)
+        kept.remove(kept.claim(f"survival-{gates.name}", signature))
     with exclusive(model):
         yield from _gated(model, gates)
+    if kept is not None:
+        save_table(gates.table(f"survival[{gates.name}]", signature), kept.path(f"survival-{gates.name}"))
 
 
 def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
@@ -59,15 +355,14 @@ def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
             gates.draw()
             begun[:] = [None]
 
-    def after(module: nn.Module, _: object, inputs: Mapping[str, Tensor], output: _Output) -> None:
+    def after(module: nn.Module, _: object, inputs: Mapping[str, Tensor], output: Any) -> None:
         if not module.training:
             return
-        loss: Tensor | None = getattr(output, "loss", None)
-        if loss is None:
+        if getattr(output, "loss", None) is None:
             raise ValueError(
                 "the model returned no loss, from which gates are learnt: give it labels, and leave label smoothing out"
             )
-        output.loss = loss + gates.penalty() * _share(inputs, causal=is_causal)
+        output.loss = output.loss + gates.penalty() * _share(inputs, causal=is_causal)
         begun.clear()
 
     hooks = [model.register_forward_pre_hook(before), model.register_forward_hook(after, with_kwargs=True)]
@@ -80,12 +375,6 @@ def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:
         gates.drawn = None
         delattr(model, NAME)
         heads.remember(model, sites)
-
-
-class _Output(Protocol):
-    """Output of a model."""
-
-    loss: Tensor | None
 
 
 def _share(inputs: Mapping[str, Tensor], *, causal: bool) -> float:
@@ -122,30 +411,37 @@ def frozen(model: PreTrainedModel, what: Freeze) -> Iterator[None]:
                 value.requires_grad = True
 
 
-class GateWatcher(TrainerCallback):
-    """Callback that sets the schedule of gates and records them in the log that checkpoints keep."""
+class GateRecords(Reporter, ExportableState):
+    """Callback that sets the schedule of gates, records them in checkpoints and reports them (`report_to`)."""
 
-    def __init__(self, gates: Gates) -> None:
-        self.gates, self.start = gates, float(gates.log_alpha.detach().max())
-        self.records: list[tuple[int, list[float]]] = []  # step, P(gate != 0) of each gate
+    gates: Gates
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, list[float]]] = []
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Return what a checkpoint keeps, from which a resumed training makes the callback again."""
+        return {"args": {}, "attributes": {"records": self.records}}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:  # noqa: ARG002
         """Set the length of the schedule, and check that gates can reach zero."""
+        self.gates = getattr(kwargs["model"], NAME)
+        self.gates.records = self.records
         batches = math.ceil(args.num_train_epochs * len(kwargs["train_dataloader"]))
         self.gates.horizon = batches if args.max_steps <= 0 else args.max_steps * args.gradient_accumulation_steps
-        self._check_reach(state.max_steps, kwargs["optimizer"], kwargs["lr_scheduler"])
         if not state.global_step:
+            self._check_reach(state.max_steps, kwargs["optimizer"], kwargs["lr_scheduler"])
             self._record(state)
 
     def _check_reach(self, steps: int, optimizer: Optimizer, scheduler: LRScheduler) -> None:
         """Raise ValueError if no strength can prune a head: an optimizer such as Adam moves by at most the rate."""
-        group = optimizer.param_groups[-1]  # that of the gates
+        group, start = optimizer.param_groups[-1], float(self.gates.log_alpha.detach().max())  # the group of the gates
         rate, factors = group.get("initial_lr", group["lr"]), getattr(scheduler, "lr_lambdas", None)
         reach = rate * (sum(map(factors[-1], range(steps))) if factors else steps)
-        if self.gates.keep is None and reach < self.start:
+        if self.gates.keep is None and reach < start:
             raise ValueError(
                 f"{steps} steps at a rate of {rate:g} cannot bring a gate to zero, whatever the strength: log alpha "
-                f"begins at {self.start:g} and falls by at most {reach:.2g}; try more steps, or a larger rate of gates "
+                f"begins at {start:g} and falls by at most {reach:.2g}; try more steps, or a larger rate of gates "
                 f"(or none: the default follows from the number of steps)"
             )
 
@@ -155,34 +451,13 @@ class GateWatcher(TrainerCallback):
             self._record(state)
 
     def _record(self, state: TrainerState) -> None:
-        log_of(state).append({"step": state.global_step, "gates": self.gates.chances().detach().tolist()})
-
-    def on_train_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:  # noqa: ARG002
-        """Collect the records, also those made before the training was resumed."""
-        self.records = [(entry["step"], entry["gates"]) for entry in log_of(state) if "gates" in entry]
-
-
-class GateReport(Reporter):
-    """Callback that reports the gates to TensorBoard, Weights & Biases and the like (`report_to`)."""
-
-    def __init__(self, gates: Gates, learnt: Sequence[Head]) -> None:
-        self.gates, self.kinds = gates, [kind for kind, _, _ in learnt]
+        self.records.append((state.global_step, self.gates.chances().detach().tolist()))
 
     def scalars(self) -> dict[str, float]:
         """Return the expected number of open heads, of all kinds together and of each."""
         chances = pd.Series(self.gates.chances().detach().double().cpu().numpy())
-        expected = chances.groupby(self.kinds, sort=False).sum()
+        expected = chances.groupby([kind for kind, _, _ in self.gates.learnt], sort=False).sum()
         return {
             "gates/expected_heads": float(chances.sum()),
             **{f"gates/expected_heads_{kind}": float(count) for kind, count in expected.items()},
         }
-
-
-def write_history(place: Path, watcher: GateWatcher, history: pd.DataFrame, learnt: Sequence[Head]) -> None:
-    """Save the history of gates, `gates.parquet`: a row per head and step with P(gate != 0) in `open`."""
-    if not watcher.records or not _distributed.first():  # the training was finished before
-        return
-    rows = [(*head, step, value) for step, gates in watcher.records for head, value in zip(learnt, gates, strict=True)]
-    table = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
-    table.attrs["signatures"] = dict.fromkeys(["step", "open"], history.attrs["signatures"]["loss"])
-    save_table(table, place / "gates.parquet")

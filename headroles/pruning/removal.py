@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import attention_hooks, dummy_inputs, provenance
-from headroles.models import heads as families
-from headroles.models.attention_hooks import without_cache
-from headroles.models.dummy_inputs import body
-from headroles.models.masking import Head, by_projection, head_mask, mask_heads
+from headroles.models import dummy_inputs
+from headroles.models.head_model import HeadModel
+from headroles.models.heads import attention_sites, remember
+from headroles.models.masking import Head, by_projection
 from headroles.models.pruned import renumber, resize
 from headroles.models.sites import RECORD, Site, record, recorded
 from headroles.pruning.layout import Layout, layouts
@@ -55,25 +54,25 @@ def remove_heads(
     Example:
         >>> hr.remove_heads(model, [("enc-self", 0, 2), ("enc-self", 1, 0)])
     """
-    if provenance.is_offloaded(model):
+    handle = HeadModel(model)
+    if handle.offloaded:
         raise ValueError(
             f"the device_map of {type(model).__name__} keeps weights away from it; load it whole to remove heads"
         )
-    sites = families.attention_sites(model)
-    pruned = _pruned_heads(model, heads)
+    sites, pruned = handle.sites, _pruned_heads(handle, heads)
     if groups not in ("equal", "whole", "expand"):
         raise ValueError(f"unknown groups {groups!r}; known: equal, whole, expand")
     _check_shared(sites, pruned)
     pruned |= {(*site.key, number) for site in sites for number in site.silenced}
-    expected, rows = _states(model, pruned), None
+    expected, rows = _states(handle, pruned), None
     if dummy_inputs.weights(model) or not expected.isfinite().all():  # fused attention may hide NaN
         dummy_inputs.check(model)
     for spare in (False, True):
         try:
             with _undone_by_errors(model, sites), torch.inference_mode(mode=False):  # for parameters that can train
-                rows = rows or layouts(model)
+                rows = rows or layouts(handle)
                 _remove(model, sites, pruned, rows, groups, spare=spare)
-                _check_same(model, expected, _states(model))
+                _check_same(model, expected, _states(HeadModel(model)))
             break
         except (ValueError, RuntimeError, IndexError, ArithmeticError) as error:
             empties = any(all((*site.key, number) in pruned for number in site.numbers) for site in sites)
@@ -82,7 +81,7 @@ def remove_heads(
                 raise ValueError(
                     f"heads cannot be removed from {type(model).__name__}; mask them instead: {why}"
                 ) from error
-    by_module = {site.module: site for site in families.attention_sites(model)}
+    by_module = {site.module: site for site in attention_sites(model)}
     if zeroed := sum(len(site.silenced) for site in by_module.values()):
         log.warning(
             "%d pruned head%s kept as zeroed: key-value heads are shared with remaining heads, or the layer needs one",
@@ -110,11 +109,11 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
     Example:
         >>> hr.save(hr.zero_heads(model, "L0H2,L1H0"), tokenizer, "zeroed")
     """
-    sites = families.attention_sites(model)
-    chosen = _pruned_heads(model, heads)
+    handle = HeadModel(model)
+    sites, chosen = handle.sites, _pruned_heads(handle, heads)
     _check_shared(sites, chosen)
     by_projection(model, sites)  # raises an error for heads that cannot be masked
-    if provenance.is_offloaded(model) or not all(_out(site).weight.is_floating_point() for site in sites):  # type: ignore[operator]
+    if handle.offloaded or not all(_out(site).weight.is_floating_point() for site in sites):  # type: ignore[operator]
         raise ValueError(
             f"the weights of {type(model).__name__} are offloaded or quantised; load it whole to zero heads"
         )
@@ -123,7 +122,7 @@ def zero_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Se
     return model
 
 
-def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> set[Head]:
+def _pruned_heads(handle: HeadModel, heads: Iterable[Head | str] | str | pd.Series[float]) -> set[Head]:
     if isinstance(heads, pd.Series):
         if other := sorted(set(heads.dropna()) - {0, 1}):
             raise ValueError(
@@ -131,10 +130,7 @@ def _pruned_heads(model: PreTrainedModel, heads: Iterable[Head | str] | str | pd
                 f"survival[...] of prune"
             )
         heads = heads.index[heads == 0].tolist()
-    listed = families.named_heads(model, heads)
-    for head in listed:
-        families.check_head(model, head)
-    return {(kind, int(layer), int(head)) for kind, layer, head in listed}
+    return {(kind, int(layer), int(head)) for kind, layer, head in handle.named_heads(heads)}
 
 
 def _check_shared(sites: Sequence[Site], pruned: set[Head]) -> None:
@@ -176,7 +172,7 @@ def _remove(
         new = after[site.module]
         left.append(replace(site, heads=new.heads, numbers=new.numbers, kv_heads=new.kv_heads, silenced=new.silenced))
     record(model, left, {"groups": groups, "shapes": shapes, "version": version("headroles")})
-    families.remember(model, left)  # also where heads were only zeroed
+    remember(model, left)  # also where heads were only zeroed
 
 
 def _kept(site: Site, pruned: set[int], groups: Groups) -> list[int]:
@@ -236,13 +232,12 @@ def _take(module: nn.Module, rows: list[int], *, out: bool) -> None:
         resize(module, "bias", bias.detach()[rows])
 
 
-def _states(model: PreTrainedModel, masked: Iterable[Head] = ()) -> Tensor:
+def _states(handle: HeadModel, masked: Iterable[Head] = ()) -> Tensor:
     """Return the output of the model's base for a small input, with masked heads."""
-    gates = head_mask(model, masked)
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.no_grad(), attention_hooks.evaluating(model), mask_heads(model, gates):
+    devices = [handle.device] if handle.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.no_grad(), handle.evaluating(), handle.mask(handle.head_mask(masked)):
         torch.manual_seed(0)  # some models mask inputs at random
-        output = body(model)(**dummy_inputs.dummy_inputs(model), **without_cache(body(model)))
+        output = handle.forward_body(dummy_inputs.dummy_inputs(handle.model))
     return torch.as_tensor(output[0]).double()
 
 
@@ -273,7 +268,7 @@ def _undone_by_errors(model: PreTrainedModel, sites: list[Site]) -> Iterator[Non
                 model.config.__dict__.pop(RECORD, None)
             else:
                 setattr(model.config, RECORD, notes)
-            families.remember(model, sites)
+            remember(model, sites)
 
 
 def _copied(kept: Mapping[str, object]) -> dict[str, object]:

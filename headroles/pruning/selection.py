@@ -1,33 +1,53 @@
-"""Pruning: select heads by a ranking or by learned gates, with fine-tuning before or after."""
+"""Pruning: select heads by a ranking or by learned gates, train the model, and remove the other heads."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headroles import _distributed
 from headroles.data.corpus import Corpus
 from headroles.models.heads import head_index, heads_of_kinds
 from headroles.models.masking import Head
 from headroles.models.provenance import provenance_of
-from headroles.pruning.l0 import L0, RATE, SHARE, GateStrategy, SubsetSelection
-from headroles.pruning.learned_gates import NAME, GateReport, GateWatcher, frozen, train_gates, write_history
+from headroles.pruning.learned_gates import (
+    L0,
+    NAME,
+    RATE,
+    SHARE,
+    GateRecords,
+    GateStrategy,
+    SubsetSelection,
+    frozen,
+    train_gates,
+)
 from headroles.pruning.rankings import Ranking, RankingContext, ranking
 from headroles.pruning.removal import remove_heads
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.io import save_table
+from headroles.tables.study import Study, study_at
+from headroles.training import trainer
 from headroles.training.hf_trainer import TrainOptions
-from headroles.training.trainer import train
 
+Training = Literal["before", "after", "both"]
 Schedule = Literal["prune", "prune-tune", "tune-prune", "tune-prune-tune"]
-SCHEDULES: tuple[Schedule, ...] = ("prune", "prune-tune", "tune-prune", "tune-prune-tune")
+SCHEDULES: dict[Schedule, tuple[Training | None, bool]] = {  # what `train` and `remove` say since 0.2
+    "prune": (None, False),
+    "prune-tune": ("after", True),
+    "tune-prune": ("before", False),
+    "tune-prune-tune": ("both", True),
+}
 Strategy = Ranking | GateStrategy
 log = logging.getLogger(__name__)
 DECIDED = 0.9
@@ -43,18 +63,21 @@ def prune(
     keep: float | None = None,
     kinds: Sequence[Kind] | None = None,
     at_least: int = 0,
-    schedule: Schedule = "prune",
+    train: Training | None = None,
+    remove: bool = True,
+    tune: TrainOptions | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
-    tune: TrainOptions | None = None,
+    study: Study | str | Path | None = None,
+    schedule: Schedule | None = None,
 ) -> pd.DataFrame:
-    """Select the heads that stay, by a ranking or by learned gates.
+    """Remove heads in place, by a ranking or by learned gates.
 
-    Heads are removed only if the schedule ends in "tune"; otherwise by `remove_heads(model, table[column])`. There is a
-    warning if more than a tenth of the gates are undecided at the end.
+    There is a warning if more than a tenth of the gates are undecided at the end.
 
     Args:
-        model: A Hugging Face model; learned gates and fine-tuning train it in place.
+        model: A Hugging Face model. Its other heads are removed, by `remove_heads`; learned gates and fine-tuning train
+            it in place.
         tokenizer: Its tokenizer.
         corpus: The corpus on which heads are ranked, and the model is trained.
         strategy: A ranking or its name ("importance", "-importance", "random", "top" and so on; `rankings.NAMED`), "l0"
@@ -63,12 +86,18 @@ def prune(
             keeps half.
         kinds: Kinds of the heads that are pruned, by default all.
         at_least: Heads that stay in every layer (rankings only).
-        schedule: "prune", with "tune" before or after it: fine-tuning of the whole model, or of the model without the
-            pruned heads.
-        folder: Where checkpoints, from which interrupted training continues, and the history of gates,
-            `gates.parquet`, are kept; by default nowhere.
-        seed: Seed of rankings and training.
+        train: Whether the model is fine-tuned "before" heads are selected, "after" the others are removed, or "both".
+            Learned gates are trained with the model in any case.
+        remove: Whether the pruned heads are removed. If not, the table says which they are:
+            `remove_heads(model, table[column])`.
         tune: Options of `train` (`epochs=`, `rate=`, `batch=` and so on) for fine-tuning and for learning gates.
+        folder: Where checkpoints, from which interrupted training continues, and the history of gates,
+            `gates.parquet`, are kept; by default in the study, or nowhere.
+        seed: Seed of rankings and training.
+        study: Study or folder that keeps the table, as `survival-STRATEGY[-KINDS]` with a column for each number of
+            heads, before heads are removed. Rankings that it has are not computed again.
+        schedule: Deprecated: "prune" (neither training nor removal), "prune-tune", "tune-prune" (no removal) or
+            "tune-prune-tune". Give `train` and `remove`.
 
     Returns:
         A table with a row per head.
@@ -78,26 +107,20 @@ def prune(
         - .turn: when the head is pruned, from 1, with a ranking.
 
     Raises:
-        ValueError: If the strategy, schedule, a kind or the number of heads is unknown or impossible, or the training
-            has too few steps for any strength to bring a gate to zero at the given rate.
+        ValueError: If the strategy, a kind or the number of heads is unknown or impossible, heads are not removed
+            before the training after it, the training has too few steps for any strength to bring a gate to zero at the
+            given rate, or `remove_heads` cannot remove heads from the model.
 
     Example:
         >>> table = hr.prune(model, tokenizer, corpus, "importance", keep=0.5)
-        >>> hr.remove_heads(model, table.iloc[:, 0])
-    """
+        >>> hr.save(model, tokenizer, "smaller")
+    """  # noqa: DOC502
+    if schedule is not None:
+        train, remove = _scheduled(schedule)
     chosen, options = strategy_of(strategy), tune or {}
-    if schedule not in SCHEDULES:
-        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
-    if at_least and not isinstance(chosen, Ranking):
-        raise ValueError(f"at_least={at_least} is for rankings; got the strategy {chosen.name}, which learns gates")
-    may_go = heads_of_kinds(model, kinds)
-    if keep is None and isinstance(chosen, Ranking):
-        raise ValueError(
-            f"ranking {chosen.name!r} needs a number of heads to keep: keep=0.5, or keep={len(may_go) // 2}"
-        )
-    if keep is None and isinstance(chosen, L0) and chosen.strength is None:
-        keep = SHARE
-    count = None if keep is None else counted(keep, len(may_go))
+    _check(chosen, train, at_least, remove=remove)
+    context = RankingContext(model, tokenizer, corpus, heads_of_kinds(model, kinds), seed)
+    count = _count(chosen, keep, len(context.among))
     signature = provenance_of(
         model,
         None,
@@ -106,25 +129,76 @@ def prune(
         keep=count,
         kinds=",".join(kinds or ("all",)),
         at_least=at_least,
-        schedule=schedule,
+        train=train or "no",
         seed=seed,
         tune=",".join(f"{name}={value}" for name, value in sorted(options.items())),
     )
-    options = {"seed": seed, **options}
+    label = f"survival[{' '.join([chosen.name, *([] if count is None else [str(count)]), *(kinds or ())])}]"
+    name = "-".join(["survival", chosen.name, *(kinds or ())])
     with ExitStack() as stack:
-        place = Path(folder) if folder is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if schedule.startswith("tune"):
-            train(model, tokenizer, corpus, place / "tuned-before", **options)
+        kept = None if study is None else study_at(study)
+        if kept is not None:
+            kept.claim(name, signature)
+            folder = folder or kept.work / ".pruning" / hashlib.sha256(signature.encode()).hexdigest()[:12]
+        place = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
+        options = {"seed": seed, **options}
+        if train in ("before", "both"):
+            trainer.train(model, tokenizer, corpus, place / "tuned-before", **options)
         if isinstance(chosen, Ranking):
-            columns = _by_ranking(RankingContext(model, tokenizer, corpus, may_go, seed), chosen, count or 0, at_least)
+            select = partial(_by_ranking, context, chosen, count or 0, at_least, label, signature)
+            table = select() if kept is None else _kept(kept, name, label, signature, select)
         else:
-            columns = _by_gates(model, tokenizer, corpus, chosen, may_go, count, place, options)
-        words = [chosen.name, *([] if count is None else [str(count)]), *(kinds or ())]
-        label = f"survival[{' '.join(words)}]"
-        table = frame.table({label + part: values for part, values in columns.items()}, head_index(model), signature)
-        if schedule.endswith("-tune"):
+            table = _by_gates(context, chosen, count, place, options, label, signature)
+            if kept is not None:
+                _kept(kept, name, label, signature, lambda: table)
+        if remove and (table[label] == 0).any():
             remove_heads(model, table[label])
-            train(model, tokenizer, corpus, place / "tuned-after", **options)
+        if train in ("after", "both"):
+            trainer.train(model, tokenizer, corpus, place / "tuned-after", **options)
+    return table
+
+
+def _scheduled(schedule: Schedule) -> tuple[Training | None, bool]:
+    """Return `train` and `remove` of a schedule."""
+    if schedule not in SCHEDULES:
+        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULES)}")
+    train, remove = SCHEDULES[schedule]
+    text = f"schedule={schedule!r} of prune is deprecated; give train={train!r}, remove={remove}"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return train, remove
+
+
+def _check(chosen: Strategy, train: Training | None, at_least: int, *, remove: bool) -> None:
+    """Raise ValueError for options of `prune` that do not fit together."""
+    if train not in (None, "before", "after", "both"):
+        raise ValueError(f"unknown train {train!r}; known: before, after, both, None")
+    if train in ("after", "both") and not remove:
+        raise ValueError(
+            f"train={train!r} is training without the pruned heads: got remove=False; expected remove=True, or "
+            f'train="before"'
+        )
+    if at_least and not isinstance(chosen, Ranking):
+        raise ValueError(f"at_least={at_least} is for rankings; got the strategy {chosen.name}, which learns gates")
+
+
+def _count(chosen: Strategy, keep: float | None, size: int) -> int | None:
+    """Return the number of heads that stay; None where the strength of gates determines it."""
+    if keep is None and isinstance(chosen, Ranking):
+        raise ValueError(f"ranking {chosen.name!r} needs a number of heads to keep: keep=0.5, or keep={size // 2}")
+    if keep is None and isinstance(chosen, L0) and chosen.strength is None:
+        keep = SHARE
+    return None if keep is None else counted(keep, size)
+
+
+def _kept(study: Study, name: str, label: str, signature: str, select: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """Return the columns `label` of a study's survival table, or select heads and keep them beside other columns."""
+    stored = study.load(name) if study.has(name) else pd.DataFrame()
+    if label in stored and frame.provenance(stored, label) == signature:
+        return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
+    table, outdated = select(), study.claim(name, signature)
+    others = [column for column in map(str, stored) if column not in table]
+    save_table(frame.join(frame.only(stored, others), table) if others else table, study.path(name))
+    study.remove(outdated)
     return table
 
 
@@ -162,52 +236,53 @@ def counted(keep: float, size: int) -> int:
     return count
 
 
-def _by_ranking(setting: RankingContext, chosen: Ranking, count: int, at_least: int) -> dict[str, pd.Series[float]]:
-    ordered = chosen.order(setting)
-    index = head_index(setting.model)
-    turns = pd.Series({head: turn for turn, head in enumerate(ordered, 1)}, dtype=float)
-    survival = pd.Series(1.0, index=index)
-    survival[survival.index.isin(pruned_first(ordered, count, at_least))] = 0.0
-    return {"": survival, ".turn": pd.Series([turns.get(head) for head in index], index=index, dtype=float)}
+def _by_ranking(
+    context: RankingContext, chosen: Ranking, count: int, at_least: int, label: str, signature: str
+) -> pd.DataFrame:
+    ordered, index = chosen.order(context), head_index(context.model)
+    turns = {head: float(turn) for turn, head in enumerate(ordered, 1)}
+    pruned = {*pruned_first(ordered, count, at_least)}
+    survival = [0.0 if head in pruned else 1.0 for head in index]
+    turn = pd.Series([turns.get(head) for head in index], index=index, dtype=float)
+    return frame.table({label: survival, f"{label}.turn": turn}, index, signature)
 
 
 def _by_gates(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
+    context: RankingContext,
     chosen: GateStrategy,
-    learnt: Sequence[Head],
     count: int | None,
     place: Path,
     options: TrainOptions,
-) -> dict[str, pd.Series[float]]:
-    """Train the model and its gates, and return their final values."""
-    index = head_index(model)
+    label: str,
+    signature: str,
+) -> pd.DataFrame:
+    """Train the model and its gates, and save their history: `gates.parquet`, P(gate != 0) of each head and step."""
+    model, learnt = context.model, context.among
     gates = chosen.gates(model, learnt, count)
     if count == len(learnt):
-        return {"": pd.Series(1.0, index=index), ".open": pd.Series(1.0, index=index)}
-    watcher = GateWatcher(gates)
+        return frame.table({label: 1.0, f"{label}.open": 1.0}, head_index(model), signature)
     rates = {**(options.get("rates") or {}), NAME: RATE if chosen.rate is None else chosen.rate}
-    callbacks = [*options.get("callbacks", ()), watcher, GateReport(gates, learnt)]
-    options = {**options, "rates": rates, "callbacks": callbacks}
+    options = {**options, "rates": rates, "callbacks": [*options.get("callbacks", ()), GateRecords()]}
+    note = hashlib.sha256(f"{chosen},keep={count},heads={' '.join(map(str, learnt))}".encode()).hexdigest()[:12]
     with train_gates(model, gates), frozen(model, chosen.freeze):
-        note = f"{chosen},keep={count},heads={' '.join(map(str, learnt))}"
-        history = train(model, tokenizer, corpus, place, **options, note=hashlib.sha256(note.encode()).hexdigest()[:12])
+        history = trainer.train(model, context.tokenizer, context.corpus, place, **options, note=note)
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
+        table = gates.table(label, signature)
         final, chances = gates.final().tolist(), gates.chances().tolist()
-    survival, chance = (pd.Series(1.0, index=index) for _ in range(2))
-    places = index[index.get_indexer(pd.Index(learnt))]
-    survival.update(pd.Series(final, index=places))
-    chance.update(pd.Series(chances, index=places))
-    _warn(final, chance, chances, count, int(history["step"].iloc[-1]))
-    write_history(place, watcher, history, learnt)
-    return {"": survival, ".open": chance}
+    _warn(final, chances, count, int(history["step"].iloc[-1]))
+    if gates.records and _distributed.first():  # otherwise the training was finished before
+        rows = [
+            (*head, step, chance) for step, part in gates.records for head, chance in zip(learnt, part, strict=True)
+        ]
+        records = pd.DataFrame(rows, columns=[*frame.LEVELS, "step", "open"])
+        save_table(frame.signed(records, history.attrs["signatures"]["loss"]), place / "gates.parquet")
+    return table
 
 
-def _warn(final: list[float], chance: pd.Series[float], chances: list[float], count: int | None, steps: int) -> None:
+def _warn(final: list[float], chances: list[float], count: int | None, steps: int) -> None:
     """Warn about undecided gates, about no remaining head, and about a missed target."""
     expected, size = sum(chances), len(chances)
-    if (open_ := undecided(chance)) > MOST_UNDECIDED * size:
+    if (open_ := undecided(pd.Series(chances))) > MOST_UNDECIDED * size:
         log.warning(
             "%d of %d gates are undecided after %d steps (P(gate != 0) between %g and %g), so the choice of heads is "
             "partly random; more epochs or pairs decide them, or a larger rate of gates where one was given",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +12,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import evaluate, interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
+from headroles.ablation.metrics.base import Array
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
 from headroles.models import loading
-from headroles.models.heads import head_index, heads_of_kinds
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
-from headroles.pruning.cached_evaluation import Array, Trials, recipe, values
+from headroles.pruning.cached_evaluation import Trials, values
 from headroles.pruning.learned_gates import frozen
 from headroles.pruning.rankings import Ranking
-from headroles.pruning.removal import remove_heads
 from headroles.pruning.selection import Strategy, counted, prune, strategy_of, undecided
 from headroles.scores import score
 from headroles.tables import frame
@@ -96,19 +95,18 @@ def sparsity_sweep(
     evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
-    measured, size = the_metric(metric), len(heads_of_kinds(model, kinds))
-    work = recipe(model, tokenizer, corpus, kinds, options, strategy=chosen)
-    kept = study_at(study)
-    kept.remove(kept.claim(f"sizes-{name}", f"{work}|{frame.sign(text=held_out.hash)}"))
-    trials = Trials(kept, tokenizer, held_out, measured, work, max_tokens=max_tokens)
+    handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)
+    size, what = len(handle.heads_of(kinds)), (handle, corpus, held_out, measured, kept)
+    trials = Trials(*what, kinds=kinds, tune=options, max_tokens=max_tokens, strategy=chosen)
+    kept.remove(trials.claim(f"sizes-{name}"))
     counts = {counted(number, size) for number in keep}
     statistics, tables, families = [], [], []
     for count in (size, *sorted(counts - {size}, reverse=True)):
-        pruned = _Pruned(model, tokenizer, corpus, chosen, kinds, count, size, trials, options, seed)
+        pruned = _Pruned(trials, chosen, count, size, options, seed)
         statistics.append(trials.run((count,), pruned.model))
-        tables.append(pruned.survival(kept))
+        tables.append(pruned.survival())
         if scored is not None:
-            families.append(functions(pruned.roles(kept, scored, reference)).assign(heads=count))
+            families.append(functions(pruned.roles(scored, reference)).assign(heads=count))
         if output is not None and count < size:
             place = Path(output) / str(count)
             loading.save(pruned.model(), tokenizer, place, overwrite=kept.overwrite, command=command)
@@ -116,8 +114,9 @@ def sparsity_sweep(
     save_table(table, kept.path(f"survival-{name}"))
     if families:
         parts = pd.concat(families, ignore_index=True)
-        save_table(signed(parts, work, f"scored:{scored.hash if scored else None}"), kept.path(f"functions-{name}"))
-    sizes = signed(_table(measured, statistics, tables, n_resamples), work, trials.signature)
+        table = signed(parts, trials.key, f"scored:{scored.hash if scored else None}")
+        save_table(table, kept.path(f"functions-{name}"))
+    sizes = signed(_table(measured, statistics, tables, n_resamples), trials.key, trials.signature)
     save_table(sizes, kept.path(f"sizes-{name}"))
     return sizes
 
@@ -126,14 +125,10 @@ def sparsity_sweep(
 class _Pruned:
     """Model of one size with its survival and role tables, each computed when it is first needed."""
 
-    whole: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    corpus: Corpus
+    trials: Trials
     chosen: Strategy
-    kinds: Sequence[Kind] | None
     count: int
     of: int
-    trials: Trials
     options: TrainOptions
     seed: int
     trained: PreTrainedModel | None = None
@@ -146,54 +141,53 @@ class _Pruned:
     def model(self) -> PreTrainedModel:
         """Return the pruned and trained model, or the trained control; interrupted training continues."""
         if self.trained is None:
-            model, is_ranking = deepcopy(self.whole), isinstance(self.chosen, Ranking)
-            if self.count == self.of:
-                with frozen(model, "nothing" if isinstance(self.chosen, Ranking) else self.chosen.freeze):
-                    if self.options.get("rate") != 0:  # an untrained control keeps its weights
-                        train(model, self.tokenizer, self.corpus, self.place, **self.options)
-            else:
+            model, tokenizer, corpus = self.trials.copy()
+            freeze = None if isinstance(self.chosen, Ranking) else self.chosen.freeze
+            if self.count < self.of:
                 table = prune(
-                    model,
-                    self.tokenizer,
-                    self.corpus,
-                    self.chosen,
+                    *(model, tokenizer, corpus, self.chosen),
                     keep=self.count,
-                    kinds=self.kinds,
-                    schedule="prune-tune" if is_ranking else "prune",
+                    kinds=self.trials.kinds,
+                    train="after" if freeze is None else None,
                     folder=self.place,
                     seed=self.seed,
                     tune=self.options,
                 )
                 save_table(table, self.place / "survival.parquet")
-                if not is_ranking:
-                    remove_heads(model, table.iloc[:, 0])
+            elif self.options.get("rate") != 0 and freeze != "all":  # an untrained control keeps its weights
+                with frozen(model, freeze or "nothing"):
+                    train(model, tokenizer, corpus, self.place, **self.options)
             self.trained = model
         return self.trained
 
-    def survival(self, study: Study) -> pd.DataFrame:
+    def survival(self) -> pd.DataFrame:
         """Return the survival table, and save the history of gates in the study."""
         if self.count == self.of:
-            return frame.table({"survival[all]": 1.0}, head_index(self.whole), "control")
+            return frame.table({"survival[all]": 1.0}, self.trials.handle.index, "control")
         file = self.place / "survival.parquet"
         if not file.is_file():
             self.model()
         if (history := self.place / "gates.parquet").is_file():
-            name = "-".join(["gates", self.chosen.name, *(self.kinds or ()), str(self.count)])
-            save_table(load_table(history), study.path(name))
+            save_table(load_table(history), self._path("gates"))
         return load_table(file)
 
-    def roles(self, study: Study, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
+    def _path(self, name: str) -> Path:
+        """Return the file of a table of this size in the study: NAME-STRATEGY[-KINDS]-HEADS."""
+        parts = [name, self.chosen.name, *(self.trials.kinds or ()), str(self.count)]
+        return self.trials.study.path("-".join(parts))
+
+    def roles(self, scored: Corpus, reference: Corpus | None) -> pd.DataFrame:
         """Return the roles of the remaining heads, and save them as `roles-STRATEGY[-KINDS]-HEADS`."""
         counted = {} if reference is None else {"reference": reference.hash}
         work = frame.sign_version(place=self.place.name, scored=scored.hash, **counted)
 
         def compute() -> pd.DataFrame:
-            model, size = self.model(), self.trials.max_tokens
-            table = score(model, self.tokenizer, scored, n_resamples=200, max_tokens=size, reference=reference)
+            model, tokenizer, size = self.model(), self.trials.handle.tokenizer, self.trials.max_tokens
+            table = score(model, tokenizer, scored, n_resamples=200, max_tokens=size, reference=reference)
             return role_rules.roles(table)
 
         table = Study(self.trials.folder).keep(f"roles-{self.place.name}", work, compute)
-        save_table(table, study.path("-".join(["roles", self.chosen.name, *(self.kinds or ()), str(self.count)])))
+        save_table(table, self._path("roles"))
         return table
 
 

@@ -13,8 +13,8 @@ from scipy import stats
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headroles.models import dummy_inputs, provenance
-from headroles.models import heads as families
+from headroles.models import dummy_inputs, identity
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
 from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
@@ -51,11 +51,11 @@ def weight_change(
         ValueError: If `before` lacks a head of `after`, or their heads have different sizes.
         FileExistsError: If the study holds changes from another model.
     """  # noqa: DOC502
+    first, last = HeadModel(before), HeadModel(after)
     if study is not None:
         kept = study_at(study)
-        outdated = kept.claim(f"compensation-{seed}", frame.sign(before=provenance.revision(before)))
-    old, new = _slices(before), _slices(after)
-    index = families.head_index(after)
+        outdated = kept.claim(f"compensation-{seed}", frame.sign(before=first.weights))
+    old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:
         raise ValueError(f"the model before lacks head {lacking[0]} of the model after; try the other order")
     columns: dict[str, list[float]] = {}
@@ -66,13 +66,8 @@ def weight_change(
         columns[f"distance[{part}]"] = [float((end - start).norm()) for start, end in pairs]
         columns[f"moved[{part}]"] = [float((end - start).norm() / start.norm()) for start, end in pairs]
         columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(start, end, dim=0)) for start, end in pairs]
-    signature = frame.sign(
-        model=provenance.name(before),
-        before=provenance.revision(before),
-        after=provenance.revision(after),
-        distance="frobenius",
-    )
-    table = frame.table(columns, index, signature)
+    names = {"model": identity.model_name(first.model), "before": first.weights, "after": last.weights}
+    table = frame.table(columns, index, frame.sign(**names, distance="frobenius"))
     if study is not None:
         kept.remove(outdated)
         save_table(table, kept.path(f"compensation-{seed}"))
@@ -128,12 +123,12 @@ def _uniformity(values: npt.NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def _slices(model: PreTrainedModel) -> dict[Head, dict[str, Tensor]]:
+def _slices(handle: HeadModel) -> dict[Head, dict[str, Tensor]]:
     """Return the weights of each head: (kind, layer, head) -> part -> flat float64."""
-    dummy_inputs.check(model)
-    rows = layouts(model)
+    dummy_inputs.check(handle.model)
+    rows = layouts(handle)
     slices: dict[Head, dict[str, Tensor]] = {}
-    for site in families.attention_sites(model):
+    for site in handle.sites:
         columns = _weight(site.out).unflatten(1, (site.heads, site.size)) if site.heads else None
         for place, number in enumerate(site.numbers):
             parts = _inputs(site, rows[site.module], place)

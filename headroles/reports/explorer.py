@@ -36,7 +36,7 @@ def explore(
         height: Height in pixels.
 
     Returns:
-        A widget. `widget.selection` is the pandas index of the selected heads, for `hr.ablate_sets`,
+        A widget. `widget.selection` is the pandas index of the selected heads, for `hr.ablate(sets=)`,
         `hr.remove_heads` or `table.loc`; `widget.head` is the head of which the card was opened last.
 
     Raises:
@@ -46,7 +46,7 @@ def explore(
     Example:
         >>> explorer = hr.explore("study", model, tokenizer)
         >>> explorer  # in a cell of its own; select heads
-        >>> hr.ablate_sets(model, tokenizer, corpus, {"mine": explorer.selection})
+        >>> hr.ablate(model, tokenizer, corpus, sets={"mine": explorer.selection})
     """
     if (model is None) != (tokenizer is None):
         raise ValueError(

@@ -37,7 +37,7 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def selection(self) -> pd.MultiIndex:
-        """The selected heads, for `hr.ablate_sets`, `hr.head_mask`, `hr.remove_heads`, or `table.loc`."""
+        """The selected heads, for `hr.ablate(sets=)`, `hr.head_mask`, `hr.remove_heads`, or `table.loc`."""
         return pd.MultiIndex.from_tuples([self.heads[row] for row in self.selected], names=LEVELS)
 
     @property

@@ -19,8 +19,9 @@ from headroles.analysis.intervals import wilson
 from headroles.data.probes import CLASSES, ordered_runs
 from headroles.models.attention_hooks import Call, attending, evaluating, without_cache
 from headroles.models.dummy_inputs import dummy_inputs
+from headroles.models.head_model import HeadModel
 from headroles.models.heads import attention_sites, head_index, layer_of, layers
-from headroles.models.provenance import cache_key, provenance_of, tokens
+from headroles.models.provenance import provenance_of
 from headroles.models.sites import Site
 from headroles.models.tokenization import check_fit
 from headroles.scores.lrp import lrp_rules
@@ -30,7 +31,7 @@ from headroles.tables import frame
 from headroles.tables.frame import Kind
 from headroles.tables.study import Study, study_at
 
-OPTIONS = ("circuits", "tokenizer", "classes")  # fields of cache keys in which columns of one table differ
+OPTIONS = ("circuits", "identity", "classes")  # fields of cache keys in which columns of one table differ
 COLUMNS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value"]
 
 
@@ -56,7 +57,7 @@ def copying(model: PreTrainedModel, *, study: Study | str | Path | None = None) 
         ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
     """
     if study is not None:
-        key = cache_key(model, circuits="copying")
+        key = HeadModel(model).cache_key(circuits="copying")
         return study_at(study).keep("circuits", key, lambda: copying(model), joined=OPTIONS)
     circuits, final = _to_logits(model, "copying")
     words, logits = _embeddings(model)
@@ -107,7 +108,7 @@ def succession(
             encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
     """
     if study is not None:
-        key = cache_key(model, circuits="succession", tokenizer=tokens(tokenizer), classes=" ".join(classes))
+        key = HeadModel(model, tokenizer).cache_key(circuits="succession", classes=" ".join(classes))
         compute = partial(succession, model, tokenizer, classes=classes)
         return study_at(study).keep("circuits", key, compute, joined=OPTIONS)
     runs = ordered_runs(tokenizer, classes)
@@ -224,7 +225,9 @@ def composition(model: PreTrainedModel, *, study: Study | str | Path | None = No
         ValueError: if the maps of the model cannot be read.
     """  # noqa: DOC502
     if study is not None:
-        return study_at(study).keep("composition", cache_key(model, circuits="weights"), partial(composition, model))
+        return study_at(study).keep(
+            "composition", HeadModel(model).cache_key(circuits="weights"), partial(composition, model)
+        )
     circuits = read_circuits(model)
     rows: list[tuple[Kind | float, ...]] = []
     sites = [site for site in attention_sites(model) if site.kind != "cross" and site.heads]

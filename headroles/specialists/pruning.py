@@ -13,7 +13,7 @@ from headroles.models import loading, provenance
 from headroles.papers.preparation import Prepared
 from headroles.papers.workflow import GATES
 from headroles.pruning.comparison import compare_pruning
-from headroles.pruning.l0 import L0
+from headroles.pruning.learned_gates import L0
 from headroles.pruning.rankings import ByRoles, FromColumn, Reverse
 from headroles.pruning.selection import Strategy
 from headroles.pruning.sparsity import sparsity_sweep

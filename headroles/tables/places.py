@@ -43,6 +43,37 @@ def tables_at(places: Place | Sequence[Place]) -> pd.DataFrame:
     return _over_seeds(frame.join(*tables))
 
 
+def kept_heads(text: str) -> pd.Series[float] | None:
+    """Return the column FILE:COLUMN of a survival table; None for a text of heads such as enc-self:0:2,cross:1:0.
+
+    Args:
+        text: What names the heads; a file is a table with the suffix .parquet.
+
+    Returns:
+        1 for each head that is kept, 0 for each that is pruned.
+
+    Raises:
+        ValueError: If a head is not of that form, or the table has no such column, or several and none is named.
+    """
+    file, mark, column = text.partition(".parquet")
+    if not mark:
+        for part in text.split(","):
+            frame.parsed_head(part)
+        return None
+    table = load_table(f"{file}{mark}")
+    columns = [name for name in map(str, table) if not name.endswith((".open", ".turn"))]
+    columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
+    name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
+    if name in columns:
+        return table[name]
+    if not columns:
+        raise ValueError(
+            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table of headroles prune"
+        )
+    what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
+    raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
+
+
 def _over_seeds(table: pd.DataFrame) -> pd.DataFrame:
     """Average columns that differ only by a seed, as in `survival[random 36 seed 0]`."""
     seeds: dict[str, list[str]] = {}

@@ -144,6 +144,11 @@ class Study:
         self.remove(outdated)
         return table
 
+    def holds(self, name: str, recipe: str) -> bool:
+        """Return whether the stored table was made by this cache key."""
+        notes = read_notes(self.path(name)) if self.has(name) else None
+        return recipe in ((notes or {}).get("recipe") or "").split(ALSO)
+
     def claim(self, name: str, recipe: str) -> dict[str, str]:
         """Check, before the work is done, that the table `name` may be made from `recipe`.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headroles.ablation.effects import ablate_sets
+from headroles.ablation.effects import ablate
 from headroles.models.attention_hooks import attending, without_cache
 from headroles.models.heads import capture_attention
 from headroles.models.masking import head_mask, mask_heads
@@ -56,11 +56,11 @@ def batched(case: Case) -> float:
 
 
 def effects(case: Case) -> float:
-    """Check that `hr.ablate_sets` measures the changes of loss of a plain loop over sentences."""
+    """Check that `hr.ablate` measures the changes of loss of a plain loop over sentences."""
     sets = {str(head): [head] for head in case.sample}
     intact = reference.loss(case, torch.ones(case.heads))
     changes = [reference.loss(case, head_mask(case.model, heads)) - intact for heads in sets.values()]
-    table = ablate_sets(case.model, case.tokenizer, case.corpus, sets, n_resamples=0)
+    table = ablate(case.model, case.tokenizer, case.corpus, sets=sets, n_resamples=0)
     return float(abs(table["ablation[loss]"].to_numpy() - changes).max()) / max(1.0, intact)
 
 

@@ -24,6 +24,7 @@ from headroles.data.corpus import Corpus
 from headroles.scores import outputs
 from headroles.scores.base import Measure
 from headroles.scores.runner import score
+from headroles.training.checkpoints import write_digests
 
 Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
@@ -55,6 +56,7 @@ class TrainerOptions(TypedDict, total=False):
     save_strategy: str
     save_steps: float
     save_total_limit: int
+    restore_callback_states_from_checkpoint: bool
     bf16: bool
     fp16: bool
     dataloader_pin_memory: bool
@@ -121,6 +123,7 @@ class Trainer(transformers.Trainer):
             "logging_strategy": "epoch",
             "logging_nan_inf_filter": False,  # it would log 0 for NaN
             "report_to": "none",
+            "restore_callback_states_from_checkpoint": True,
             "disable_tqdm": not sys.stderr.isatty(),
             "dataloader_pin_memory": torch.cuda.is_available(),
         }
@@ -153,8 +156,6 @@ class Trainer(transformers.Trainer):
         self.remove_callback(transformers.PrinterCallback)  # it prints to standard output
         for callback in (_Unlogged(self), *callbacks):
             self.add_callback(callback)
-        registered = self.callback_handler.callbacks
-        registered.sort(key=lambda callback: not isinstance(callback, Reporter))  # before those that report
 
     def compute_loss(
         self,
@@ -215,6 +216,8 @@ class Trainer(transformers.Trainer):
                     f"the loss is {logs['loss']} after {self.state.global_step} steps; the checkpoints before are "
                     f"kept, try a lower learning rate"
                 )
+        registered = self.callback_handler.callbacks
+        registered.sort(key=lambda callback: not isinstance(callback, Reporter))  # before those that report
         super().log(logs, start_time)
 
     def total(self) -> float:
@@ -223,10 +226,13 @@ class Trainer(transformers.Trainer):
         return float(self.accelerator.gather(summed).mean())
 
     def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
+        place = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
+            if self.is_world_process_zero():
+                write_digests(place)
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save
-            place = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             message = f"could not write {place}: {reason}; run it again to go on from the checkpoint before it"
             raise OSError(message) from error

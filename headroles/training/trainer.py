@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from headroles.models.pruned import resized
 from headroles.scores import outputs
 from headroles.scores.outputs import check_labels, class_names
 from headroles.tables.io import load_table, replacing, save_table
+from headroles.training.checkpoints import check_digests, last_checkpoint, write_digests
 from headroles.training.hf_trainer import ORDER, Loss, Rates, Row, Trainer, TrainerOptions, TrainOptions
 
 HISTORY, RECIPE = "history.parquet", "recipe.txt"
@@ -185,6 +185,7 @@ def finished(model: PreTrainedModel, folder: Path, recipe: str) -> pd.DataFrame 
         raise ValueError(f"{folder} holds a model that was not trained there; give another folder")
     if not (folder / HISTORY).is_file():
         return None
+    check_digests(folder, "give another folder to train again")
     state = resized(type(model)).from_pretrained(folder).state_dict()
     for file in folder.glob("*.safetensors"):
         state |= {name: value for name, value in load_file(file).items() if name not in state}
@@ -208,7 +209,8 @@ def fit(
     cached = model.config.use_cache if hasattr(model.config, "use_cache") else None
     trainer = Trainer(model, tokenizer, rows, folder, loss=loss, **options)
     trainer.add_callback(_Begun(folder, recipe))
-    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+    last = last_checkpoint(folder)
+    trainer.train(resume_from_checkpoint=None if last is None else str(last))
     model.eval()
     if cached is not None:
         model.config.use_cache = cached  # the Trainer switches it off permanently
@@ -218,23 +220,10 @@ def fit(
     table.attrs["recipe"] = recipe
     if trainer.is_world_process_zero():
         loading.save(model, tokenizer, folder, overwrite=True)
+        write_digests(folder, "*.safetensors")
         save_table(table, folder / HISTORY)
     trainer.accelerator.wait_for_everyone()
     return table
-
-
-def _last_checkpoint(folder: Path) -> str | None:
-    """Return the last complete checkpoint in the folder: one that was being written at a kill is incomplete."""
-    complete = [path for path in folder.glob("checkpoint-*") if _is_complete(path)]
-    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    """Return whether the file that is written last can be read."""
-    try:
-        return "log_history" in json.loads((checkpoint / "trainer_state.json").read_text())
-    except (OSError, ValueError):
-        return False
 
 
 class _Begun(TrainerCallback):

@@ -246,7 +246,7 @@ for budget in (100, 100_000):  # many batches; one, of which the second process 
     table = hr.score(loaded, tokenizer, corpus, asked, max_tokens=budget, n_resamples=20)
     save_table(table, f"{out}-{budget}-{processes.rank()}.parquet")
 for strategy in ("importance", "-effect", "confidence", "random", "middle"):
-    table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, schedule="prune")
+    table = hr.prune(loaded, tokenizer, corpus, strategy, keep=0.5, remove=False)
     save_table(table, f"{out}-{strategy}-{processes.rank()}.parquet")
 """
 COUNTED = ["position[-1]", "position[+1]", "position[best]", "rarity"]  # sums of integers

@@ -37,7 +37,7 @@ from headroles.data.stanza_parser import parse
 from headroles.models import batching, loading, provenance
 from headroles.models.batching import encode
 from headroles.models.tokenization import NO_WORD, pieces, word_of
-from headroles.pruning.l0 import L0, SubsetSelection
+from headroles.pruning.learned_gates import L0, SubsetSelection
 from headroles.tables import frame
 from headroles.tables.io import load_table
 

@@ -250,14 +250,29 @@ def test_the_demo_has_the_option_of_all_commands():
     assert all("--json" in flags for flags in folders.values())
 
 
-def test_long_work_shows_how_much_is_done_and_the_time_left(monkeypatch):
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = io.StringIO()
-    with redirect_stderr(shown):
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def written_by_a_bar(stream):
+    """What is written into the stream of errors while some work is done."""
+    with redirect_stderr(stream):
         for number in track(range(40), "scoring heads", total=40):
-            time.sleep(0.02)
-            if number == 30:
-                time.sleep(0.2)  # a refresh, after which a rate is known
-    plain = re.sub(r"\x1b\[[0-9;?]*\w", "", shown.getvalue())
-    assert re.search(r"scoring heads .*[1-9]\d% 0:00:0\d", plain)
+            time.sleep(0.2 if number == 30 else 0.005)  # after a refresh a rate is known
+    return stream.getvalue()
+
+
+def test_long_work_shows_how_much_is_done_and_the_time_left():
+    shown = written_by_a_bar(Terminal())
+    assert re.search(r"scoring heads: +[1-9]\d%.* \d\d/40 \[00:00<00:0\d, +[\d.]+it/s\]", shown)
+    assert shown.endswith("\r")  # and is removed at the end
+
+
+def test_long_work_shows_nothing_where_nobody_looks_and_in_other_processes(monkeypatch):
+    assert written_by_a_bar(io.StringIO()) == ""
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert written_by_a_bar(Terminal()) == ""

@@ -17,8 +17,7 @@ import headroles as hr
 from headroles.models import attention_hooks, batching, masking
 from headroles.models.dummy_inputs import examples
 from headroles.models.heads import capture_attention, capture_attention_in_parts
-from headroles.pruning.l0 import L0
-from headroles.pruning.learned_gates import frozen, train_gates
+from headroles.pruning.learned_gates import L0, frozen, train_gates
 from headroles.scores import Attribution
 
 WAIT = 30  # seconds after which a thread that should have gone on is taken to hang

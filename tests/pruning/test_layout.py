@@ -12,6 +12,7 @@ from helpers.removals import apart, closing
 
 import headroles as hr
 from headroles.models.dummy_inputs import examples
+from headroles.models.head_model import HeadModel
 from headroles.pruning.layout import layouts
 from headroles.testing.tiny_models import tiny_model
 
@@ -20,7 +21,7 @@ NAMES = ["bert", "marian", "t5", "gpt2", "deberta-v2", "bloom", "qwen3", "phi3"]
 
 def rows(model):
     """The rows of each map in each attention module, by the order of the modules."""
-    return list(layouts(model).values())
+    return list(layouts(HeadModel(model)).values())
 
 
 @cache

@@ -20,6 +20,7 @@ import headroles as hr
 from headroles.models import heads as families
 from headroles.models import masking
 from headroles.models import sites as site
+from headroles.models.head_model import HeadModel
 from headroles.models.pruned import resized
 from headroles.pruning.layout import layouts
 from headroles.pruning.removal import remove_heads
@@ -626,7 +627,7 @@ EACH = [{0}, {1}, {2}, {3}]
 def test_rows_belong_to_heads(name, expected):
     model = zoo.tiny(name)
     before = snapshot(model)
-    found = layouts(model)
+    found = layouts(HeadModel(model))
     assert list(found) == [one.module for one in hr.attention_sites(model)]
     assert all(each == expected for each in found.values())
     assert unchanged(model, before)
@@ -635,7 +636,7 @@ def test_rows_belong_to_heads(name, expected):
 def test_rows_of_remaining_heads_are_known_by_their_places():
     model = zoo.tiny("gpt2")
     remove_heads(model, [("dec-self", 0, 0), ("dec-self", 0, 2)])
-    first, second = layouts(model).values()
+    first, second = layouts(HeadModel(model)).values()
     assert first == {"c_attn": rows({0}, {1}, {0}, {1}, {0}, {1})}
     assert second == {"c_attn": rows(*EACH, *EACH, *EACH)}
 
@@ -646,4 +647,4 @@ def test_a_norm_over_several_heads_has_no_rows_of_one():
         "several heads, for one)"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        layouts(zoo.tiny("olmo2"))
+        layouts(HeadModel(zoo.tiny("olmo2")))

@@ -17,7 +17,7 @@ from helpers.commands import run
 from helpers.messages import whole
 from helpers.processes import full_disk, together
 from helpers.prunings import learnt, wide
-from helpers.trainings import films, tokenizer, untrained
+from helpers.trainings import films, same_weights, tokenizer, untrained
 from scipy import stats
 from tokenizers import processors
 
@@ -28,7 +28,7 @@ from headroles.cli.console import show_table
 from headroles.models import heads as families
 from headroles.models.heads import heads_of_kinds
 from headroles.models.loading import untrained as untrained_as
-from headroles.pruning import comparison, costs, rankings, selection, sparsity
+from headroles.pruning import costs, rankings
 from headroles.pruning.comparison import compare_pruning
 from headroles.pruning.rankings import (
     NAMED,
@@ -137,7 +137,7 @@ def test_sinks_go_first():
     sinks = pd.Series(mass)[line]
     assert (sinks.diff().dropna() <= 1e-4 * sinks.max()).all()
     assert sinks.iloc[0] > 1.2 * sinks.iloc[-1]
-    table = prune(learnt(), tokenizer(), films(24), "sink", keep=3)
+    table = prune(learnt(), tokenizer(), films(24), "sink", keep=3, remove=False)
     assert list(table.index[table["survival[sink 3]"] == 1].sort_values()) == sorted(line[-3:])
 
 
@@ -175,13 +175,13 @@ def test_a_ranking_ends_where_enough_heads_stay_and_layers_keep_some():
 
 
 def test_the_table_says_which_heads_stay_and_when_the_others_are_removed():
-    table = prune(learnt(), tokenizer(), films(24), "random", keep=0.25, seed=5)
+    table = prune(learnt(), tokenizer(), films(24), "random", keep=0.25, seed=5, remove=False)
     assert table.columns.tolist() == ["survival[random 2]", "survival[random 2].turn"]
     gone = table.index[table["survival[random 2]"] == 0].tolist()
     assert table["survival[random 2]"].sum() == 2
     assert sorted(table.loc[gone, "survival[random 2].turn"]) == [1, 2, 3, 4, 5, 6]
     assert gone == sorted(Random().order(setting(5))[:6])
-    assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|schedule:prune|seed:5" in frame.provenance(
+    assert "strategy:Random(spread=None)|keep:2|kinds:all|at_least:0|train:no|seed:5" in frame.provenance(
         table, "survival[random 2]"
     )
 
@@ -194,6 +194,12 @@ WRONG = {
     "schedule": (
         {"schedule": "tune", "keep": 2},
         "unknown schedule 'tune'; known: prune, prune-tune, tune-prune, tune-prune-tune",
+    ),
+    "training": ({"train": "prune", "keep": 2}, "unknown train 'prune'; known: before, after, both, None"),
+    "training of masked heads": (
+        {"train": "after", "remove": False, "keep": 2},
+        "train='after' is training without the pruned heads: got remove=False; expected remove=True, or "
+        'train="before"',
     ),
     "kind": (
         {"kinds": ["cross"], "keep": 2},
@@ -222,27 +228,86 @@ def test_values_of_other_heads_are_no_order():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["prune-tune", "tune-prune", "tune-prune-tune"])
-def test_a_schedule_trains_when_it_says(tmp_path, schedule):
+@pytest.mark.parametrize("when", [None, "before", "after", "both"])
+def test_pruning_trains_and_removes_as_asked(tmp_path, when):
     model = deepcopy(learnt())
-    table = prune(model, tokenizer(), films(48), keep=3, schedule=schedule, folder=tmp_path, tune=TUNE)
-    parts = {"tuned-before": schedule.startswith("tune"), "tuned-after": schedule.endswith("tune")}
+    table = prune(model, tokenizer(), films(48), keep=3, train=when, folder=tmp_path, tune=TUNE)
+    parts = {"tuned-before": when in ("before", "both"), "tuned-after": when in ("after", "both")}
     assert {name: (tmp_path / name).is_dir() for name in parts} == parts
-    assert len(families.head_index(model)) == (3 if parts["tuned-after"] else 8)
+    assert list(families.head_index(model)) == table.index[table.iloc[:, 0] == 1].tolist()
     if parts["tuned-after"]:
-        assert list(families.head_index(model)) == table.index[table.iloc[:, 0] == 1].tolist()
         again, _ = hr.load(tmp_path / "tuned-after")
         assert list(families.head_index(again)) == list(families.head_index(model))
-    if schedule == "tune-prune":
+    if when == "before":
         tuned = deepcopy(learnt())
         train(tuned, tokenizer(), films(48), tmp_path / "other", seed=0, **TUNE)
         expected = prune(tuned, tokenizer(), films(48), keep=3)
         assert expected.equals(table)
+        same_weights(tuned, model)
+
+
+@pytest.mark.parametrize("strategy", ["random", hr.L0(rate=0.5)])
+def test_a_model_that_is_not_to_lose_heads_keeps_all(strategy):
+    kept, smaller = deepcopy(learnt()), deepcopy(learnt())
+    table = prune(kept, tokenizer(), films(48), strategy, keep=3, remove=False, tune=TUNE)
+    assert prune(smaller, tokenizer(), films(48), strategy, keep=3, tune=TUNE).equals(table)
+    assert len(families.head_index(kept)) == 8
+    same_weights(hr.remove_heads(kept, table.iloc[:, 0]), smaller)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "now"),
+    {
+        "prune": {"remove": False},
+        "prune-tune": {"train": "after"},
+        "tune-prune": {"train": "before", "remove": False},
+        "tune-prune-tune": {"train": "both"},
+    }.items(),
+)
+def test_a_schedule_still_means_what_it_did(schedule, now):
+    then, model = deepcopy(learnt()), deepcopy(learnt())
+    with pytest.deprecated_call(match=f"^schedule='{schedule}' of prune is deprecated; give train="):
+        expected = prune(then, tokenizer(), films(16), keep=3, schedule=schedule, tune=TUNE)
+    assert prune(model, tokenizer(), films(16), keep=3, **now, tune=TUNE).equals(expected)
+    same_weights(model, then)
+
+
+def test_where_all_heads_stay_none_is_removed():
+    model = deepcopy(learnt())
+    assert (prune(model, tokenizer(), films(16), "random", keep=8).iloc[:, 0] == 1).all()
+    assert model.config.to_dict() == learnt().config.to_dict()
+
+
+def test_a_study_keeps_the_survival_of_every_size_and_ranks_once(tmp_path, monkeypatch):
+    tables = [prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=size, study=tmp_path) for size in (2, 5)]
+    assert list(Study(tmp_path).load("survival-random")) == [*tables[0], *tables[1]]
+    monkeypatch.setattr(Random, "order", lambda *_: pytest.fail("ranked again"))
+    for size, table in zip((2, 5), tables, strict=True):
+        model = deepcopy(learnt())
+        again = prune(model, tokenizer(), films(24), "random", keep=size, study=tmp_path)
+        pd.testing.assert_frame_equal(again, table, check_exact=True)
+        assert again.attrs["signatures"] == table.attrs["signatures"]
+        assert len(families.head_index(model)) == size
+
+
+def test_a_study_keeps_the_training_of_gates(tmp_path, monkeypatch):
+    model, again = deepcopy(learnt()), deepcopy(learnt())
+    table = prune(model, tokenizer(), films(24), hr.L0(), keep=3, study=tmp_path, tune=TUNE)
+    assert Study(tmp_path).load("survival-l0").equals(table)
+    no_training(monkeypatch)
+    assert prune(again, tokenizer(), films(24), hr.L0(), keep=3, study=tmp_path, tune=TUNE).equals(table)
+    same_weights(again, model)
+
+
+def test_a_study_of_another_model_is_refused_before_work(tmp_path, monkeypatch):
+    prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=2, study=tmp_path)
+    no_training(monkeypatch)
+    with pytest.raises(FileExistsError, match="holds another model"):
+        prune(untrained(), tokenizer(), films(24), hr.L0(), keep=2, study=tmp_path)
 
 
 def no_training(monkeypatch):
-    for room in (sparsity, comparison, selection):
-        monkeypatch.setattr(room, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("headroles.training.trainer.fit", lambda *_, **__: pytest.fail("trained again"))
 
 
 @pytest.mark.slow
@@ -292,7 +357,7 @@ def test_an_order_is_followed_by_training_of_what_is_left(tmp_path):
         learnt(), tokenizer(), films(48), films(40, 1), "random", keep=[2], tune=TUNE, study=Study(tmp_path)
     )
     model = deepcopy(learnt())
-    prune(model, tokenizer(), films(48), "random", keep=2, schedule="prune-tune", folder=tmp_path / "own", tune=TUNE)
+    prune(model, tokenizer(), films(48), "random", keep=2, train="after", folder=tmp_path / "own", tune=TUNE)
     value = hr.evaluate(model, tokenizer(), films(40, 1), ["loss"], n_resamples=0).loc["loss", "value"]
     assert table["value"][1] == pytest.approx(value)
 
@@ -645,7 +710,6 @@ def test_a_strength_that_removes_every_head_is_logged(caplog):
     table = prune(model, tokenizer(), films(48), hr.L0(strength=100.0, rate=1.0), tune=TUNE | {"epochs": 3})
     assert table["survival[100]"].sum() == 0
     assert caplog.messages == ["no head is left: lower the strength, or give a number of heads to keep"]
-    hr.remove_heads(model, table["survival[100]"])
     assert list(families.head_index(model)) == []
     output = model(**tokenizer()("the film", return_tensors="pt"))
     assert output.logits.isfinite().all()
@@ -719,7 +783,8 @@ from headroles.models import loading as models
 
 place = Path(sys.argv[1])
 tune = {"epochs": 2, "rate": 1e-3, "batch": 8}
-table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), keep=3, folder=place / "work", tune=tune)
+asked = {"keep": 3, "remove": False, "folder": place / "work", "tune": tune}
+table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), **asked)
 steps = hr.load_table(place / "work/history.parquet")["step"].tolist()
 (place / str(processes.rank())).write_text(repr((steps, models.revision(learnt()), table.to_numpy().tolist())))
 """

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 
@@ -40,6 +41,7 @@ from headroles.analysis.intervals import bootstrap_counts
 from headroles.cli.options import SAMPLING
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
+from headroles.models.head_model import HeadModel
 from headroles.scores.outputs import LABELLED
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -339,6 +341,14 @@ def test_a_folder_is_of_one_training(what, taken):
 
 def labelled(*labels):
     return Corpus("given", tuple(Sentence("the film", label=label) for label in labels))
+
+
+def test_training_does_not_change_what_a_tokenizer_is(tmp_path):
+    """Its collator notes in the tokenizer that it has warned, which changes no number."""
+    model, tokens = untrained(), deepcopy(tokenizer())
+    before = HeadModel(untrained(), tokens).identity
+    small(tmp_path / "trained", model=model, tokenizer=tokens)
+    assert HeadModel(untrained(), tokens).identity == before
 
 
 # --- what cannot be trained -----------------------------------------------------------------------------------------

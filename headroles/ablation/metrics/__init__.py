@@ -1,6 +1,6 @@
 """Metrics: the quality of a model on a corpus, computed from additive statistics of its examples."""
 
-from headroles.ablation.metrics.base import Agreement, Loss, Mean, Metric, Of, Perplexity, Read
+from headroles.ablation.metrics.base import Agreement, Loss, Mean, Metric, Observation, Of, Perplexity
 from headroles.ablation.metrics.classification import F1, Accuracy, Matthews
 from headroles.ablation.metrics.generation import BLEU, ChrF, Written
 from headroles.ablation.metrics.pairs import PairAccuracy, PairDifference
@@ -46,11 +46,11 @@ __all__ = [
     "Matthews",
     "Mean",
     "Metric",
+    "Observation",
     "Of",
     "PairAccuracy",
     "PairDifference",
     "Perplexity",
-    "Read",
     "Written",
     "list_metrics",
     "metric",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,15 +11,31 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
-from headroles.scores.outputs import Output, check_labels
+from headroles.scores.outputs import check_labels
 
-Array = npt.NDArray[np.float64]
-Read = Callable[[Any, Batch], Array]  # a model's output or generated tokens, its batch -> [example, statistic]
+Array = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a metric reads of one batch."""
+
+    model: HeadModel
+    corpus: Corpus
+    explain: objectives.Explain | None  # computes the targets of the metric's objective, if it has one
+    batch: Batch
+    output: Any  # of a forward pass; the generated tokens, [example, token], if the metric generates
+
+    @property
+    def targets(self) -> objectives.Explained:
+        """The targets of the metric's objective."""
+        assert self.explain is not None
+        return self.explain(self.output, self.batch)
 
 
 class Metric(ABC):
@@ -30,50 +46,40 @@ class Metric(ABC):
         better: 1 if larger values are better, -1 if smaller ones are.
         generates: Whether the metric reads generated text rather than a forward pass.
         sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
+        objective: The objective whose targets an observation has, if any.
     """
 
     name: ClassVar[str]
     better: ClassVar[int] = 1
     generates: ClassVar[bool] = False
     sentences: ClassVar[int] = 1
+    objective: objectives.Name | objectives.Objective | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
+    def check(self, _model: HeadModel, _corpus: Corpus, _batches: Sequence[Batch], /) -> None:  # noqa: B027
+        """Raise ValueError if the model or the corpus, which is in batches, lacks what the metric needs."""
+
     @abstractmethod
-    def reader(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups
-    ) -> Read:
-        """Return the function that reads the statistics of each example.
+    def update(self, observation: Observation, /) -> Array:
+        """Compute the statistics of each example of a batch: [example, statistic]; NaN where there is no number."""
 
-        Args:
-            model: The model that is measured.
-            tokenizer: Its tokenizer.
-            corpus: The corpus on which it is measured.
-            groups: Return all batches of the corpus.
-
-        Returns:
-            A function of a model's output and its batch: [example, statistic].
-
-        Raises:
-            ValueError: If model or corpus lack what the metric needs.
-        """
+    @abstractmethod
+    def compute(self, sums: Array, /) -> Array:
+        """Compute the metric from sums of statistics: [...] from [..., statistic]."""
 
     def merged(self, statistics: Array) -> Array:
         """Sum the statistics of sentences, [example, sentence, statistic], to those of examples."""
         return np.asarray(statistics.sum(axis=1))
 
-    def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
+    def has_gradient(self, _model: HeadModel, /) -> bool:
         """Return whether a gradient predicts the effects of masks on the metric of a model."""
         return False
 
-    def stand_in(self, _model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
-        """Return the differentiable target that stands in for the first statistic: its gradient predicts effects."""
+    def targets(self, _observation: Observation, /) -> objectives.Explained:
+        """Compute the differentiable targets whose gradient predicts the changes of the first statistic."""
         raise NotImplementedError(f"no gradient predicts {self.name}")
-
-    @abstractmethod
-    def value(self, sums: Array) -> Array:
-        """Compute the metric from sums of statistics: [...] from [..., statistic]."""
 
     def names(self, count: int) -> list[str]:
         """Return the names of the statistics in tables."""
@@ -83,35 +89,28 @@ class Metric(ABC):
 class Mean(Metric):
     """Mean of an objective over steps: two statistics, its sum and the number of steps."""
 
-    objective: objectives.Name | objectives.Objective
-
-    def reader(
-        self, model: PreTrainedModel, _tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups, /
-    ) -> Read:
-        """Return the function that reads the objective of a forward pass."""
-        chosen = objectives.objective(self.objective, model)
-        explain = chosen.explain(model, groups)
-        if objectives.reads_labels(chosen, model):
+    def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
+        """Raise ValueError if the objective needs labels that the corpus lacks."""
+        if objectives.reads_labels(objectives.objective(self.objective, model.model), model.model):
             check_labels(corpus)
 
-        def read(output: Output, batch: Batch) -> Array:
-            target = explain(output, batch)
-            values = torch.where(target.counted, target.values, 0.0).double().sum(-1)
-            return torch.stack([values, target.counted.sum(-1).double()], dim=-1).cpu().numpy()
+    def update(self, observation: Observation, /) -> Array:
+        """Compute the sum of the objective over the steps of each example, and their number."""
+        targets = observation.targets
+        values = torch.where(targets.counted, targets.values, 0.0).double().sum(-1)
+        return torch.stack([values, targets.counted.sum(-1).double()], dim=-1).cpu().numpy()
 
-        return read
-
-    def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
-        """Return True: the objective itself."""
-        return True
-
-    def stand_in(self, model: PreTrainedModel, groups: objectives.Groups, /) -> objectives.Explain:
-        """Return the objective itself."""
-        return objectives.objective(self.objective, model).explain(model, groups)
-
-    def value(self, sums: Array) -> Array:
+    def compute(self, sums: Array, /) -> Array:
         """Divide the sum by the number of steps."""
         return np.asarray(sums[..., 0] / sums[..., 1])
+
+    def has_gradient(self, _model: HeadModel, /) -> bool:
+        """Return True: that of the objective itself."""
+        return True
+
+    def targets(self, observation: Observation, /) -> objectives.Explained:
+        """Return the targets of the objective itself."""
+        return observation.targets
 
     def names(self, count: int) -> list[str]:  # noqa: ARG002
         """Return the names of the sum and of the number of steps."""
@@ -133,9 +132,9 @@ class Perplexity(Mean):
     better = -1
     objective = "loss"
 
-    def value(self, sums: Array) -> Array:
+    def compute(self, sums: Array, /) -> Array:
         """Compute the exponential of the mean."""
-        return np.exp(super().value(sums))
+        return np.exp(super().compute(sums))
 
 
 class Agreement(Mean):
@@ -144,13 +143,18 @@ class Agreement(Mean):
     name = "agreement"
     objective = "agreement"
 
-    def has_stand_in(self, model: PreTrainedModel, /) -> bool:
-        """Return whether the model predicts tokens or classes: a cosine with itself has no gradient."""
-        return outputs.has_vocabulary(model) or outputs.has_classes(model)
+    def update(self, observation: Observation, /) -> Array:
+        """Count the choices that stay the first; NaN for an example with logits that are not a number."""
+        return without_nan(super().update(observation), observation)
 
-    def stand_in(self, model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
-        """Return the probabilities of the model's own choices."""
-        return probability(model, lambda output, batch: outputs.choices(output, batch, model))
+    def has_gradient(self, model: HeadModel, /) -> bool:
+        """Return whether the model predicts tokens or classes: a cosine with itself has no gradient."""
+        return outputs.has_vocabulary(model.model) or outputs.has_classes(model.model)
+
+    def targets(self, observation: Observation, /) -> objectives.Explained:
+        """Compute the probabilities of the model's own choices."""
+        choices = outputs.choices(observation.output, observation.batch, observation.model.model)
+        return probabilities(observation, choices)
 
 
 @dataclass(frozen=True)
@@ -165,13 +169,20 @@ class Of(Mean):
         return self.objective.name
 
 
-def probability(model: PreTrainedModel, choose: Callable[[Output, Batch], Tensor]) -> objectives.Explain:
-    """Return the function that computes the probabilities of the tokens or classes that `choose` returns."""
+def probabilities(observation: Observation, chosen: Tensor) -> objectives.Explained:
+    """Compute the probabilities of chosen tokens [batch, token] or classes [batch]."""
+    values = outputs.picked(observation.output.logits.float().softmax(-1), chosen)
+    if outputs.has_vocabulary(observation.model.model):
+        return objectives.Explained(values, outputs.steps(observation.model.model, observation.batch))
+    return objectives.Explained(values[:, None], torch.ones_like(values[:, None], dtype=torch.bool))
 
-    def explain(output: Output, batch: Batch) -> objectives.Explained:
-        values = outputs.picked(output.logits.float().softmax(-1), choose(output, batch))
-        if outputs.has_vocabulary(model):
-            return objectives.Explained(values, outputs.steps(model, batch))
-        return objectives.Explained(values[:, None], torch.ones_like(values[:, None], dtype=torch.bool))
 
-    return explain
+def without_nan(statistics: Array, observation: Observation) -> Array:
+    """Set the statistics of examples to NaN of which a logit is NaN: the largest of such logits is no choice."""
+    logits = getattr(observation.output, "logits", None)
+    if logits is None:
+        return statistics
+    is_nan = logits.detach().amax(-1).isnan()  # [example] or [example, token]
+    if outputs.has_vocabulary(observation.model.model):
+        is_nan = (is_nan & outputs.steps(observation.model.model, observation.batch)).any(-1)
+    return np.where(is_nan.cpu().numpy()[:, None], np.nan, statistics)

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.metrics.base import Array, Mean, Metric, Read, probability
+from headroles.ablation.metrics.base import Array, Mean, Metric, Observation, probabilities, without_nan
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
-from headroles.scores.outputs import Output, check_labels
+from headroles.scores.outputs import check_labels
 
 
 class Choosing(Metric):
     """Base class of metrics that compare the predicted classes with the labels."""
 
-    def reader(
-        self,
-        model: PreTrainedModel,
-        _tokenizer: PreTrainedTokenizerBase,
-        corpus: Corpus,
-        _groups: objectives.Groups,
-        /,
-    ) -> Read:
-        """Return the function that compares each predicted class with its label."""
-        if not outputs.has_classes(model):
-            raise ValueError(f"metric {self.name!r} is for classifiers; {type(model).__name__} has no classes")
+    def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
+        """Raise ValueError if the model has no classes or the corpus no labels."""
+        if not outputs.has_classes(model.model):
+            raise ValueError(f"metric {self.name!r} is for classifiers; {model.name} has no classes")
         check_labels(corpus)
-        one_hot = np.eye(len(model.config.id2label or ()))
 
-        def read(output: Output, batch: Batch) -> Array:
-            chosen, labels = output.logits.argmax(-1).cpu().numpy(), outputs.classes(model, batch).cpu().numpy()
-            return self.statistics(one_hot[chosen], one_hot[labels])
-
-        return read
+    def update(self, observation: Observation, /) -> Array:
+        """Compare each predicted class with its label; NaN for an example with logits that are not a number."""
+        one_hot = np.eye(len(observation.model.config.id2label or ()))
+        chosen = observation.output.logits.argmax(-1).cpu().numpy()
+        labels = outputs.classes(observation.model.model, observation.batch).cpu().numpy()
+        return without_nan(self.statistics(one_hot[chosen], one_hot[labels]), observation)
 
     @abstractmethod
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
@@ -60,9 +54,9 @@ class Accuracy(Choosing, Mean):
 
     name = "accuracy"
 
-    def stand_in(self, model: PreTrainedModel, _groups: objectives.Groups, /) -> objectives.Explain:
-        """Return the probabilities of the labels."""
-        return probability(model, lambda _, batch: outputs.classes(model, batch))
+    def targets(self, observation: Observation, /) -> objectives.Explained:
+        """Compute the probabilities of the labels."""
+        return probabilities(observation, outputs.classes(observation.model.model, observation.batch))
 
     def statistics(self, chosen: Array, labels: Array, /) -> Array:
         """Compute whether each choice is correct, and 1: [example, 2]."""
@@ -74,7 +68,7 @@ class F1(Confusion):
 
     name = "f1"
 
-    def value(self, sums: Array) -> Array:
+    def compute(self, sums: Array, /) -> Array:
         """Compute 2 correct / (chosen + labelled)."""
         right, chosen, labelled, _ = (part[..., -1] if part.ndim == sums.ndim else part for part in self.parts(sums))
         return np.asarray(2 * right / np.maximum(chosen + labelled, 1))
@@ -85,7 +79,7 @@ class Matthews(Confusion):
 
     name = "matthews"
 
-    def value(self, sums: Array) -> Array:
+    def compute(self, sums: Array, /) -> Array:
         """Compute the covariance of choices and labels over the root of their variances."""
         right, chosen, labelled, n = self.parts(sums)
         both = right.sum(-1) * n - (chosen * labelled).sum(-1)

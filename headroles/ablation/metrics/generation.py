@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.metrics.base import Array, Metric, Read
+from headroles.ablation.metrics.base import Array, Metric, Observation
 from headroles.data.corpus import Corpus
 from headroles.models.batching import Batch
-from headroles.scores import objectives
+from headroles.models.head_model import HeadModel
 
 
 @dataclass(frozen=True)
@@ -24,25 +23,22 @@ class Written(Metric):
     beams: int = 1
     generates: ClassVar[bool] = True
 
-    def reader(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, _groups: objectives.Groups, /
-    ) -> Read:
-        """Return the function that computes sacrebleu's statistics of generated sentences and their references."""
+    def check(self, model: HeadModel, corpus: Corpus, _batches: Sequence[Batch], /) -> None:
+        """Raise ValueError unless the model translates and the corpus has references."""
         if not model.config.is_encoder_decoder:
-            raise ValueError(f"metric {self.name!r} needs a translation model; {type(model).__name__} writes none")
-        references = [None if sentence.target is None else sentence.target.text for sentence in corpus]
-        if None in references:
+            raise ValueError(f"metric {self.name!r} needs a translation model; {model.name} writes none")
+        if any(sentence.target is None for sentence in corpus):
             raise ValueError(f"metric {self.name!r} needs references, and corpus {corpus.name!r} lacks some")
 
-        def read(written: Tensor, batch: Batch) -> Array:
-            texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-            wanted = [references[number] for number in batch.numbers]
-            statistics = self._scorer._extract_corpus_statistics(texts, [wanted])
-            return np.asarray(statistics, dtype=float)
+    def update(self, observation: Observation, /) -> Array:
+        """Compute sacrebleu's statistics of generated sentences and their references."""
+        texts = observation.model.tokenizer.batch_decode(observation.output, skip_special_tokens=True)
+        targets = [observation.corpus.sentences[number].target for number in observation.batch.numbers]
+        references = [target.text for target in targets if target is not None]
+        statistics = self._scorer._extract_corpus_statistics(texts, [references])
+        return np.asarray(statistics, dtype=float)
 
-        return read
-
-    def value(self, sums: Array) -> Array:
+    def compute(self, sums: Array, /) -> Array:
         """Compute sacrebleu's score of each sum of statistics."""
         flat = sums.reshape(-1, sums.shape[-1])
         scores = [self._scorer._compute_score_from_stats(row.round().astype(int).tolist()).score for row in flat]

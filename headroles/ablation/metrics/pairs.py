@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.metrics.base import Array, Mean, Read
+from headroles.ablation.metrics.base import Array, Mean, Observation
 from headroles.data.corpus import Corpus
 from headroles.data.pairs import BAD, GOOD
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 from headroles.scores import objectives, outputs
-from headroles.scores.outputs import Output
 
 log = logging.getLogger(__name__)
 
@@ -29,30 +29,21 @@ class PairDifference(Mean):
     objective = "loss"
     sentences: ClassVar[int] = 2
 
-    def reader(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, groups: objectives.Groups, /
-    ) -> Read:
-        """Return the function that reads log-likelihoods, negative of ungrammatical sentences, and 1/2 for each."""
+    def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:
+        """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
         _check(model, corpus, self.name)
-        read_loss = super().reader(model, tokenizer, corpus, groups)
-        _warn_of_first_tokens(model, groups)
+        _warn_of_first_tokens(model, batches)
 
-        def read(output: Output, batch: Batch) -> Array:
-            signs = 1 - 2 * (np.array(batch.numbers) % 2)
-            return np.stack([-signs * read_loss(output, batch)[:, 0], np.full(len(signs), 0.5)], axis=1)
+    def update(self, observation: Observation, /) -> Array:
+        """Compute log-likelihoods, negative of ungrammatical sentences, and 1/2 for each."""
+        signs = 1 - 2 * (np.array(observation.batch.numbers) % 2)
+        return np.stack([-signs * super().update(observation)[:, 0], np.full(len(signs), 0.5)], axis=1)
 
-        return read
-
-    def stand_in(self, model: PreTrainedModel, groups: objectives.Groups, /) -> objectives.Explain:
-        """Return the log-likelihood of each token, negative in ungrammatical sentences."""
-        explain = super().stand_in(model, groups)
-
-        def signed(output: Output, batch: Batch) -> objectives.Explained:
-            target = explain(output, batch)
-            signs = target.values.new_tensor([2 * (number % 2) - 1 for number in batch.numbers])
-            return target._replace(values=signs[:, None] * target.values)
-
-        return signed
+    def targets(self, observation: Observation, /) -> objectives.Explained:
+        """Compute the log-likelihood of each token, negative in ungrammatical sentences."""
+        targets = observation.targets
+        signs = targets.values.new_tensor([2 * (number % 2) - 1 for number in observation.batch.numbers])
+        return targets._replace(values=signs[:, None] * targets.values)
 
 
 class PairAccuracy(PairDifference):
@@ -65,12 +56,12 @@ class PairAccuracy(PairDifference):
         difference, count = super().merged(statistics).T
         return np.stack([difference > 0, count], axis=1).astype(float)
 
-    def has_stand_in(self, _model: PreTrainedModel, /) -> bool:
+    def has_gradient(self, _model: HeadModel, /) -> bool:
         """Return False: a comparison has no gradient."""
         return False
 
 
-def _check(model: PreTrainedModel, corpus: Corpus, name: str) -> None:
+def _check(model: HeadModel, corpus: Corpus, name: str) -> None:
     """Raise ValueError unless the corpus is made of pairs and the model gives them a likelihood."""
     labels = [sentence.label for sentence in corpus]
     if not labels or labels != [GOOD, BAD] * (len(labels) // 2):
@@ -79,25 +70,25 @@ def _check(model: PreTrainedModel, corpus: Corpus, name: str) -> None:
             f"{', '.join(sorted(map(str, {*labels})))} of {len(labels)} sentences; expected {GOOD!r} and {BAD!r} in "
             f"turn; try hr.minimal_pairs, or a file with sentence_good and sentence_bad and an even limit"
         )
-    if not outputs.has_vocabulary(model) or not (model.config.is_encoder_decoder or outputs.causal(model)):
+    if not outputs.has_vocabulary(model.model) or not (model.config.is_encoder_decoder or outputs.causal(model.model)):
         raise ValueError(
-            f"metric {name!r} needs the likelihood of sentences: got {type(model).__name__}, which does not predict "
+            f"metric {name!r} needs the likelihood of sentences: got {model.name}, which does not predict "
             f"one token after the other; expected a decoder or an encoder-decoder"
         )
     if model.config.is_encoder_decoder and any(sentence.target is None for sentence in corpus):
         raise ValueError(
-            f"metric {name!r} of {type(model).__name__} compares translations: got pairs without a target in corpus "
+            f"metric {name!r} of {model.name} compares translations: got pairs without a target in corpus "
             f"{corpus.name!r}; expected a source beside sentence_good and sentence_bad; try "
             f"hr.minimal_pairs(translated=True)"
         )
 
 
-def _warn_of_first_tokens(model: PreTrainedModel, groups: objectives.Groups) -> None:
+def _warn_of_first_tokens(model: HeadModel, batches: Sequence[Batch]) -> None:
     """Log how many pairs differ in a first token that no step predicts."""
     if model.config.is_encoder_decoder:
         return
     first = {
-        number: int(row[0]) for batch in groups() for number, row in zip(batch.numbers, batch.source.ids, strict=True)
+        number: int(row[0]) for batch in batches for number, row in zip(batch.numbers, batch.source.ids, strict=True)
     }
     differ = sum(first.get(number + 1, token) != token for number, token in first.items() if number % 2 == 0)
     if differ:

@@ -22,8 +22,16 @@ from hypothesis import strategies as st
 from headroles.models import heads as families
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.masking import head_mask, mask_heads
-from headroles.pruning.l0 import L0, RATE, HardConcrete, SubsetSelection, relaxed_top
-from headroles.pruning.learned_gates import NAME, frozen, train_gates
+from headroles.pruning.learned_gates import (
+    L0,
+    NAME,
+    RATE,
+    HardConcrete,
+    SubsetSelection,
+    frozen,
+    relaxed_top,
+    train_gates,
+)
 from headroles.pruning.selection import prune, undecided
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -483,7 +491,7 @@ SHORT = {"epochs": 2, "batch": 8, "rate": 1e-3}  # of the classifier's corpus: t
 def pruned(strategy, folder=None, *, name="classifier", tune=SHORT, **options):
     """The model and the table."""
     model, tokens, text = small(name)
-    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, **options)
+    return model, prune(model, tokens, text, strategy, folder=folder, tune=tune, remove=False, **options)
 
 
 @pytest.mark.slow
