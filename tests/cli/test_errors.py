@@ -30,12 +30,13 @@ from helpers.processes import full_disk
 from transformers import PreTrainedModel
 
 import headroles as hr
-from headroles.ablation.sweep import sweep
+from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import write
 from headroles.data.stanza_parser import parse
 from headroles.models import batching, loading, provenance
 from headroles.models.batching import encode
+from headroles.models.head_model import HeadModel
 from headroles.models.tokenization import NO_WORD, pieces, word_of
 from headroles.pruning.learned_gates import L0, SubsetSelection
 from headroles.tables import frame
@@ -731,7 +732,7 @@ def _survived(values: Sequence[float], **columns: Sequence[float]) -> pd.DataFra
 
 def _swept(metric: str = "loss", **options: Any) -> object:
     chosen = hr.ablation.metrics.metric(metric)
-    return sweep(planted.model(), planted.tokenizer(), TINY, [], chosen, **options)
+    return Sweep(HeadModel(planted.model(), planted.tokenizer()), TINY, chosen, **options)
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_heads_in_writing_are_understood_wherever_a_head_is_asked_for():
     matrix = hr.attention_matrix(model, tokenizer, corpus[0], "L0H2")
     pd.testing.assert_frame_equal(matrix, hr.attention_matrix(model, tokenizer, corpus[0], heads[0]))
     sets = [
-        hr.ablate_sets(model, tokenizer, corpus, {"both": both}, metric="agreement") for both in (heads, "L0H2,L1H3")
+        hr.ablate(model, tokenizer, corpus, sets={"both": both}, metric="agreement") for both in (heads, "L0H2,L1H3")
     ]
     pd.testing.assert_frame_equal(*map(frame.bare, sets))
     curves = [

@@ -23,7 +23,6 @@ from tokenizers import processors
 
 import headroles as hr
 from headroles.analysis import role_rules
-from headroles.cli.arguments import heads_of
 from headroles.cli.console import show_table
 from headroles.models import heads as families
 from headroles.models.heads import heads_of_kinds
@@ -46,6 +45,7 @@ from headroles.pruning.sparsity import functions, sparsity_sweep
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
+from headroles.tables.places import kept_heads
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -694,10 +694,10 @@ def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
     path = save_table(frame.table(gone, index, "s"), tmp_path / "t.parquet")
     message = f"2 columns of pruned heads in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
     with pytest.raises(ValueError, match=whole(message)):
-        heads_of(str(path))
-    assert heads_of(f"{path}:survival[b]").tolist() == gone["survival[b]"]
+        kept_heads(str(path))
+    assert kept_heads(f"{path}:survival[b]").tolist() == gone["survival[b]"]
     one = save_table(frame.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
-    assert heads_of(str(one)).tolist() == gone["survival[a]"]
+    assert kept_heads(str(one)).tolist() == gone["survival[a]"]
     with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has the value 0.5; expected 1 "):
         hr.remove_heads(deepcopy(learnt()), load_table(path)["survival[a].open"])
 
