@@ -40,7 +40,7 @@ for _page in sorted(
 ):  # README.md: specialists.md; captions/README.md: specialists-captions.md
     _parts_of = [part for part in _page.relative_to(FIGURES).with_suffix("").parts if part != "README"]
     COPIES[str(_page.relative_to(ROOT))] = f"{'-'.join(_parts_of).lower()}.md"
-MISSING = "*Not made yet: `python tests/benchmarks/predicted.py SHARED --output figures/quality` makes `{}`.*\n"
+MISSING = "*Not made yet: `python figures/quality/make.py predicted SHARED --output figures/quality` makes `{}`.*\n"
 _current: set[Path] = set()  # files of this version
 PAPERS = {"voita2019": "Voita et al. 2019", "michel2019": "Michel et al. 2019", "budhraja2020": "Budhraja et al. 2020"}
 

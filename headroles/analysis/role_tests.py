@@ -27,7 +27,7 @@ def tested(
     share of as many queries as the interval in the table implies, and p is below 0.025 exactly where that interval lies
     above the threshold. Other scores have a t test, their error the spread of the resamples. For skewed mean weights p
     is too small: without an effect up to 14 % are below 0.05 for 30 sentences, 10 % for 100, 7 % for 300
-    (tests/benchmarks/role_tests.py).
+    (figures/quality/role_tests.py).
 
     Of each of the variants (name, column): `.p`, not below that of a sign test on so many sentences; `.holm` and `.bh`,
     corrected for all heads and variants of the role; NaN where the score is.

@@ -11,7 +11,6 @@ from .forest import drift as drift
 from .forest import odds as odds
 from .forest import predictors as predictors
 from .forest import relation as relation
-from .forest import specialists as specialists
 from .matrix import heatmap as heatmap
 from .matrix import heatmaps as heatmaps
 from .matrix import roles as roles
@@ -28,5 +27,4 @@ from .sparsity import thirds as thirds
 from .trends import contest as contest
 from .trends import dynamics as dynamics
 from .trends import efficiency as efficiency
-from .trends import probes as probes
 from .trends import settling as settling

@@ -29,9 +29,8 @@ DRAWN = (  # files that `plot` may write
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
     *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
     *("compensation-*.png", "contest.png", "efficiency.png", "dynamics.png", "settling.png"),
-    *("relate.png", "odds.png", "predictors.png", "drift-*.png", "specialists.png"),
+    *("relate.png", "odds.png", "predictors.png", "drift-*.png"),
 )
-POOLED_CHANGES = "pooled-changes"
 MAPS = (  # columns that are drawn as heatmaps
     *("confidence", "position[best]", "rarity", "entropy", "distance", "sink[special]", "sink[first]"),
     *("alignment[monotone]", "alignment[diagonal]", "induction", "duplicate", "importance"),
@@ -222,18 +221,8 @@ def _compared(study: Study, name: str) -> Iterator[Figure]:
 
 def _related(study: Study, name: str) -> Iterator[Figure]:
     """Figures of roles and outcomes, except empty ones."""
-    if (
-        name.startswith(("drift-", POOLED_CHANGES))
-        and (table := study.load(name))[["before", "after"]].to_numpy().any()
-    ):
-        yield Figure("drift-pooled" if name == POOLED_CHANGES else _slug(name), partial(plots.drift, table))
-    elif name == "pooled-heads":
-        rest = [
-            study.load(f"pooled-{part}")
-            for part in ("survival", "sizes", "controls")
-            if f"pooled-{part}" in study.names()
-        ]
-        yield Figure("specialists", partial(plots.specialists, study.load(name), *rest, label=_measured(rest[1])))
+    if name.startswith("drift-") and (table := study.load(name))[["before", "after"]].to_numpy().any():
+        yield Figure(_slug(name), partial(plots.drift, table))
     elif name == "relate" and (table := study.load(name))["auc"].notna().any():
         yield Figure(name, partial(plots.relation, table))
     elif (

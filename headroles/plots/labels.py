@@ -84,7 +84,7 @@ def label_of(column: object) -> str:
         return f"{SIDES[kind]}, by {label_of(ranking)}"
     if pruned := re.fullmatch(r"survival\[(.+?) (\d+)( .+)?\]", name):
         return f"survival at {pruned[2]} heads ({strategy_label(pruned[1] + (pruned[3] or ''))})"
-    if share := re.fullmatch(r"survival\[(\d+)\]", name):  # of `prune_arm`
+    if share := re.fullmatch(r"survival\[(\d+)\]", name):  # over seeds of gates
         return f"survival at {share[1]} heads"
     match = re.fullmatch(r"(relevance|attribution)\[(.*?)( logit)?\](.*)", name)
     if match is None:

@@ -1,8 +1,8 @@
-"""Figures of strategies, speed and training: pruning comparison, efficiency, dynamics, probes (no torch)."""
+"""Figures of strategies, speed and training: pruning comparison, efficiency, dynamics (no torch)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,38 +140,3 @@ def settling(order: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list
     right.set(xlabel="epoch", ylabel="heads with the role", ylim=(0, None))
     finish(left, right)
     return [left, right]
-
-
-def probes(
-    tables: Mapping[str, pd.DataFrame],
-    *,
-    scores: Sequence[str] = ("position[-1]", "position[+1]"),
-    axes: Sequence[Axes] | None = None,
-) -> list[Axes]:
-    """Draw the largest score of a head through the training of several translators.
-
-    Args:
-        tables: Name of a translator -> its table of `specialise`, of which the first corpus is drawn.
-        scores: Names of scores, a panel each.
-        axes: Axes to draw on, one per score; by default those of a new figure.
-
-    Returns:
-        One axes per score. Steps are those of translation; steps of a masked language model before it are negative.
-    """
-    panels = panels_of(axes, len(scores), "scores", (8, 10), beside=1)
-    before = False  # whether any encoder was a masked language model first
-    for place, (name, table) in enumerate(tables.items()):
-        needs(table, {"phase", "step", "corpus", "score", "rank", "value"}, "specialise")
-        best = table[(table["rank"] == 0) & (table["corpus"] == table["corpus"].iloc[0])]
-        masked = best["phase"] == "masked"
-        steps = best["step"] - best["step"].where(masked).max() * masked if masked.any() else best["step"]
-        before = before or bool(masked.any())
-        for ax, score in zip(panels, scores, strict=True):
-            rows = best["score"] == score
-            line(ax, steps[rows], best.loc[rows, "value"], color=hue(place % 10, 0.8), label=name)
-    for ax, score in zip(panels, scores, strict=True):
-        ax.axvline(0, color="0.6", linewidth=0.8)
-        label = "step of translation" + ("\n(below 0: of the masked language model)" if before else "")
-        ax.set(xlabel=label, ylabel=f"best head: {label_of(score)}", ylim=(0, 1.02))
-    finish(*panels)
-    return panels

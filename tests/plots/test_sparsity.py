@@ -184,30 +184,9 @@ def test_the_course_of_a_training_is_a_line_per_epoch_and_when_it_settles():
     assert {line.get_label(): line.get_ydata().tolist() for line in right.lines} == {"rare": [0, 3]}
 
 
-def test_probes_of_the_masked_language_model_are_left_of_those_of_translation():
-    columns = ["phase", "step", "corpus", "score", "rank", "value"]
-    rows = [
-        *(
-            ("masked", step, "parsed", "position[-1]", rank, step / 100 - rank / 10)
-            for step in (0, 50)
-            for rank in (0, 1)
-        ),
-        *(("translation", step, "parsed", "position[-1]", 0, 0.4) for step in (0, 20)),
-        ("translation", 20, "other", "position[-1]", 0, 0.9),
-    ]
-    first, second = pd.DataFrame(rows, columns=columns), pd.DataFrame(rows[4:6], columns=columns)
-    (ax,) = plots.probes({"C": first, "B": second}, scores=["position[-1]"])
-    lines = {line.get_label(): marks(line) for line in ax.lines if not line.get_label().startswith("_")}
-    assert lines == {"C": [(-50, 0), (0, 0.5), (0, 0.4), (20, 0.4)], "B": [(0, 0.4), (20, 0.4)]}
-    assert "masked language model" in ax.get_xlabel()
-    (ax,) = plots.probes({"B": second}, scores=["position[-1]"])
-    assert ax.get_xlabel() == "step of translation"
-
-
 @pytest.mark.parametrize(
     ("drawing", "columns", "made_by"),
     [
-        (lambda table: plots.probes({"C": table}), "corpus, phase, rank, score, step, value", "specialise"),
         (plots.survival, "heads, high, low, of, value", "hr.sparsity_sweep"),
         (plots.by_kind, "heads, of", "hr.sparsity_sweep"),
         (plots.functions, "count, function, heads, kind", "hr.sparsity_sweep with scored="),

@@ -1,0 +1,26 @@
+"""The benchmarks: `OMP_NUM_THREADS=1 python figures/benchmarks/make.py NAME ...`; with `--help` what each measures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))  # tiny models, and reference implementations
+import ablation
+import early
+import gates
+import large
+import length
+import peers
+import relevance
+import scores
+import stream
+import typer
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+for module in (ablation, early, gates, large, length, peers, relevance, scores, stream):
+    app.command(module.__name__, help=module.__doc__)(module.main)
+
+
+if __name__ == "__main__":
+    app()

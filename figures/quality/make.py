@@ -1,0 +1,20 @@
+"""Checks of the statistics: `python figures/quality/make.py NAME ...`; with `--help` what each writes."""
+
+from __future__ import annotations
+
+import causal
+import coverage
+import decided
+import estimators
+import forwards
+import predicted
+import role_tests
+import typer
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+for module in (causal, coverage, decided, estimators, forwards, predicted, role_tests):
+    app.command(module.__name__.replace("_", "-"), help=module.__doc__)(module.main)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,1 +1,0 @@
-"""Specialists: translators trained, in several arms and seeds, to have specialised encoder heads."""
