@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 FORMER = {  # commands of earlier versions, and what to type instead
     "agreement": "headroles.agreement in Python",
-    "architectures": "headroles.testing.architectures in Python",
+    "architectures": "figures/families/make.py",
     "attention": "headroles attention-examples, or headroles.plots.attention in Python",
     "causal-gating": "headroles.causal_gating in Python",
     "circuits": "headroles.copying, succession and composition in Python",
@@ -44,7 +44,7 @@ FORMER = {  # commands of earlier versions, and what to type instead
     "curve": "headroles ablation-curve",
     "dynamics": "headroles.dynamics in Python",
     "efficiency": "headroles.efficiency in Python",
-    "families": "headroles.testing.architectures in Python",
+    "families": "figures/families/make.py",
     "odds": "headroles relate",
     "pool-models": "figures/specialists/make.py",
     "shrink": "headroles remove-heads",

@@ -13,14 +13,8 @@ import typer
 from headroles.cli import arguments
 from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
-PYTHON = (
-    "command",
-    "note",
-    "side",
-    "gpu",
-    "cache",
-    "schedule",
-)  # parameters for Python alone, as is a folder of unfinished work
+PYTHON = ("command", "note", "side", "gpu", "cache", "schedule")  # parameters for Python alone
+SAMPLING = "shuffled_groups"  # the default of `hr.train`
 RECIPE = "papers.replication.Recipe"
 GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
 TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
@@ -175,7 +169,7 @@ def trainer_options() -> Iterator[inspect.Parameter]:
     yield option("smoothing", float, 0.0, "Label smoothing.", min=0, max=1)
     words = Literal["shuffled_groups", "group_by_length", "random"]
     text = "Examples of a step: similar lengths; the same, longest of 50 steps first; any length."
-    yield option("sampling", words, "shuffled_groups", text)
+    yield option("sampling", words, SAMPLING, text)
 
 
 def _gates() -> Iterator[inspect.Parameter]:
@@ -270,5 +264,5 @@ def _converted(parameter: Parameter, value: Any) -> Any:
 
 def trainer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of transformers' Trainer that were given; those without effect are no part of provenance."""
-    without = {"warmup": None, "smoothing": 0.0, "sampling": "shuffled_groups"}
+    without = {"warmup": None, "smoothing": 0.0, "sampling": SAMPLING}
     return {TRAINER[name]: given[name] for name in TRAINER if given[name] != without[name]}

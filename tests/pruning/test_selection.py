@@ -622,6 +622,22 @@ def test_sweep_and_remove_are_commands(folder):
 
 
 @pytest.mark.slow
+def test_prune_is_the_function_and_saves_the_smaller_model(folder):
+    asked = ["--strategy", "top", "--keep", "4", "--study", folder / "one", "--output", folder / "pruned"]
+    done = run("prune", folder / "model", folder / "train.tsv", *asked)
+    assert done.code == 0, done.err
+    assert "4 of 8 heads are pruned" in done.out
+    model, tokens = hr.load(folder / "model")
+    table = hr.prune(model, tokens, hr.read(folder / "train.tsv"), "top", keep=4)
+    smaller, _ = hr.load(folder / "pruned")
+    assert list(families.head_index(smaller)) == list(families.head_index(model))
+    kept = load_table(folder / "one/survival-top.parquet")
+    assert kept.iloc[:, 0].tolist() == table.iloc[:, 0].tolist()
+    left = run("prune", folder / "model", folder / "train.tsv", *asked[:-2], "--no-remove", "--json")
+    assert json.loads(left.out)["lines"][-2] == "4 of 8 heads are pruned"
+
+
+@pytest.mark.slow
 def test_a_model_is_trained_from_scratch_without_the_removed_heads(folder):
     options = ["--epochs", "1", "--smoothing", "0.1", "--from-scratch"]
     removed = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:1:3", "--output", folder / "six")
