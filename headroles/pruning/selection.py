@@ -72,7 +72,7 @@ def prune(
     study: Study | str | Path | None = None,
     schedule: Schedule | None = None,
 ) -> pd.DataFrame:
-    """Select the heads that stay, by a ranking or by learned gates, and remove the others from the model in place.
+    """Remove heads in place, by a ranking or by learned gates.
 
     There is a warning if more than a tenth of the gates are undecided at the end.
 

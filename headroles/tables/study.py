@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from headroles.tables.columns import table_of, without_ends
 from headroles.tables.frame import fields, join, listed, only, sign
-from headroles.tables.io import check_writable, expanded, load_table, notes_in, save_table
+from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -248,15 +248,26 @@ def test_heads_set_to_zero_are_masked_heads_in_an_ordinary_model(name, tmp_path)
         assert not torch.equal(again(**inputs)[0], zoo.tiny(name)(**inputs)[0])
 
 
-def test_heads_are_set_to_zero_by_a_column_of_kept_heads_and_by_the_command(whole, tmp_path):
+def test_heads_are_set_to_zero_by_a_column_of_kept_heads(whole, tmp_path):
     model = zoo.tiny("bert")
     index = hr.models.head_index(model)
     kept = pd.Series([float(head not in [("enc-self", 0, 1), ("enc-self", 1, 2)]) for head in index], index)
     expected = provenance.revision(hr.zero_heads(model, kept))
-    done = run("remove-heads", whole, GONE, "--zero", "--output", tmp_path / "zeroed")
-    assert done.code == 0, done.err
+    model, tokens = hr.load(whole)
+    hr.save(hr.zero_heads(model, GONE), tokens, tmp_path / "zeroed")
     assert provenance.revision(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "zeroed")) == expected
     assert not (tmp_path / "zeroed" / "README.md").exists()
+
+
+def test_untrained_weights_of_a_model_with_removed_heads_are_drawn():
+    smaller = hr.remove_heads(zoo.tiny("bert"), "enc-self:0:1,enc-self:1:2")
+    fresh = loading.untrained(smaller)
+    std = smaller.config.initializer_range
+    for name, value in fresh.named_parameters():
+        assert value.shape == smaller.get_parameter(name).shape
+        assert value.isfinite().all(), name
+        if name.endswith("query.weight"):
+            assert 0.5 * std < float(value.detach().std()) < 2 * std
 
 
 def test_heads_that_cannot_be_set_to_zero_are_refused():

@@ -22,7 +22,6 @@ from helpers import planted
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.papers import score_study
 from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import save_table
@@ -432,26 +431,26 @@ def test_a_corpus_without_trees_has_no_offsets(study):
 def test_roles_are_assigned_and_saved_and_the_figures_are_the_files_it_says(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
     hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)
-    told = score_study.assign_roles(study)
+    told = hr.roles(study)
     pd.testing.assert_frame_equal(study.load("roles"), told)
     expected = {head for head, names in planted.PLANTED.items() if "rare" in names}
     assert set(told.index[told["rare"]]) == expected
     before = os.listdir(study.folder)
-    files = score_study.draw(study)
+    files = hr.plot(study)
     names = ["heatmap-confidence", "heatmap-position-best", "heatmap-rarity", "dependency-enc-self", "roles-enc-self",
              "offsets"]  # fmt: skip
     assert files == [study.folder / f"{name}.png" for name in names]
     assert sorted(os.listdir(study.folder)) == sorted([*before, *(file.name for file in files)])
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
     assert plt.get_fignums() == []
-    strict = score_study.assign_roles(study, thresholds={"positional": 1.1})
+    strict = hr.roles(study, thresholds={"positional": 1.1})
     assert not strict["positional[-1]"].any()
     pd.testing.assert_frame_equal(study.load("roles"), strict)
 
 
 def test_what_a_study_has_is_drawn(study):
     save_table(frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, "s"), study.path("heads"))
-    assert [file.name for file in score_study.draw(study)] == ["heatmap-entropy.png"]
+    assert [file.name for file in hr.plot(study)] == ["heatmap-entropy.png"]
 
 
 @pytest.mark.slow
@@ -469,10 +468,10 @@ def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
 def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
     message = f"no tables in {study.folder}; make them with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
-        score_study.draw(study)
-    message = f"no score table in {study.folder}; make it with headroles score"
+        hr.plot(study)
+    message = f"no table 'heads' in {study.folder}; there are: none; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
-        score_study.assign_roles(study)
+        hr.roles(study)
 
 
 def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):
