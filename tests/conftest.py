@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,20 +19,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would ignore it too
 
 
-LONGEST = (  # files that take longest begin first, so that no process is left alone with one at the end
-    *("test_papers.py", "test_report.py", "test_docs.py", "test_commands.py", "test_replication.py"),
-    *("test_forward_cache_and_curves.py", "test_ablation.py", "test_jupyter.py", "test_check_model.py"),
-    *("test_processes.py", "test_early_stopping.py", "test_plots.py", "test_errors.py", "test_specialists.py"),
-    *("test_trainer.py", "test_gradients.py", "test_selection.py", "test_removal.py", "test_lrp.py"),
-    *("test_notebooks.py", "test_scores.py", "test_relevance_flow.py", "test_toy_translator.py", "test_readme.py"),
-    *("test_association.py", "test_l0.py", "test_curves.py", "test_faults.py", "test_prediction_powered.py"),
-)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files; tests of one file stay together."""
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+    """Files with many slow tests begin first, so that no process is left alone with one at the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,16 @@ time a quiet machine takes.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from setting import marian, random_batch
+from setting import marian, random_corpus, tokenizer
 from timing import keep, ratio, times_of
 
-from headroles.models import heads
+import headroles as hr
+from headroles.ablation.metrics import metric
+from headroles.ablation.sweep import Sweep
 from headroles.models.at_hand import minilm
-from headroles.models.attention_hooks import without_cache
-from headroles.models.batching import Batch
-from headroles.models.masking import head_mask, mask_heads
+from headroles.models.head_model import HeadModel
 from headroles.scores import objectives
 
 SENTENCES, TOKENS = 16, 24
@@ -30,44 +31,37 @@ def main(repeats: int = 3, heads_per_batch: int = 8, vocabulary: list[int] = [80
 
 
 class Bench:
-    """A model, a random batch for it, and two ways to close each of its heads."""
+    """A model, random sentences for it, and two ways to close each of its heads."""
 
     def __init__(self, model, words: int, heads_per_batch: int) -> None:
-        self.model, self.batch = model, random_batch(model, words, SENTENCES, TOKENS)
-        self.index = list(heads.head_index(model))
-        size = max(1, SENTENCES // heads_per_batch)
-        self.groups = [self.batch.take(torch.arange(i, i + size)) for i in range(0, SENTENCES, size)]
+        self.model = HeadModel.of(model, tokenizer(words))
+        self.index, corpus = self.model.heads, random_corpus(model, SENTENCES, TOKENS)
+        (self.batch,) = self.model.batches(self.model.encode(corpus, words=False), max_tokens=10**6)
         name = "loss" if model.config.is_encoder_decoder else "agreement"
-        self.explain = objectives.objective(name, model).explain(model, lambda: [self.batch])
-        variants = [frozenset([head]) for head in self.index]
-        self.gates = [head_mask(model, variant) for variant in variants]
-        self.runner = Runner(model, TOKENS, self._read, None, variants, "zero", "zero", heads_per_batch)
+        self.target = objectives.objective(name, self.model).fit(self.model, [self.batch])
+        options = {"heads_per_batch": heads_per_batch, "max_tokens": SENTENCES * (TOKENS + 2)}
+        self.sweep = Sweep(self.model, corpus, metric(name), **options)
+        self.sweep.observe  # noqa: B018 - before anything is timed
 
-    def values(self, output, of: Batch) -> torch.Tensor:
-        """The metric of each sentence, summed over its steps: [sentence]."""
-        explained = self.explain(output, of)
-        return torch.where(explained.counted, explained.values, 0.0).sum(-1)
-
-    def forward(self) -> torch.Tensor:
-        """The metric of the intact model."""
+    def forward(self) -> np.ndarray:
+        """The metric of each sentence by the intact model, summed over its steps."""
         with torch.inference_mode():
-            return self.values(self.model(**self.batch.inputs, **without_cache(self.model)), self.batch)
+            explained = self.target.targets(self.model.forward(self.batch), self.batch)
+            values = torch.where(explained.counted, explained.values, 0.0).sum(-1)
+        return values.double().numpy()[np.argsort(self.batch.numbers)]
 
-    def naive(self) -> torch.Tensor:
+    def naive(self) -> np.ndarray:
         """A full forward of the batch for every head: [head, sentence]."""
         rows = []
-        for row in self.gates:
-            with mask_heads(self.model, row):
+        for head in self.index:
+            with hr.mask_heads(self.model.model, hr.head_mask(self.model.model, [head])):
                 rows.append(self.forward())
-        return torch.stack(rows)
+        return np.stack(rows)
 
-    def swept(self) -> torch.Tensor:
+    def swept(self) -> np.ndarray:
         """What a sweep does: [head, sentence]."""
-        found = [torch.from_numpy(self.runner.run(part)[1:, :, 0]) for part in self.groups]
-        return torch.cat(found, dim=1).float()
-
-    def _read(self, output, of: Batch):
-        return self.values(output, of)[:, None].double().numpy()
+        found = self.sweep.run([frozenset([head]) for head in self.index])
+        return np.stack([values[np.argsort(found.numbers), 0] for values in found.masked.values()])
 
 
 def ratios(model, words: int, repeats: int, heads_per_batch: int) -> dict[str, float]:
@@ -79,7 +73,7 @@ def ratios(model, words: int, repeats: int, heads_per_batch: int) -> dict[str, f
         "naive loop / sweep": ratio(times["naive"], times["swept"]),
         "sweep / bound": ratio(times["swept"], bound),
         "what must be done again, of a forward": round(share, 3),
-        "largest difference": float((bench.naive() - bench.swept()).abs().max()),
+        "largest difference": float(np.abs(bench.naive() - bench.swept()).max()),
     }
 
 

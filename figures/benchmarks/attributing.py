@@ -18,10 +18,10 @@ STEPS = 5
 
 def ours(of: Setting, rules: str = "gradient") -> Callable[[], pd.DataFrame]:
     """The sum over the corpus of what flows back to each gate, one pass for all heads."""
-    explain = Reference().explain(of.model, lambda: of.batches)
+    target = Reference().fit(of.handle, of.batches)
 
     def run() -> pd.DataFrame:
-        found = [head_gradients(of.model, explain, batch, rules=rules, steps="sum") for batch in of.batches]  # type: ignore[arg-type]
+        found = [head_gradients(of.handle, target, batch, rules=rules, steps="sum") for batch in of.batches]  # type: ignore[arg-type]
         return of.table("flow", sum(each.gradients.double().sum((0, 1)) for each in found))
 
     return run

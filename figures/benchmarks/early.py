@@ -23,8 +23,8 @@ from setting import Setting
 from timing import keep, timed
 
 import headroles as hr
-from headroles.models import batching
 from headroles.models.batching import Batch
+from headroles.models.head_model import HeadModel
 
 PEERS = ("naive loop", "TransformerLens", "nnsight")
 LEVEL = 0.01
@@ -62,8 +62,8 @@ def main(
 
 def part(model, tokenizer, corpus: hr.Corpus, max_tokens: int, count: int) -> tuple[hr.Corpus, float]:
     """Sentences of some of the corpus's batches, of short to long ones, and tokens of all batches over theirs."""
-    encoded = batching.encode(corpus, tokenizer, model, words=False)
-    groups = list(batching.batches(encoded, model, max_tokens=max_tokens))
+    handle = HeadModel.of(model, tokenizer)
+    groups = list(handle.batches(handle.encode(corpus, words=False), max_tokens=max_tokens))
     chosen = [groups[(2 * place + 1) * len(groups) // (2 * count)] for place in range(min(count, len(groups)))]
     numbers = sorted(number for batch in chosen for number in batch.numbers)
     return hr.Corpus(corpus.name, tuple(corpus[number] for number in numbers)), tokens(groups) / tokens(chosen)

@@ -21,8 +21,7 @@ from timing import keep, mebibytes, timed
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headroles as hr
-from headroles.models import batching
-from headroles.models.attention_hooks import without_cache
+from headroles.models.head_model import HeadModel
 from headroles.scores.gradients.relevance import Relevance
 from headroles.tables import kv_groups
 
@@ -73,11 +72,12 @@ def measured(sentences: int, length: int, tokens: int, dtype: torch.dtype, sizes
         model = LlamaForCausalLM._from_config(config, dtype=dtype).eval()  # noqa: SLF001 - the way to a dtype
     words = tokenizer(config.vocab_size)
     short, long = text(sentences, length), text(1, tokens)
-    (batch,) = batching.batches(batching.encode(short, words, model, words=False), model, max_tokens=10**6)
+    handle = HeadModel.of(model, words)
+    (batch,) = handle.batches(handle.encode(short, words=False), max_tokens=10**6)
 
     def forward() -> None:
         with torch.inference_mode():
-            model(**batch.inputs, **without_cache(model))
+            handle.forward(batch)
 
     forward()
     plain = timed(forward)[1]

@@ -16,8 +16,7 @@ from setting import marian, random_batch
 from timing import keep, mebibytes, ratio, times_of
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
-from headroles.models import heads
-from headroles.models.attention_hooks import without_cache
+from headroles.models.head_model import HeadModel
 from headroles.scores import objectives
 from headroles.scores.gradients.base import head_gradients
 
@@ -36,22 +35,20 @@ def main(repeats: int = 5, vocabulary: int = 32000, chunk: int = 4, rules: str =
 
 def ratios(model, repeats: int, vocabulary: int, chunk: int, rules: str) -> dict[str, float]:
     batch = random_batch(model, vocabulary, 16, 32)
-    explain = objectives.Top().explain(model, lambda: [batch])
-    inputs = batch.inputs | without_cache(model)
+    handle = HeadModel.of(model)
+    target = objectives.Top().fit(handle, [batch])
 
     def forward() -> None:
         with torch.no_grad():
-            model(**inputs)
+            handle.forward(batch)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        explained = explain(model(**inputs), batch)
-        explained.values.sum().backward()
+        target.targets(handle.forward(batch), batch).values.sum().backward()
 
     def relevance(steps: str) -> Callable[[], object]:
-        return lambda: head_gradients(model, explain, batch, rules=rules, steps=steps, chunk=chunk)  # type: ignore[arg-type]
+        return lambda: head_gradients(handle, target, batch, rules=rules, steps=steps, chunk=chunk)  # type: ignore[arg-type]
 
-    heads.attention_sites(model)  # found once, before anything is timed
     runs = {"forward": forward, "step": step, "pass": relevance("sum"), "all": relevance("all")}
     times_of(runs, 1)  # to warm up
     times = times_of(runs, repeats)

@@ -19,8 +19,7 @@ from reference import attention as slow
 from timing import keep, mebibytes, ratio, times_of
 
 import headroles as hr
-from headroles.models import batching
-from headroles.models.attention_hooks import without_cache
+from headroles.models.head_model import HeadModel
 
 SCORES = ["confidence", "position", "rarity", "entropy", "sink", "distance", "alignment"]
 
@@ -45,14 +44,15 @@ def main(
 def _runs(model, tokenizer, corpus: hr.Corpus, max_tokens: int) -> dict[str, Callable[[], object]]:
     kinds = {site.kind for site in hr.attention_sites(model)}
     scores = [name for name in SCORES if set(hr.list_scores()[name].kinds) & kinds]
-    groups = list(batching.batches(batching.encode(corpus, tokenizer, model), model, max_tokens=max_tokens))
+    handle = HeadModel.of(model, tokenizer)
+    groups = list(handle.batches(handle.encode(corpus), max_tokens=max_tokens))
 
     def bare() -> None:
         before = model.config._attn_implementation
         model.set_attn_implementation("eager")
         with torch.inference_mode():
             for batch in groups:
-                model(**batch.inputs, **without_cache(model), output_attentions=True)
+                handle.forward(batch, output_attentions=True)
         model.set_attn_implementation(before)
 
     def singly() -> None:

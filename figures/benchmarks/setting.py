@@ -65,12 +65,14 @@ class Setting:
     max_tokens: int = 4096
     batches: list[Batch] = field(init=False)
     index: pd.MultiIndex = field(init=False)
+    handle: HeadModel = field(init=False)
     labels: list[Tensor] = field(init=False)  # what should be written after each token of each batch, -100: nothing
 
     def __post_init__(self) -> None:
         self.model.eval()
-        encoded = batching.encode(self.corpus, self.tokenizer, self.model, words=False)
-        self.batches = list(batching.batches(encoded, self.model, max_tokens=self.max_tokens))
+        self.handle = HeadModel.of(self.model, self.tokenizer)
+        encoded = self.handle.encode(self.corpus, words=False)
+        self.batches = list(self.handle.batches(encoded, max_tokens=self.max_tokens))
         self.index = families.head_index(self.model)
         self.labels = [outputs.labels(self.model, batch) for batch in self.batches]
 

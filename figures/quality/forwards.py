@@ -27,8 +27,7 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import metric
 from headroles.ablation.prediction_powered import estimates
 from headroles.ablation.sweep import Sweep
-from headroles.models import attention_hooks
-from headroles.models.heads import head_index
+from headroles.models.head_model import HeadModel
 
 WAYS = ("whole", "1.1", "early", "early 1.1")
 
@@ -82,19 +81,17 @@ def simulated(whole: ExampleStats, gradient: float, heads: np.ndarray, size: int
 def costs(shared: Path, work: Path) -> tuple[float, np.ndarray]:
     """Work of the gradient, and of ablating each head, in forwards."""
     model, tokenizer, corpus = task("captions", shared, work)
-    sweep = Sweep(model, tokenizer, corpus.sample(16), metric("loss"), max_tokens=10**5)
-    variants = [frozenset([head]) for head in head_index(model)]
-    (batch,) = sweep.batches
-    sites: dict[tuple[str, int], float] = {}
-    with attention_hooks.evaluating(model):
-        forward = counted(lambda: sweep._runner([]).run(batch))
-        stand_in = sweep.metric.stand_in(model, lambda: sweep.batches)
-        gradient = counted(lambda: sweep._runner(variants).predict(batch, stand_in))
-        for kind, layer, head in head_index(model):
-            if head == 0:
-                one = sweep._runner([frozenset([(kind, layer, head)])])
-                sites[kind, layer] = counted(lambda one=one: one.run(batch)) - forward
-    return gradient / forward, np.array([sites[kind, layer] / forward for kind, layer, _ in head_index(model)])
+    handle = HeadModel.of(model, tokenizer)
+    sweep = Sweep(handle, corpus.sample(16), metric("loss"), max_tokens=10**5)
+    variants, sites = [frozenset([head]) for head in handle.heads], dict[tuple[str, int], float]()
+    assert len(sweep.batches) == 1
+    forward = counted(lambda: sweep.run([]))
+    gradient = counted(lambda: sweep.predict(variants))
+    for kind, layer, head in handle.heads:
+        if head == 0:
+            one = [frozenset([(kind, layer, head)])]
+            sites[kind, layer] = counted(lambda one=one: sweep.run(one)) - forward
+    return gradient / forward, np.array([sites[kind, layer] / forward for kind, layer, _ in handle.heads])
 
 
 def counted(run: Callable[[], object]) -> int:

@@ -53,14 +53,12 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import metric
 from headroles.ablation.prediction_powered import Estimate, estimates, sizes
 from headroles.ablation.sweep import Sweep
-from headroles.models import attention_hooks, batching
 from headroles.models.at_hand import PACKAGE
-from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch
-from headroles.models.heads import head_index
+from headroles.models.head_model import HeadModel
 from headroles.scores import objectives
 from headroles.scores.gradients.base import head_gradients
-from headroles.scores.objectives import Explain
+from headroles.scores.objectives import Targets
 
 MODELS = ("captions", "news", "classifier", "llama")
 Rows = list[list[bool]]
@@ -102,17 +100,17 @@ def replaced(path: Path, rows: list[dict[str, object]], key: dict[str, str]) -> 
 def predictors(whole: ExampleStats, shared: Path, work: Path) -> list[dict[str, object]]:
     """How much other predictors explain, and what other ways to draw the examples would change."""
     model, tokenizer, corpus = task("captions", shared, work)
-    encoded = batching.encode(corpus, tokenizer, model, words=False)
-    explain = objectives.objective("loss", model).explain(model, list)
+    handle = HeadModel.of(model, tokenizer)
+    target = objectives.objective("loss", handle).fit(handle, [])
     layers = [list(variant)[0][:2] for variant in whole.masked]
     one_by_one = [[other == layer for other in layers] for layer in dict.fromkeys(layers)]
     found: list[tuple[int, list[np.ndarray]]] = []
-    with attention_hooks.evaluating(model):
-        for batch in batching.batches(encoded, model, max_tokens=512):
-            lrp = head_gradients(model, explain, batch, rules="cp", steps="sum").gradients[:, 0].double()
+    with handle.evaluating():
+        for batch in handle.batches(handle.encode(corpus, words=False), max_tokens=512):
+            lrp = head_gradients(handle, target, batch, rules="cp", steps="sum").gradients[:, 0].double()
             both = (
-                half_open(model, explain, batch, [[True] * len(layers)]),
-                half_open(model, explain, batch, one_by_one),
+                half_open(handle, target, batch, [[True] * len(layers)]),
+                half_open(handle, target, batch, one_by_one),
             )
             found += zip(batch.numbers, zip(*(part.numpy() for part in (lrp, *both)), strict=True), strict=True)
     lrp, together, apart = (np.stack(rows) for rows in zip(*(dict(found)[n] for n in whole.numbers), strict=True))
@@ -145,13 +143,13 @@ def predictors(whole: ExampleStats, shared: Path, work: Path) -> list[dict[str, 
     return rows
 
 
-def half_open(model: transformers.PreTrainedModel, explain: Explain, batch: Batch, chosen: Rows) -> torch.Tensor:
+def half_open(model: HeadModel, target: Targets, batch: Batch, chosen: Rows) -> torch.Tensor:
     """Gradients at masks of which the chosen heads' are 0.5, a forward and backward pass for each row of `chosen`."""
     gradients = torch.zeros(len(batch.numbers), len(chosen[0]), dtype=torch.float64)
     for row in torch.tensor(chosen):
         masks = torch.where(row, 0.5, 1.0).repeat(len(gradients), 1).requires_grad_()
-        with torch.enable_grad(), hr.mask_heads(model, masks):
-            explained = explain(model(**batch.inputs, **without_cache(model)), batch)
+        with torch.enable_grad(), model.mask(masks):
+            explained = target.targets(model.forward(batch), batch)
         (each,) = torch.autograd.grad(torch.where(explained.counted, explained.values, 0.0).sum(), masks)
         gradients[:, row] = each[:, row].double()
     return gradients
@@ -232,8 +230,8 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 def everything(name: str, measured: str, shared: Path, work: Path) -> ExampleStats:
     """Statistics of all examples by every head, and their predictions."""
     model, tokenizer, corpus = task(name, shared, work)
-    sweep = Sweep(model, tokenizer, corpus, metric(measured), folder=work)
-    variants = [frozenset([head]) for head in head_index(model)]
+    handle = HeadModel.of(model, tokenizer)
+    sweep, variants = Sweep(handle, corpus, metric(measured), folder=work), [frozenset([head]) for head in handle.heads]
     predicted, whole = sweep.predict(variants), sweep.run(variants)
     assert predicted.numbers == whole.numbers
     return replace(whole, predicted=predicted.predicted, sizes=sizes(predicted.predicted.values()))

@@ -14,14 +14,13 @@ import sst2
 import survivors
 import typer
 from arms import ArmName, Recipe, specialise
+from matplotlib.axes import Axes
 from pruning import KEEP, prune_arm
 from several_models import TESTED, pool_models
 
 import headroles as hr
 from headroles.papers import prepared
-from headroles.plots.styling import metric_name
-from headroles.tables import frame
-from headroles.tables.frame import metric_of
+from headroles.papers.bench import metric_label
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 SIZES = ", ".join(field.name for field in fields(Recipe))
@@ -76,9 +75,19 @@ def prune(
     resamples: int = 1000,
 ) -> None:
     """Score the heads of a trained translator, prune its encoder by gates of several seeds, beside controls."""
-    options = {"gate_seeds": gate_seeds, "rate": rate, "pairs": pairs, "warmup": warmup, "metric": metric}
     found = prune_arm(
-        study, model, prepared(data), keep=keep, chosen=controls, roles=roles, n_resamples=resamples, **options
+        study,
+        model,
+        prepared(data),
+        keep=keep,
+        chosen=controls,
+        gate_seeds=gate_seeds,
+        rate=rate,
+        pairs=pairs,
+        warmup=warmup,
+        metric=metric,
+        roles=roles,
+        n_resamples=resamples,
     )
     print(found.to_string())
 
@@ -103,13 +112,10 @@ def pool(
     for name, table in pooled._asdict().items():
         if table is not None and name not in ("heads", "controls"):
             print(name, table.to_string(index=False), sep="\n")
-    label = metric_name(metric_of(frame.provenance(pooled.sizes, "value")) or "metric")
-    pictures = {"specialists": lambda: picture.specialists(*pooled[:4], label=label)}
+    label = metric_label(pooled.sizes)
+    save(picture.specialists(*pooled[:4], label=label), study / "specialists.png")
     if pooled.changes is not None and pooled.changes[["before", "after"]].to_numpy().any():
-        pictures["drift-pooled"] = lambda: hr.plots.drift(pooled.changes)
-    for name, draw in pictures.items():
-        draw()[0].figure.savefig(study / f"{name}.png", dpi=150, bbox_inches="tight")
-        plt.close("all")
+        save(hr.plots.drift(pooled.changes), study / "drift-pooled.png")
 
 
 @app.command()
@@ -119,13 +125,21 @@ def probes(
 ) -> None:
     """Draw the largest shares of a head at a neighbour through the training of translators."""
     named = (text.split("=") for text in tables)
-    axes = picture.probes({name: hr.load_table(path) for name, path in named})
-    axes[0].figure.savefig(output, dpi=150, bbox_inches="tight")
+    save(picture.probes({name: hr.load_table(path) for name, path in named}), output)
+
+
+def save(axes: list[Axes], path: Path) -> None:
+    """Save the figure of some axes, and close it."""
+    figure = axes[0].get_figure(root=True)
+    assert figure is not None
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    plt.close(figure)
 
 
 def recipe_of(texts: list[str]) -> Recipe:
     """Return the recipe with fields such as width=256; raise ValueError for another form."""
-    kinds, given = {field.name: type(field.default) for field in fields(Recipe)}, {}
+    kinds: dict[str, type] = {field.name: type(field.default) for field in fields(Recipe)}
+    given = {}
     for text in texts:
         name, _, value = text.partition("=")
         if name not in kinds or not value:

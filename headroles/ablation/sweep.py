@@ -130,12 +130,12 @@ class Sweep:
     @cached_property
     def signature(self) -> str:
         """Provenance of the statistics."""
+        of_metric: dict[str, Any] = {"metric": self.metric} | self.metric.declaration()
         text = self.model.provenance(
             self.corpus,
             examples=len(self.examples),
             too_long=self.encoded.too_long,
-            metric=self.metric,
-            **self.metric.declaration(),
+            **of_metric,
             fill=on_disk(self.replacement),
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text

@@ -53,7 +53,7 @@ def reproduce(
 ) -> None:
     """Reproduce the figures and tables of the papers, with their numbers, and judge whether each claim holds."""
     from headroles.papers import reproduction
-    from headroles.papers.running import paper_of
+    from headroles.papers.claims import paper_of
 
     source, name = paper_of(paper, artefact)
     sources = [option for option, value in {"--from": folders, "--model": model, "--tiny": tiny}.items() if value]

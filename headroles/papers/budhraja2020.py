@@ -24,8 +24,8 @@ from headroles.papers.artefact import (
     provided,
     some,
 )
+from headroles.papers.bench import LITTLE, Bench, gains, metric_label, metric_of, trained
 from headroles.papers.needs import NEEDS, Need, functions
-from headroles.papers.tables import LITTLE, Bench, gains, metric_label, metric_of, trained
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 

@@ -1,4 +1,4 @@
-"""Corpora of experiments: read from a folder; or sentence pairs cleaned, split, parsed and with a tokenizer."""
+"""Corpora of replications: read from a folder; or sentence pairs cleaned, split, parsed and with a tokenizer."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from headroles.papers.running import Paper, reproduce
-from headroles.papers.tables import Bench
+from headroles.papers.bench import Bench
+from headroles.papers.claims import Paper, reproduce
 
 if TYPE_CHECKING:
     from headroles.papers.workflow import Workflow
@@ -22,7 +22,7 @@ TOYS: dict[str, tuple[Paper, ...]] = {  # the papers of each toy
 
 
 class Reproduction(NamedTuple):
-    """Verdicts of artefacts, as of `papers.running.reproduce`, and the study that keeps them."""
+    """Verdicts of artefacts, as of `papers.claims.reproduce`, and the study that keeps them."""
 
     title: str
     study: Path

@@ -106,8 +106,8 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = 
 
 def _scores(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    own = [column for column in map(str, table) if _is_own(table, column)]
-    for column in (*MAPS, *own):
+    further = [column for column in map(str, table) if _is_declared(table, column)]
+    for column in (*MAPS, *further):
         if column in table and table[column].notna().any():
             yield Figure(_slug(f"heatmap {column}"), partial(plots.heatmaps, table[column]))
     for column in of_name(table, "relevance", "size"):
@@ -119,7 +119,7 @@ def _scores(name: str, load: Load) -> Iterator[Figure]:
         yield Figure(f"dependency-{kind}", partial(plots.dependency, syntax, kind=kind))
 
 
-def _is_own(table: pd.DataFrame, name: str) -> bool:
+def _is_declared(table: pd.DataFrame, name: str) -> bool:
     """Whether a column is of a score of the user's own that says how it is shown."""
     column = Column.parse(name)
     return bool(column.is_measurement and declared("score", column.name, signature_of(table, name)))

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from headroles.analysis.summaries import HIGH, LOW  # limits of the stretched variable
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel
@@ -33,7 +34,6 @@ from headroles.training.hf_trainer import Reporter, Spread
 
 Freeze = Literal["nothing", "decoder", "all"]
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
-LOW, HIGH = -0.1, 1.1  # interval to which a binary Concrete variable is stretched before it is clipped to [0, 1]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
 DRAWS = 1000  # draws that estimate the probability of a head to be among the k
 GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target

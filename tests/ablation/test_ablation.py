@@ -50,10 +50,10 @@ from headroles.ablation.significance import effects
 from headroles.ablation.units import REPLACEMENTS, UNITS, on_disk
 from headroles.analysis.intervals import bootstrap_counts
 from headroles.analysis.multiple_testing import benjamini_hochberg, holm
+from headroles.data.corpus import partners
 from headroles.models import batching, masking
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
-from headroles.scores.examples import partners
 from headroles.tables import frame
 
 WHOLE = ["albert", "fsmt"]  # whose layers cannot be handed back: one module for all, and time first

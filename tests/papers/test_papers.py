@@ -40,11 +40,11 @@ from headroles.papers.artefact import (
     share,
     some,
 )
+from headroles.papers.bench import UNREPEATED, Bench, gains, metric_of, of_kind, stake
+from headroles.papers.claims import PAPERS, Control, artefacts, controls, decided, reproduce
 from headroles.papers.needs import Missing
 from headroles.papers.preparation import material
 from headroles.papers.reproduction import TOYS
-from headroles.papers.running import PAPERS, Control, artefacts, controls, decided, reproduce
-from headroles.papers.tables import UNREPEATED, Bench, gains, metric_of, of_kind, stake
 from headroles.papers.tiny import workflows
 from headroles.papers.voita2019 import relevance
 from headroles.papers.workflow import Workflow

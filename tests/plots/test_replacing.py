@@ -12,8 +12,8 @@ from helpers.letters import tokens_of
 
 import headroles as hr
 from headroles.papers import score_study
-from headroles.papers.running import reproduce
-from headroles.papers.tables import Bench
+from headroles.papers.bench import Bench
+from headroles.papers.claims import reproduce
 from headroles.tables import frame
 from headroles.tables.io import save_table
 

@@ -24,8 +24,8 @@ from headroles.papers.artefact import (
     printed,
     provided,
 )
+from headroles.papers.bench import LITTLE, VALUES, Bench, costs, metric_label, metric_of, rises
 from headroles.papers.needs import NEEDS, Missing, Need, only_translation
-from headroles.papers.tables import LITTLE, VALUES, Bench, costs, metric_label, metric_of, rises
 from headroles.tables import frame
 from headroles.tables.io import save_table
 

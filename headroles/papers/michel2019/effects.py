@@ -25,8 +25,7 @@ from headroles.papers.artefact import (
     share,
     sourced,
 )
-from headroles.papers.needs import METRIC, NEEDS, Missing, Need
-from headroles.papers.tables import (
+from headroles.papers.bench import (
     LITTLE,
     Bench,
     at_stake,
@@ -38,6 +37,7 @@ from headroles.papers.tables import (
     scale,
     stake,
 )
+from headroles.papers.needs import METRIC, NEEDS, Missing, Need
 from headroles.plots.effects import effect_of
 
 if TYPE_CHECKING:

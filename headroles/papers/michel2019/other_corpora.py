@@ -20,9 +20,9 @@ from headroles.papers.artefact import (
     provided,
     sourced,
 )
+from headroles.papers.bench import Bench, at_stake, field, metric_of, stake
 from headroles.papers.michel2019.effects import cost_of_all, encoder_rows, is_translation
 from headroles.papers.needs import Missing
-from headroles.papers.tables import Bench, at_stake, field, metric_of, stake
 from headroles.plots.axes import new_axes
 from headroles.plots.effects import effect_of
 

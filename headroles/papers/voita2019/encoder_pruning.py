@@ -23,8 +23,7 @@ from headroles.papers.artefact import (
     printed,
     provided,
 )
-from headroles.papers.needs import NEEDS, Need, trees
-from headroles.papers.tables import (
+from headroles.papers.bench import (
     CLEAR,
     LITTLE,
     VALUES,
@@ -35,6 +34,7 @@ from headroles.papers.tables import (
     metric_of,
     stake,
 )
+from headroles.papers.needs import NEEDS, Need, trees
 from headroles.plots.sparsity import FUNCTIONS
 
 if TYPE_CHECKING:

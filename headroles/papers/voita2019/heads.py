@@ -24,8 +24,8 @@ from headroles.papers.artefact import (
     share,
     some,
 )
+from headroles.papers.bench import Bench, field, of_kind
 from headroles.papers.needs import NEEDS, Missing, Need, functions
-from headroles.papers.tables import Bench, field, of_kind
 from headroles.tables import frame
 from headroles.tables.columns import Column
 

@@ -28,8 +28,8 @@ from headroles.papers.artefact import (
     provided,
     share,
 )
+from headroles.papers.bench import CLEAR, TWICE, VALUES, Bench, gains, metric_of, of_kind, trained
 from headroles.papers.needs import NEEDS, Need, only_translation
-from headroles.papers.tables import CLEAR, TWICE, VALUES, Bench, gains, metric_of, of_kind, trained
 from headroles.papers.voita2019.encoder_pruning import pruned_encoder
 from headroles.plots.axes import new_axes
 from headroles.tables import frame

@@ -12,8 +12,8 @@ import pandas as pd
 
 from headroles import plots
 from headroles.papers.artefact import Interval, Reproduced, Verdict, beside, bounded, claim, judged, share
+from headroles.papers.bench import Bench, best_of_layers, of_kind
 from headroles.papers.needs import NEEDS, Missing, Need, functions, trees
-from headroles.papers.tables import Bench, best_of_layers, of_kind
 from headroles.plots.axes import new_axes
 from headroles.tables import frame
 from headroles.tables.io import load_table

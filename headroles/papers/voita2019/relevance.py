@@ -22,8 +22,8 @@ from headroles.papers.artefact import (
     prediction_bound,
     provided,
 )
+from headroles.papers.bench import Bench, best_of_layers, of_kind, reached, within_layers
 from headroles.papers.needs import NEEDS, Missing, Need
-from headroles.papers.tables import Bench, best_of_layers, of_kind, reached, within_layers
 from headroles.tables import frame
 from headroles.tables.columns import Column, of_name
 

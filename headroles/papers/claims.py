@@ -1,4 +1,4 @@
-"""Reproduce artefacts from a bench: judge claims, apply negative controls, write all to a study (no torch)."""
+"""Judge the claims of artefacts from a bench, with negative controls, and write all to a study (no torch)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from headroles.papers.artefact import Reproduced, Shuffle, Verdict
+from headroles.papers.bench import Bench
 from headroles.papers.needs import Missing
-from headroles.papers.tables import Bench
 from headroles.plots import gallery
 from headroles.tables.io import load_table, replacing, save_table
 

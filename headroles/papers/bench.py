@@ -1,4 +1,4 @@
-"""Tables of artefacts: the bench that finds or computes them, and what is read from them (no torch)."""
+"""Bench: finds or computes the tables of artefacts; what several artefacts read from them (no torch)."""
 
 from __future__ import annotations
 
