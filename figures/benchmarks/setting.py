@@ -18,7 +18,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 from transformers import PreTrainedTokenizerFast as Fast
 
 import headroles as hr
-from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
