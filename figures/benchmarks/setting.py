@@ -21,6 +21,7 @@ import headroles as hr
 from headroles.models import heads as families
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
+from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 
 SPECIAL = {"<pad>": 0, "</s>": 1, "<s>": 2}
