@@ -18,9 +18,9 @@ from .ablation.evaluation import evaluate as evaluate
 from .ablation.metrics import list_metrics as list_metrics
 from .ablation.shapley import shapley_interactions as shapley_interactions
 from .ablation.shapley import shapley_values as shapley_values
-from .analysis.association import relate as relate
 from .analysis.logistic import survival_odds as survival_odds
 from .analysis.prediction import predict_outcome as predict_outcome
+from .analysis.relations import relate as relate
 from .analysis.role_persistence import role_changes as role_changes
 from .analysis.role_rules import Role as Role
 from .analysis.role_rules import roles as roles
@@ -45,6 +45,7 @@ from .models.loading import save as save
 from .models.masking import head_mask as head_mask
 from .models.masking import mask_heads as mask_heads
 from .models.sites import submodel as submodel
+from .plots.gallery import plot as plot
 from .plots.styling import style_table as style_table
 from .pruning.comparison import compare_pruning as compare_pruning
 from .pruning.costs import efficiency as efficiency
@@ -58,6 +59,7 @@ from .pruning.selection import prune as prune
 from .pruning.sparsity import sparsity_sweep as sparsity_sweep
 from .pruning.weight_changes import weight_change as weight_change
 from .reports import report as report
+from .reports.demo import demo as demo
 from .reports.explorer import explore as explore
 from .scores.attributions import attribute as attribute
 from .scores.base import Score as Score

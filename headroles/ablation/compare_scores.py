@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.columns import of_name
 from headroles.tables.io import save_table
+from headroles.tables.places import tables_at
 from headroles.tables.study import Study, study_at
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
     from headroles.scores.lrp import Rules
 
 ABLATION = "attribution[FeatureAblation].size"  # the effect of ablating one head on the target
+
+
+class Comparison(NamedTuple):
+    """Results of `compare`: correlations of scores with effects, and mean heights of curves."""
+
+    agreement: pd.DataFrame
+    areas: pd.DataFrame
 
 
 def compare(
@@ -41,7 +49,7 @@ def compare(
     max_tokens: int = 1024,
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> Comparison:
     """Compare relevance by each rule set with importance, confidence and chance.
 
     Four tables are kept in the study: `heads`, every head scored and ablated alone on `corpus`; `agreement`, rank
@@ -84,17 +92,19 @@ def compare(
     kept.keep("curves", key, curves)
     heights = kept.keep("areas", key, lambda: areas(curves()))
     save_table(correlations, kept.path("agreement"))
-    return correlations, heights
+    return Comparison(correlations, heights)
 
 
-def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.DataFrame:
+def agreement(
+    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str], with_: str
+) -> pd.DataFrame:
     """Compute Spearman's correlation of columns with another column.
 
     Bounds are 1.96 standard deviations of the resamples of the table to either side. Quantiles would lie too low,
     because resampling adds noise to both sides of a correlation.
 
     Args:
-        table: Table of heads.
+        table: Table of heads; or studies and files of one model, of which each column is taken from the first.
         columns: Columns to correlate.
         with_: The other column.
 
@@ -102,6 +112,7 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
         One row per column, sorted: `all`, the correlation over all heads, and `within`, the mean over layers of the
         correlation within the layer, each with `.low` and `.high`, the bounds of a 95 % interval.
     """
+    table = tables_at(table)
     draws = frame.resamples(table)
     places = pd.Series(range(len(table)), index=table.index)
     layers = [part.to_numpy() for _, part in places.groupby(level=["kind", "layer"]) if len(part) > 2]
@@ -122,11 +133,14 @@ def agreement(table: pd.DataFrame, columns: Sequence[str], with_: str) -> pd.Dat
     return frame.signed(result, frame.provenance(table, with_)).sort_values("all", ascending=False)
 
 
-def score_correlations(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def score_correlations(
+    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str] | None = None
+) -> pd.DataFrame:
     """Correlate all scores of heads with each other: which of them say the same?
 
     Args:
-        table: Table of heads; scores, effects of ablation and survival side by side (`hr.join`).
+        table: Table of heads; scores, effects of ablation and survival side by side (`hr.join`). Or studies and files
+            of one model: of a column in several the first is taken, and columns of several seeds are averaged.
         columns: Columns to correlate; by default all measurements that vary.
 
     Returns:
@@ -138,6 +152,7 @@ def score_correlations(table: pd.DataFrame, columns: Sequence[str] | None = None
     Raises:
         ValueError: For an unknown column, or fewer than two that vary.
     """
+    table = tables_at(table)
     known = {str(name): values(table, str(name)) for name in table if measured(str(name), table)}
     varied = [name for name, column in known.items() if column.nunique() > 1 and name != "position[offset]"]
     chosen = varied if columns is None else list(columns)

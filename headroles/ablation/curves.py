@@ -50,7 +50,7 @@ def ablation_curve(
     study: Study | str | Path | None = None,
     kind: Kind | Literal["each"] | None = None,
 ) -> pd.DataFrame:
-    """Measure a metric while the first heads of each order are masked together (Michel et al. 2019, section 4.2).
+    """Measure a metric while more and more heads are masked (Michel et al. 2019, section 4.2).
 
     Args:
         model: A Hugging Face model.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
@@ -15,17 +17,19 @@ from headroles.analysis.intervals import Array, bounds
 from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel, Model
 from headroles.tables import frame
+from headroles.tables.study import Study, study_at
 
 
 def evaluate(
     model: Model,
     tokenizer: PreTrainedTokenizerBase,
     corpus: Corpus,
-    metrics: Sequence[str | Metric],
+    metrics: Sequence[str | Metric] = ("loss",),
     *,
     max_tokens: int = 4096,
     n_resamples: int = 1000,
     seed: int = 0,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Measure metrics of a model on a corpus.
 
@@ -37,6 +41,7 @@ def evaluate(
         max_tokens: Tokens in one forward pass.
         n_resamples: Bootstrap resamples of the examples.
         seed: Seed of the resamples.
+        study: Study or folder that keeps the table as `evaluation`; if it has it, nothing is computed.
 
     Returns:
         A table with a row per metric: `value`, and `low` and `high`, its 95 % interval over the resamples.
@@ -49,6 +54,10 @@ def evaluate(
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"duplicate metric {repeated[0]!r}: got {', '.join(names)}; expected each once")
     handle, rows = HeadModel.of(model, tokenizer), {}
+    if study is not None:
+        key = handle.cache_key(corpus, metrics=",".join(map(str, chosen)), resamples=n_resamples, seed=seed)
+        compute = partial(evaluate, handle, tokenizer, corpus, chosen, max_tokens=max_tokens)
+        return study_at(study).keep("evaluation", key, partial(compute, n_resamples=n_resamples, seed=seed))
     for metric in chosen:
         stats = Sweep(handle, corpus, metric, max_tokens=max_tokens, heads_per_batch=1).run([])
         rows[metric.name] = worth(stats, n_resamples=n_resamples, seed=seed)

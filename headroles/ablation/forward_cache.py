@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
+from headroles.data.corpus import partners
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.batching import Batch, Encoded, make_batch
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Fill, read_heads
 from headroles.models.sites import Site
-from headroles.scores.examples import partners
 from headroles.scores.outputs import Output
 from headroles.tables.frame import KINDS, Kind
 

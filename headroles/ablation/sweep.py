@@ -130,12 +130,12 @@ class Sweep:
     @cached_property
     def signature(self) -> str:
         """Provenance of the statistics."""
+        of_metric: dict[str, Any] = {"metric": self.metric} | self.metric.declaration()
         text = self.model.provenance(
             self.corpus,
             examples=len(self.examples),
             too_long=self.encoded.too_long,
-            metric=self.metric,
-            **self.metric.declaration(),
+            **of_metric,
             fill=on_disk(self.replacement),
         )
         return f"{text}|partners:{self.seed}" if self.replacement == "resample" else text
@@ -196,7 +196,11 @@ class Sweep:
         if self.folder is None:
             return ""
         key = self.model.cache_key(
-            self.corpus, metric=self.metric, code=code_of(self.metric), replacement=self.replacement, seed=self.seed
+            self.corpus,
+            metric=self.metric,
+            code=code_of(self.metric),
+            replacement=on_disk(self.replacement),
+            seed=self.seed if self.replacement == "resample" else None,
         )
         listed = [sorted(masked) for masked in variants]
         return hashlib.sha256(repr((key, self.size, rows, listed)).encode()).hexdigest()[:12]
@@ -281,7 +285,7 @@ class Sweep:
             bad = ~np.isfinite(rows).all(-1)
             if bad.any():
                 who = "the intact model" if masked is None else f"the model without {sorted(masked)}"
-                numbers = [observation.batch.numbers[row] + 1 for row in np.flatnonzero(bad)]
+                numbers = sorted(observation.batch.numbers[row] + 1 for row in np.flatnonzero(bad))
                 more = ", ..." if len(numbers) > SHOWN else ""
                 raise ValueError(
                     f"{self.metric.name} of {who} is not finite on sentence {', '.join(map(str, numbers[:SHOWN]))}"

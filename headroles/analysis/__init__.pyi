@@ -3,9 +3,9 @@ from . import multiple_testing as multiple_testing
 from . import resampling as resampling
 from . import seeds as seeds
 from . import summaries as summaries
-from .association import relate as relate
 from .logistic import survival_odds as survival_odds
 from .prediction import predict_outcome as predict_outcome
+from .relations import relate as relate
 from .role_persistence import role_changes as role_changes
 from .role_rules import Role as Role
 from .role_rules import roles as roles

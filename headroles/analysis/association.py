@@ -37,7 +37,7 @@ ALIKE = "the outcome is the same for all heads with the role, or for all without
 NO_SPREAD = "too few heads, or nothing varies but by the role: no interval of the difference"
 
 
-def relate(
+def associations(
     roles: pd.DataFrame,
     outcomes: pd.DataFrame,
     *,
@@ -48,43 +48,7 @@ def relate(
     n_permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Compare the outcomes of heads with and without each role, within layers.
-
-    Heads to which a role does not apply, without the outcome, or that could not be pruned, are left out.
-
-    Args:
-        roles: Table of `hr.roles`.
-        outcomes: Table of the same heads with effects of ablation, importance, relevance, attribution or survival
-            (`.turn`: when a head is pruned).
-        by: "family" joins the variants of a role (`positional[-1]` and `[+1]`) and adds "any", all special roles
-            (`role_rules.SPECIAL`) together; "variant" keeps them apart.
-        columns: Outcome columns; by default all of the families above, and scores of your own that declare `matters`.
-        kinds: Kinds of heads to include; by default all.
-        n_resamples: Permutations of the role over all heads, for intervals.
-        n_permutations: Permutations of the role within layers, for `p` and the interval of `within`.
-        seed: Seed of the permutations.
-
-    Returns:
-        One row per role and outcome. `matters` is "higher" or "lower": which values mean that a head matters more
-        ("unknown" for other metrics). `with` and `without` count the heads. `difference` of means, `median` of
-        medians, `auc` (chance that a head with the role has the larger outcome, ties half), `rank_biserial` =
-        2 auc - 1, `point_biserial` (Pearson's correlation with having the role), and `spearman` (with the margin above
-        the threshold) are over all heads. `within` is the mean difference from the heads without the role in the same
-        layer and kind. `p`, two-sided, permutes the role within each layer of each kind: a role that occurs in one
-        layer does not pass for an effect of the layer. `holm` and `bh` correct it for all rows. `note` gives the
-        reason for a missing number.
-
-        Each number has `.low` and `.high`, a 95 % interval: as many standard errors as permutation rejects. The errors,
-        and p, allow for roles that spread outcomes (studentised permutation: Chung and Romano 2013; `auc`: Pauly et al.
-        2016; outcomes of 0 and 1: score intervals; `spearman`: Bonett and Wright 2000). `within` excludes 0 exactly
-        where `p` < 0.05; `difference` and `auc` exclude 0 and 0.5 exactly where permutation over all heads gives
-        p < 0.05. Intervals of two or three heads are wide; there is none if all heads with the role, or all without,
-        have the same outcome. Of skewed outcomes that are also spread by the role they are too short.
-
-    Raises:
-        ValueError: For tables of different heads, an infinite outcome, an unknown kind, and if there is no role or no
-            outcome.
-    """
+    """Compare the outcomes of heads with and without each role, as `hr.relate`, which has the documentation."""
     chosen = outcomes_of(outcomes, columns)
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
     if kinds is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from headroles.analysis.intervals import Array
 from headroles.tables import frame
 from headroles.tables.columns import NORM, Column, by_norm, with_suffix
 from headroles.tables.declared import declaration, declared
+from headroles.tables.io import save_table
+from headroles.tables.places import table_at
+from headroles.tables.study import Study, study_at
 
 ROUNDING = 1e-9  # .594 over a baseline of .494 is .10
 COARSE = 2**-13  # the same for resamples, which have 13 significant bits
@@ -103,7 +107,7 @@ class Look(NamedTuple):
 
 
 def roles(
-    table: pd.DataFrame,
+    table: pd.DataFrame | Study | str | Path,
     roles: Iterable[Role] = ROLES,
     *,
     thresholds: Mapping[str, float] | None = None,
@@ -112,7 +116,7 @@ def roles(
     """Assign roles to heads by thresholds on their scores.
 
     Args:
-        table: Table of `hr.score`.
+        table: Table of `hr.score`, its file, or a study that has it and then keeps the roles as its table `roles`.
         roles: The roles to assign.
         thresholds: Role name -> threshold, in place of the role's own.
         test: Whether to test each head and role, beside the threshold.
@@ -127,6 +131,7 @@ def roles(
     Raises:
         ValueError: For a threshold of an unknown role, a missing baseline, and if the table has no role's columns, or
             with `test` no resamples.
+        FileNotFoundError: If the study has no scores.
 
     Example:
         >>> import headroles as hr
@@ -134,8 +139,15 @@ def roles(
         >>> scores = hr.tables.frame.table({"rarity": [0.2, 0.7]}, index, "made:by hand")
         >>> hr.roles(scores)["rare"].tolist()
         [False, True]
-    """
+    """  # noqa: DOC502
     chosen = _with_thresholds(list(roles), thresholds or {})
+    assigned = _assigned(table_at(table, "heads"), chosen, test=test)
+    if not isinstance(table, pd.DataFrame) and (isinstance(table, Study) or not Path(table).is_file()):
+        save_table(assigned, study_at(table).path("roles"))
+    return assigned
+
+
+def _assigned(table: pd.DataFrame, chosen: Sequence[Role], *, test: bool) -> pd.DataFrame:
     columns: dict[str, object] = {}
     signatures: dict[str, str] = {}
     for role in chosen:

@@ -1,26 +1,21 @@
-"""Parse command-line strings, and open what they name: models, studies, heads, strategies, options of training."""
+"""Parse command-line strings, and open what they name: models, studies, heads, strategies of pruning."""
 
 from __future__ import annotations
 
 import math
-import re
+import shlex
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
-
-from headroles.cli.options import SAMPLING
-from headroles.tables.columns import Column
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from headroles.data.corpus import Corpus
-    from headroles.models.masking import Head
     from headroles.pruning.learned_gates import Freeze
     from headroles.pruning.selection import Strategy
     from headroles.scores import Relevance
     from headroles.tables.study import Study
-    from headroles.training.hf_trainer import TrainOptions
 
 
 def load_model(
@@ -35,15 +30,6 @@ def load_model(
     return loading.place(loaded, device), tokenizer
 
 
-def load_trainable(model: str, device: str | None, corpus: Corpus) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a whole model and its tokenizer; raise ValueError for one that learns nothing from the corpus."""
-    from headroles.training.trainer import check_examples
-
-    loaded, tokenizer = load_model(model, device, whole=True)
-    check_examples(loaded, corpus)
-    return loaded, tokenizer
-
-
 def study_of(folder: Path, *, overwrite: bool = False) -> Study:
     """Open the study of a command and check that it can be written before a model is loaded."""
     from headroles.tables.study import Study
@@ -53,25 +39,19 @@ def study_of(folder: Path, *, overwrite: bool = False) -> Study:
     return study
 
 
-def tuning(
-    epochs: int, batch: int, rate: float, warmup: int, smoothing: float = 0.0, sampling: str = SAMPLING
-) -> TrainOptions:
-    """Return options of `train`; label smoothing and sampling are part of their provenance where they are given."""
-    options: TrainOptions = {"epochs": epochs, "batch": batch, "rate": rate, "warmup_steps": warmup}
-    if smoothing:
-        options["label_smoothing_factor"] = smoothing
-    if sampling != SAMPLING:
-        options["train_sampling_strategy"] = sampling
-    return options
+def typed() -> str:
+    """Return the command as it was typed, for the cards of models and the records of artefacts."""
+    return shlex.join(["headroles", *sys.argv[1:]])
 
 
-@overload
-def names(text: str) -> list[Any]: ...
-@overload
-def names(text: None) -> None: ...
-def names(text: str | None) -> list[Any] | None:
-    """Split names at commas, which the library checks; None, where all are meant, stays."""
-    return None if text is None else [name.strip() for name in text.split(",")]
+def listed(names: str | list[str]) -> list[str]:
+    """Return one name, or several, as a list."""
+    return [names] if isinstance(names, str) else names
+
+
+def names(text: str) -> list[str]:
+    """Split names at commas, which the library checks."""
+    return [name.strip() for name in text.split(",")]
 
 
 def numbers(text: str) -> list[float]:
@@ -84,20 +64,13 @@ def numbers(text: str) -> list[float]:
         ) from None
 
 
-def sizes(text: str) -> list[int]:
-    """Parse batch sizes; raise ValueError for other text."""
-    if not re.fullmatch(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", text):
-        raise ValueError(f"no batch sizes: got {text!r}; expected numbers from 1 on, such as 1,4,16")
-    return [int(size) for size in text.split(",")]
-
-
-def scores_of(scores: str, rules: str) -> list[str | Relevance]:
-    """Return the scores of a comma-separated list, relevance by each rule set of another list."""
+def scores_of(scores: list[str], rules: str) -> list[str | Relevance]:
+    """Return scores, relevance by each rule set of a comma-separated list."""
     from headroles.scores import Relevance
 
     parsed: list[str | Relevance] = []
-    for name in names(scores):
-        parsed += [Relevance(rules=rule) for rule in names(rules)] if name == "relevance" else [name]
+    for name in scores:
+        parsed += [Relevance(rules=rule) for rule in names(rules)] if name == "relevance" else [name]  # type: ignore[arg-type]
     return parsed
 
 
@@ -139,40 +112,3 @@ def strategy_of(name: str, gate_rate: float | None, freeze: Freeze, role_scores:
         columns = ", ".join(map(str, table))
         raise ValueError(f"{role_scores} has no scores of roles: got {columns}; try heads.parquet of headroles score")
     return ByRoles(table)
-
-
-def check_heads(text: str) -> None:
-    """Raise ValueError, before a model is loaded, for a text that names no heads and no table."""
-    from headroles.tables.frame import parsed_head
-
-    for part in [] if ".parquet" in text else text.split(","):
-        parsed_head(part)
-
-
-def heads_of(text: str) -> str | pd.Series[float]:
-    """Return the column FILE:COLUMN of a survival table, or a text such as enc-self:0:2,cross:1:0 as it is."""
-    from headroles.tables.io import load_table
-
-    file, mark, column = text.partition(".parquet")
-    if not mark:
-        return text
-    table = load_table(f"{file}{mark}")
-    columns = [name for name in map(str, table) if Column.parse(name).suffix not in ("open", "turn")]
-    columns = [name for name in columns if set(table[name].unique()) <= {0.0, 1.0}]
-    name = column.removeprefix(":") or (columns[0] if len(columns) == 1 else "")
-    if name in columns:
-        return table[name]
-    if not columns:
-        raise ValueError(
-            f"{file}{mark} has no column of kept (1) and pruned (0) heads; give a table of headroles prune"
-        )
-    what = f"no column {name!r} of pruned heads" if name else f"{len(columns)} columns of pruned heads"
-    raise ValueError(f"{what} in {file}{mark}; name one of {', '.join(columns)}, as {file}{mark}:{columns[0]}")
-
-
-def head_of(text: str, model: PreTrainedModel) -> Head:
-    """Return a head such as enc-self:0:2, or L0H2 of a model with one kind; raise ValueError for another form."""
-    from headroles.models.heads import named_heads
-
-    (head,) = named_heads(model, [text])
-    return head

@@ -13,12 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from headroles import _distributed
-from headroles.cli.ablate import ablate, ablation_curve, agreement, compare, correlate, relate, stability, train
-from headroles.cli.check import architectures, check_model
-from headroles.cli.papers import prepare, replicate, reproduce
-from headroles.cli.prune import causal_gating, compare_pruning, dynamics, efficiency, prune, remove_heads, weight_change
+from headroles.cli.commands import COMMANDS
 from headroles.cli.record import draws
-from headroles.cli.score import attention, attention_examples, circuits, demo, parse, plot, report, roles, score
 from headroles.cli.summary import summarised
 
 
@@ -33,38 +29,42 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Analyse, ablate and prune the attention heads of Hugging Face models.",
-    epilog="First: headroles demo. Completion of commands and options by the tab key: headroles --install-completion.",
 )
-COMMANDS = {  # by headings of the help
-    "Measure": (score, circuits, ablate, ablation_curve, compare, dynamics),
-    "Look": (report, plot, attention, attention_examples),
-    "Relate": (roles, relate, agreement, correlate, stability),
-    "Prune": (prune, causal_gating, compare_pruning, remove_heads, efficiency, weight_change),
-    "Papers": (reproduce, prepare, replicate),
-    "Set up": (demo, parse, train, check_model, architectures),
-}
-FORMER = {  # names in earlier versions
-    "curve": "ablation-curve",
-    "shrink": "remove-heads",
-    "contest": "compare-pruning",
-    "compensation": "weight-change",
-    "conform": "check-model",
-    "families": "architectures",
-    "odds": "relate",
+FORMER = {  # commands of earlier versions, and what to type instead
+    "agreement": "headroles.agreement in Python",
+    "architectures": "figures/families/make.py",
+    "attention": "headroles attention-examples, or headroles.plots.attention in Python",
+    "causal-gating": "headroles.causal_gating in Python",
+    "circuits": "headroles.copying, succession and composition in Python",
+    "compare": "headroles.ablation.compare in Python",
+    "compensation": "headroles.weight_change in Python",
+    "conform": "headroles check-model",
+    "contest": "headroles compare-pruning",
+    "correlate": "headroles.score_correlations in Python",
+    "curve": "headroles ablation-curve",
+    "dynamics": "headroles.dynamics in Python",
+    "efficiency": "headroles.efficiency in Python",
+    "families": "figures/families/make.py",
+    "odds": "headroles relate",
+    "pool-models": "figures/specialists/make.py",
+    "shrink": "headroles remove-heads",
+    "specialise": "figures/specialists/make.py",
+    "stability": "headroles.stability in Python",
+    "weight-change": "headroles.weight_change in Python",
 }
 USAGE_ERROR: Any = typer.BadParameter.__base__  # of words that are no command, argument or option
 for heading, commands in COMMANDS.items():
     for command in commands:
-        app.command(rich_help_panel=heading)(summarised(command))
+        app.command(command.name.replace("_", "-"), rich_help_panel=heading)(summarised(command))
 
 
 @app.callback()
 def start(
     asked: Annotated[  # noqa: ARG001
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
     figures: Annotated[
-        bool, typer.Option(help="Draw figures after measuring; headroles plot draws them later.")
+        bool, typer.Option("--figures/--no-figures", show_default=False, help="Draw figures after measuring.")
     ] = True,
 ) -> None:
     """Accept the options that come before a command."""
@@ -73,16 +73,11 @@ def start(
 
 def main() -> None:
     """Run the command line; errors print one line and exit with code 2, or a traceback by HEADROLES_TRACEBACK=1."""
-    level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
-    logging.basicConfig(level=level, format="headroles: %(message)s")
-    logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+    _set_up()
     if (name := next((word for word in sys.argv[1:] if not word.startswith("-")), "")) in FORMER:
-        sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try headroles {FORMER[name]}", 2))
+        sys.exit(_fail(f"no command {name!r}: got a name of an earlier version; try {FORMER[name]}", 2))
     try:
+        _check_working_directory()
         code = _command()(prog_name="headroles", standalone_mode=len(sys.argv) == 1)  # without words it shows the help
         sys.exit(_fail("interrupted; finished tables are kept", 130) if code == 130 else code)
     except USAGE_ERROR as error:
@@ -97,6 +92,26 @@ def main() -> None:
         sys.exit(_fail(" ".join(str(error.args[0] if isinstance(error, KeyError) else error).split()), 2))
 
 
+def _set_up() -> None:
+    """Set up streams and what is logged to them."""
+    if sys.stderr is None:  # closed
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the end
+    level = logging.WARNING if _distributed.first() else logging.ERROR  # one process warns for all
+    logging.basicConfig(level=level, format="headroles: %(message)s")
+    logging.getLogger("huggingface_hub").propagate = False  # it writes its messages itself
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise OSError("the working directory is not there any more; change to another") from error
+
+
 def _usage(error: Any) -> str:
     """Return what is wrong with the words of a command as one sentence, and where to look."""
     message = " ".join(error.format_message().split()).rstrip(".?")
@@ -109,7 +124,10 @@ def _usage(error: Any) -> str:
 @cache
 def _command() -> Any:
     """The parser of all commands, which takes longer to make than a small command does."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    for option in command.params:
+        option.hidden = "completion" in str(option.name)  # type: ignore[attr-defined]
+    return command
 
 
 def _fail(message: str, code: int) -> int:

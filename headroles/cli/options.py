@@ -1,93 +1,268 @@
-"""The options of the command line, each declared once, by subject."""
+"""Options of a command: made from the parameters of its function, read back into the function's arguments."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-# models
-Model = Annotated[str, typer.Argument(help="Hub id or local folder of a Hugging Face model with its tokenizer.")]
-Submodel = Annotated[str | None, typer.Option(help="Submodel of a multimodal model, such as text.")]
-Device = Annotated[str | None, typer.Option(help="PyTorch device; by default a GPU if available.")]
-Devices = Annotated[
-    str | None, typer.Option(help="PyTorch device, or auto for all available devices; by default a GPU if available.")
-]
-Dtype = Annotated[
-    Literal["auto", "float32", "bfloat16", "float16"] | None,
-    typer.Option(help="Precision of the model; by default that of transformers."),
-]
+from headroles.cli import arguments
+from headroles.cli.signatures import REQUIRED, UNKNOWN, Parameter, signature
 
-# corpora
-Corpus = Annotated[
-    Path, typer.Argument(help="Corpus: CoNLL-U (trees), text, parallel or labelled TSV, minimal pairs; .gz too.")
-]
-Target = Annotated[Path | None, typer.Argument(help="Translations of the corpus, line by line or as CoNLL-U.")]
-TrainingCorpus = Annotated[Path, typer.Argument(help="Training corpus: labelled TSV, or text with its translations.")]
-HeldOut = Annotated[Path, typer.Option(help="Corpus on which the metric is measured.")]
-HeldOutTarget = Annotated[Path | None, typer.Option(help="Translations of the held-out corpus.")]
-Limit = Annotated[int | None, typer.Option(help="Number of sentences to read from the start; by default all.", min=1)]
-Sample = Annotated[
-    int | None, typer.Option(help="Number of training examples, drawn at random; by default all.", min=1)
-]
-Prepared = Annotated[Path, typer.Argument(help="Folder of headroles prepare.")]
+PYTHON = ("command", "note", "side", "gpu", "cache", "schedule")  # parameters for Python alone
+SAMPLING = "shuffled_groups"  # the default of `hr.train`
+RECIPE = "papers.replication.Recipe"
+GATES = ("gate_rate", "freeze", "role_scores")  # of strategies of pruning
+TRAINER = {"warmup": "warmup_steps", "smoothing": "label_smoothing_factor", "sampling": "train_sampling_strategy"}
 
-# Stanza
-Language = Annotated[str, typer.Option(help="Stanza's code of the source language.")]
-StanzaModels = Annotated[Path | None, typer.Option(help="Folder of Stanza models; by default Stanza's own.")]
-Download = Annotated[
-    Literal["missing", "never"] | None, typer.Option(help="Whether to download missing Stanza models.")
-]
 
-# results
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, and nothing else.")]
+def option(name: str, type_: Any, default: object, text: str, *flags: str, **limits: Any) -> inspect.Parameter:
+    """Return one option; `default` may be REQUIRED."""
+    made = typer.Option(*flags, help=text, **limits)
+    return _parameter(name, Annotated[type_, made], default)
 
-# studies and files
-Study = Annotated[Path, typer.Option(help="Folder for the tables and figures.")]
-Tables = Annotated[Path, typer.Argument(help="Study folder with tables, to which results are added.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Remove tables of another model or corpus from the folder.")
-]
-PrunedModels = Annotated[
-    Path | None,
-    typer.Option(help="Folder for the pruned and trained models, each in a folder named by its number of heads."),
-]
-Replace = Annotated[bool, typer.Option("--overwrite", help="Replace a file of another model or program.")]
-Picture = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
 
-# measurement
-METRICS = "loss, perplexity, agreement, accuracy, f1, matthews, bleu, chrf, pair_accuracy or pair_difference"
-Metric = Annotated[str, typer.Option(help=f"Metric: {METRICS}.")]
-Replacement = Annotated[
-    Literal["zero", "mean", "resample", "uniform", "rescale"],
-    typer.Option(help="Replacement of an ablated head's output."),
-]
-Steps = Annotated[int, typer.Option(help="Number of steps in which all heads are ablated.", min=1)]
-Resamples = Annotated[int, typer.Option("--resamples", help="Number of bootstrap resamples of sentences.", min=0)]
-MaxTokens = Annotated[int, typer.Option(help="Largest number of tokens in a batch, padding included.", min=1)]
-Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
+def argument(name: str, type_: Any, default: object, text: str) -> inspect.Parameter:
+    """Return one word that is given by its place."""
+    return _parameter(name, Annotated[type_, typer.Argument(help=text)], default)
 
-# heads
-HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of prune."
-Kinds = Annotated[str | None, typer.Option(help="Kinds of heads, separated by commas; by default all.")]
-Keep = Annotated[str, typer.Option(help="Numbers of heads to keep, or shares below 1, separated by commas.")]
-GateRate = Annotated[
-    float | None, typer.Option(help="Learning rate of gates; by default large enough for gates to converge.")
-]
-Freeze = Annotated[
-    Literal["nothing", "decoder", "all"], typer.Option(help="Parameters to freeze while gates are trained.")
-]
-RoleScores = Annotated[Path | None, typer.Option(help="Score table (heads.parquet) for the strategy `roles`.")]
 
-# training
-Epochs = Annotated[int, typer.Option(help="Number of epochs.", min=1)]
-Batch = Annotated[int, typer.Option(help="Examples of a step, on each process.", min=1)]
-Rate = Annotated[float, typer.Option(help="Peak learning rate of the weights.")]
-Warmup = Annotated[int, typer.Option(help="Number of warm-up steps.", min=0)]
-Smoothing = Annotated[float, typer.Option(help="Label smoothing.", min=0, max=1)]
-SAMPLING: Final = "shuffled_groups"  # the default of `hr.train`
-Sampling = Annotated[
-    Literal["shuffled_groups", "group_by_length", "random"],
-    typer.Option(help="Examples of a step: similar lengths; the same, longest of 50 steps first; any length."),
-]
+def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    kept = inspect.Parameter.empty if default is REQUIRED else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=kept, annotation=annotation)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the parameters of a function are given on the command line, where that differs from its signature."""
+
+    function: str  # name of the public function, after `headroles.`
+    words: tuple[str, ...] = ()  # parameters given by their place
+    defaults: Mapping[str, object] = field(default_factory=dict, kw_only=True)
+    flags: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # parameter -> name of its option
+    extra: tuple[inspect.Parameter, ...] = field(default=(), kw_only=True)  # options that are no parameters
+    trains: bool = field(default=False, kw_only=True)  # the model is loaded whole, examples of the corpus are drawn
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return the words and options of the command."""
+        made: dict[str, inspect.Parameter] = {}
+        for parameter in self.shown():
+            for one in self._of(parameter):
+                made.setdefault(one.name, one)
+        for one in self.extra:
+            made[one.name] = one
+        return list(made.values())
+
+    def shown(self) -> list[Parameter]:
+        """Return the parameters of the function that the command line has."""
+        found = signature(self.function).parameters.values()
+        return [one for one in found if one.name not in PYTHON and (one.name, one.default) != ("folder", None)]
+
+    def _of(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
+        if "PreTrainedModel" in parameter.types:
+            yield from self._model(parameter.name)
+        elif "Corpus" in parameter.types and parameter.name not in self.words:
+            yield from self._corpus(parameter)
+        elif parameter.name == "study":
+            yield from self._study(parameter)
+        elif "TrainOptions" in parameter.types:
+            yield from self._training()
+        elif parameter.name == "recipe":
+            for part in signature(RECIPE).parameters.values():
+                yield from self._plain(part)
+        elif "PreTrainedTokenizerBase" not in parameter.types:
+            yield from self._plain(parameter)
+        if parameter.name in ("strategy", "strategies"):
+            yield from _gates()
+
+    def _model(self, name: str) -> Iterator[inspect.Parameter]:
+        yield argument(name, str, REQUIRED, "Hub id or local folder of a Hugging Face model with its tokenizer.")
+        devices = "PyTorch device" + ("" if self.trains else ", or auto for all available devices")
+        yield option("device", str | None, None, f"{devices}; by default a GPU if available.")
+        if not self.trains:
+            yield option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
+            precision = Literal["auto", "float32", "bfloat16", "float16"]
+            yield option("dtype", precision | None, None, "Precision of the model; by default that of transformers.")
+
+    def _corpus(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
+        """Yield the corpus of the model as words, any other corpus as options."""
+        name = parameter.name
+        if name == "corpus":
+            kinds = "Corpus: CoNLL-U (trees), text, parallel or labelled TSV, minimal pairs; .gz too."
+            yield argument("corpus", Path, REQUIRED, kinds)
+            yield argument("target", Path | None, None, "Translations of the corpus, line by line or as CoNLL-U.")
+            drawn = "training examples, drawn at random" if self.trains else "sentences to read from the start"
+            if "limit" not in signature(self.function).parameters:
+                yield option("limit", int | None, None, f"Number of {drawn}; by default all.", min=1)
+            if "StreamingCorpus" in parameter.types:
+                yield option("stream", bool, False, "Read the corpus in parts, for files of any length.", "--stream")
+            return
+        optional = parameter.default is not REQUIRED
+        yield option(name, Path | None if optional else Path, None if optional else REQUIRED, parameter.help)
+        yield option(f"{name}_target", Path | None, None, f"Translations of --{name.replace('_', '-')}.")
+
+    def _study(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
+        if "study" in self.words:
+            yield argument("study", Path, REQUIRED, "Study folder with tables, to which results are added.")
+        else:
+            own = parameter.default is None and "Study" not in parameter.types  # the function has a default folder
+            default = None if own else Path("study")
+            yield option("study", Path | None if own else Path, default, "Folder for the tables and figures.")
+        if "Study" in parameter.types:
+            text = "Remove tables of another model or corpus from the folder."
+            yield option("overwrite", bool, False, text, "--overwrite")
+
+    def _training(self) -> Iterator[inspect.Parameter]:
+        for name in ("epochs", "batch", "rate"):
+            yield from self._plain(signature("train").parameters[name])
+        yield from trainer_options()
+
+    def _plain(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
+        type_ = _type(parameter)
+        if type_ is None:
+            return
+        name, default = parameter.name, self.defaults.get(parameter.name, parameter.default)
+        if isinstance(default, tuple) and type_ is str:
+            default = ",".join(map(str, default))
+        if default is UNKNOWN or default is None:
+            type_, default = type_ | None, None
+        text = _sentence(parameter)
+        if name in self.words:
+            yield argument(name, type_, default, text)
+            return
+        flag = f"--{self.flags.get(name, name.removeprefix('n_').replace('_', '-'))}"
+        flag += f"/--no-{name}" if default is True else ""
+        limits = {} if type_ is not int or not default else {"min": 0 if name.startswith("n_") else 1}
+        yield option(name, type_, default, text, flag, **limits)
+
+
+def _type(parameter: Parameter) -> Any:
+    """Return the type of a parameter on the command line; None for what cannot be typed there."""
+    types = set(parameter.types) - {"None"}
+    several = next((one for one in types if one.startswith("Sequence[")), "")
+    if "Path" in several or "Corpus" in several:
+        return list[str]
+    if parameter.choices and all(one.startswith("Literal") for one in types):
+        return Literal[parameter.choices]
+    for name, type_ in {"bool": bool, "int": int, "float": float, "Path": Path, "str": str, "Prepared": Path}.items():
+        if name in types:
+            return type_
+    if several:
+        return str if any(word in several for word in ("str", "int", "float", "Literal")) else None
+    return list[str] if any(one.startswith("Mapping[str, float]") for one in types) else None
+
+
+def _sentence(parameter: Parameter) -> str:
+    """Return the help of an option; it names the separators of several values."""
+    text = parameter.help.rstrip(".")
+    commas = any(one.startswith("Sequence[") for one in parameter.types) and _type(parameter) is str
+    return f"{text}{', separated by commas' if commas else ''}."
+
+
+def trainer_options() -> Iterator[inspect.Parameter]:
+    """Yield the options of transformers' Trainer that trainings here need most."""
+    yield option("warmup", int, 0, "Number of warm-up steps.", min=0)
+    yield option("smoothing", float, 0.0, "Label smoothing.", min=0, max=1)
+    words = Literal["shuffled_groups", "group_by_length", "random"]
+    text = "Examples of a step: similar lengths; the same, longest of 50 steps first; any length."
+    yield option("sampling", words, SAMPLING, text)
+
+
+def _gates() -> Iterator[inspect.Parameter]:
+    yield option("gate_rate", float | None, None, "Learning rate of gates; by default large enough to converge.")
+    words = Literal["nothing", "decoder", "all"]
+    yield option("freeze", words, "nothing", "Parameters to freeze while gates are trained.")
+    yield option("role_scores", Path | None, None, "Score table (heads.parquet) for the strategy roles.")
+
+
+class Call:
+    """One run of a command: the words that were given, the arguments that the function gets, and its result.
+
+    Args:
+        options: The options of the command.
+        given: What was typed, by name.
+    """
+
+    def __init__(self, options: Options, given: dict[str, Any]) -> None:
+        self.options, self.given = options, given
+        self.arguments: dict[str, Any] = {}
+        self.result: Any = None
+        self.tokenizer: Any = None
+        self.heads: Any = None  # of the whole model
+        parameters = signature(options.function).parameters
+        if "study" in parameters and "Study" in parameters["study"].types:
+            self.arguments["study"] = arguments.study_of(given["study"], overwrite=given["overwrite"])
+        if "command" in parameters:
+            self.arguments["command"] = arguments.typed()
+        for parameter in options.shown():
+            self._read(parameter)
+
+    def _read(self, parameter: Parameter) -> None:
+        """Add the argument of a parameter, unless it is left to the function or follows from the model."""
+        name, given, value = parameter.name, self.given, None
+        if "Corpus" in parameter.types and name not in self.options.words:
+            value = self._corpus(name)
+        elif "TrainOptions" in parameter.types:
+            value = {key: given[key] for key in ("epochs", "batch", "rate")} | trainer(given)
+        elif name == "recipe":
+            from headroles.papers.replication import Recipe
+
+            fields = signature(RECIPE).parameters.values()
+            value = Recipe(**{part.name: _converted(part, given[part.name]) for part in fields})
+        elif name not in self.arguments and "PreTrainedModel" not in parameter.types:
+            value = _converted(parameter, given.get(name))
+        if name in ("strategy", "strategies") and value is not None:
+            chosen = [arguments.strategy_of(word, *(given[key] for key in GATES)) for word in arguments.listed(value)]
+            value = chosen if name == "strategies" else chosen[0]
+        if value is not None:
+            self.arguments[name] = value
+
+    def _corpus(self, name: str) -> Any:
+        """Read the corpus of a parameter; None if it is not given."""
+        import headroles as hr
+
+        given = self.given
+        place, target = given[name], given["target" if name == "corpus" else f"{name}_target"]
+        if place is None or name != "corpus":
+            return None if place is None else hr.read(place, target)
+        if self.options.trains:
+            return hr.read(place, target).sample(given["limit"])
+        return (hr.StreamingCorpus if given.get("stream") else hr.read)(place, target, limit=given["limit"])
+
+    def load(self) -> None:
+        """Load the model and its tokenizer into the arguments."""
+        given = self.given
+        parts = {name: given[name] for name in ("submodel", "dtype") if name in given}
+        model, self.tokenizer = arguments.load_model(
+            given["model"], given["device"], whole=self.options.trains, **parts
+        )
+        self.arguments["model"] = model
+        if "PreTrainedTokenizerBase" in signature(self.options.function).types():
+            self.arguments["tokenizer"] = self.tokenizer
+
+
+def _converted(parameter: Parameter, value: Any) -> Any:
+    """Return an argument from what was typed: names or numbers split at commas, role=number as a dictionary."""
+    several = next((one for one in parameter.types if one.startswith("Sequence[")), "")
+    if isinstance(value, str) and several and "str" not in parameter.types:
+        numbers = "float" in several or "int" in several
+        return tuple(arguments.numbers(value)) if numbers else arguments.names(value)
+    if "Corpus" in several:
+        return [arguments.pairs_of(text) for text in value]
+    if "Prepared" in parameter.types:
+        from headroles.papers import prepared
+
+        return prepared(value)
+    if any(one.startswith("Mapping[") for one in parameter.types):
+        return dict(map(arguments.threshold, value or ())) or None
+    return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
+
+
+def trainer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of transformers' Trainer that were given; those without effect are no part of provenance."""
+    without = {"warmup": None, "smoothing": 0.0, "sampling": SAMPLING}
+    return {TRAINER[name]: given[name] for name in TRAINER if given[name] != without[name]}

@@ -9,45 +9,45 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from functools import wraps
 from importlib.metadata import version
 
-from headroles.cli import options
+from headroles.cli.commands import Command
 from headroles.cli.console import say, the_console
+from headroles.cli.options import option
 from headroles.cli.record import Record, recording
+from headroles.cli.signatures import signature
 
 REPORT = "headroles report {study}"
 NEXT = {  # function of a command -> the next commands to try, in the words of its arguments
     "parse": ["headroles score MODEL {output} --study study"],
     "score": ["headroles ablate {model} {corpus} {target} --study {study}", REPORT],
     "ablate": ["headroles relate {study} {study} --study {study}", REPORT],
-    "train": ["headroles score {output} {corpus} {target} --study study"],
+    "train": ["headroles score {folder} {corpus} {target} --study study"],
     "remove_heads": ["headroles score {output} CORPUS --study smaller-study"],
-    "prepare": ["headroles replicate {output}"],
+    "prepare": ["headroles replicate {folder}"],
     "check_model": ["headroles score {model} CORPUS --study study"],
-    **dict.fromkeys(("roles", "plot", "attention_examples", "demo", "compare", "ablation_curve", "relate"), [REPORT]),
-    **dict.fromkeys(("prune", "compare_pruning", "efficiency", "weight_change", "dynamics", "replicate"), [REPORT]),
-    "circuits": [REPORT],
+    "roles": ["headroles report {table}"],
+    **dict.fromkeys(("plot", "attention_examples", "demo", "ablation_curve", "relate", "replicate"), [REPORT]),
+    **dict.fromkeys(("sparsity_sweep", "compare_pruning"), [REPORT]),
 }
 
 
-def summarised(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the option --json, which ends with what was left out and the next commands to try."""
+def summarised(command: Command) -> Callable[..., None]:
+    """Return the function of a command for typer, which ends with what was left out and the next commands to try."""
 
-    @wraps(command)
-    def run(*, as_json: bool, **arguments: object) -> None:
+    def run(*, as_json: bool, **given: object) -> None:
         with recording(quiet=as_json) as record, _collected(record.warnings):
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
-                command(**arguments)
-            following = record.following + list(_following(command.__name__, {**arguments, **record.words}))
+                command.run(given)
+            following = record.following + list(_following(command.name, {**given, **record.words}))
             if as_json:
                 _write(record, following)
             else:
                 _show(record, following)
 
-    signature = inspect.signature(command, eval_str=True)
-    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=options.Json)
-    run.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), option])
+    json = option("as_json", bool, False, "Print the result as one JSON object, and nothing else.", "--json")
+    run.__dict__["__signature__"] = inspect.Signature([*command.parameters(), json])
+    run.__name__, run.__doc__ = command.name, signature(command.function).summary
     return run
 
 

@@ -33,7 +33,7 @@ OF_BLOCKS = (
     "headroles.models.discovery",
 )  # they read only
 IN_BACKEND = ("_tokenizer", "target", "_vocab", "_merges")  # attributes of tokenizers: serialised as a whole
-IN_BACKEND = ("_tokenizer", "target", "_vocab", "_merges")  # attributes of tokenizers: serialised as a whole
+WARNED = ("deprecation_warnings",)  # attributes of tokenizers that say what was warned of
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _weights: dict[str, str] = {}  # fast hash of the state -> `weights_digest`: by content, so that it can't be outdated
 
@@ -200,7 +200,7 @@ def serialised(tokenizer: PreTrainedTokenizerBase) -> str:
 
     Truncation and padding are left out: the calls that use them set them.
     """
-    options = {key: value for key, value in vars(tokenizer).items() if key not in (*PLACES, *IN_BACKEND)}
+    options = {key: value for key, value in vars(tokenizer).items() if key not in (*PLACES, *IN_BACKEND, *WARNED)}
     parts = [type(tokenizer).__qualname__, described(options)]
     for backend in (getattr(tokenizer, "_tokenizer", None), getattr(tokenizer, "target", None)):
         if backend is not None:

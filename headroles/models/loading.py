@@ -134,6 +134,8 @@ def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh: PreTrainedModel = resized(type(model))(deepcopy(model.config))
+        for name in (recorded(model.config) or {}).get("shapes", ()):  # made without values, to be loaded
+            fresh._init_weights(sites.module_at(fresh, name.rpartition(".")[0]))
     fresh.__class__ = type(model)
     if model.can_generate():
         fresh.generation_config = deepcopy(model.generation_config)

@@ -1,10 +1,4 @@
 from .preparation import prepare as prepare
 from .preparation import prepared as prepared
 from .replication import replicate as replicate
-from .score_study import assign_roles as assign_roles
-from .score_study import circuits_study as circuits_study
-from .score_study import draw as draw
-from .study_tables import agreement_study as agreement_study
-from .study_tables import correlation_study as correlation_study
-from .study_tables import efficiency_study as efficiency_study
-from .study_tables import weight_change_study as weight_change_study
+from .reproduction import reproduce as reproduce

@@ -53,7 +53,7 @@ def _contest(run: Workflow) -> list[Path]:
 
 NEEDS["contest"] = Need(
     "a comparison of pruning strategies",
-    "headroles compare-pruning MODEL CORPUS",
+    "headroles compare-pruning MODEL CORPUS --held-out DEV",
     "(.*-)?contest",
     _contest,
     columns=("strategy", "tuned"),
@@ -142,7 +142,8 @@ def claim2_claim(table: pd.DataFrame) -> Verdict:
 
 NEEDS["places"] = Need(
     "a comparison of pruning by place",
-    'headroles compare-pruning MODEL CORPUS --strategies "bottom,middle,top,ends,middle alternating,random"',
+    "headroles compare-pruning MODEL CORPUS --held-out DEV "
+    '--strategies "bottom,middle,top,ends,middle alternating,random"',
     ".*",
     lambda run: [run.compare("places", PLACES, (0.5,))],
     columns=("strategy", "tuned", r"value\.low"),
@@ -208,7 +209,7 @@ def _compensation(run: Workflow) -> list[Path]:
 
 NEEDS["compensation"] = Need(
     "changes of each head's weights in fine-tuning",
-    "headroles weight-change MODEL TUNED ...",
+    "hr.weight_change(model, tuned, study=...)",
     r"compensation-\d+",
     _compensation,
     trains=True,
@@ -217,7 +218,7 @@ NEEDS["compensation"] = Need(
 
 NEEDS["uniformity"] = Need(
     "a test whether all heads' weights changed alike",
-    "headroles weight-change MODEL TUNED TUNED TUNED",
+    "hr.weight_change(model, tuned, seed=..., study=...) of three fine-tunings",
     "uniformity",
     lambda run: [path.with_name("uniformity.parquet") for path in _compensation(run)],
     columns=("w", "p"),

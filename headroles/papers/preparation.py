@@ -75,10 +75,11 @@ def prepare(
     download: Download | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Clean and split sentence pairs, parse a part of them, and train a tokenizer, in a new folder.
+    """Clean, split and parse sentence pairs, for `replicate`.
 
-    Left out, and counted, are: pairs of which a side is not mostly letters, or longer than `longest` words; repeated
-    pairs; and training pairs of which a side is also in a held-out part (compared without case and punctuation).
+    A tokenizer is trained on them.     Left out, and counted, are: pairs of which a side is not mostly letters, or
+    longer than `longest` words; repeated pairs; and training pairs of which a side is also in a held-out part (compared
+    without case and punctuation).
 
     Args:
         folder: New folder.

@@ -15,11 +15,12 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.ablation.evaluation import evaluate
-from headroles.analysis.relate_study import relate_study
+from headroles.analysis.relations import relate
+from headroles.analysis.role_rules import roles
 from headroles.models import loading, provenance
-from headroles.papers import score_study
 from headroles.papers.preparation import Material, Prepared
 from headroles.papers.workflow import Workflow, batch_tokens, pace
+from headroles.plots.gallery import plot
 from headroles.scores import Measure, Relevance
 from headroles.scores.registry import DEFAULT
 from headroles.tables import frame
@@ -51,23 +52,41 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes of the model, its training, and the numbers of heads it is pruned to; Transformer-base by default."""
+    """Sizes of the model, its training, and the numbers of heads it is pruned to; Transformer-base by default.
+
+    Args:
+        width: Width of the model.
+        layers: Layers of the encoder, and of the decoder.
+        heads: Heads of each attention.
+        inner: Width of the feed-forward layers; by default 4 x `width`.
+        dropout: Dropout.
+        smoothing: Label smoothing.
+        epochs: Number of epochs.
+        batch: Pairs of a step.
+        rate: Peak learning rate; by default 7e-4 at width 512, larger by the square root for narrower models.
+        tune_epochs: Epochs of training for each size of pruning.
+        tune_pairs: Number of first pairs of that training; by default all.
+        encoder_keep: Shares of the encoder's heads to keep.
+        keep: Shares of all heads to keep.
+        n_resamples: Bootstrap resamples of the examples.
+        seed: Seed of the weights and of training.
+    """
 
     width: int = 512
-    layers: int = 6  # of the encoder, and of the decoder
-    heads: int = 8  # of each attention
-    inner: int | None = None  # width of the feed-forward layers; by default 4 x `width`
+    layers: int = 6
+    heads: int = 8
+    inner: int | None = None
     dropout: float = 0.1
-    smoothing: float = 0.1  # of labels
+    smoothing: float = 0.1
     epochs: int = 20
-    batch: int = 512  # pairs of a step
-    rate: float | None = None  # peak; by default 7e-4 at width 512, larger by the square root for narrower models
-    tune_epochs: int = 1  # for each size of pruning
-    tune_pairs: int | None = None  # number of first pairs of that training; by default all
-    encoder_keep: tuple[float, ...] = (0.75, 0.5, 0.33, 0.2, 0.125, 0.06)  # shares of the encoder's heads
-    keep: tuple[float, ...] = (0.75, 0.5, 0.375, 0.25)  # shares of all heads
+    batch: int = 512
+    rate: float | None = None
+    tune_epochs: int = 1
+    tune_pairs: int | None = None
+    encoder_keep: tuple[float, ...] = (0.75, 0.5, 0.33, 0.2, 0.125, 0.06)
+    keep: tuple[float, ...] = (0.75, 0.5, 0.375, 0.25)
     n_resamples: int = 1000
-    seed: int = 0  # of the weights and of training
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "epochs", "batch", "tune_epochs"):
@@ -118,9 +137,10 @@ def replicate(
     only: Sequence[str] | None = None,
     report: Callable[[str], object] = log.info,
 ) -> pd.DataFrame:
-    """Train, score, ablate, evaluate, prune, relate and draw, each stage once.
+    """Replicate the papers on a model trained from scratch.
 
-    A finished stage is not run again; an interrupted one is resumed.
+    It is trained, scored, ablated, evaluated, pruned, and its roles are related to the outcomes and drawn. A finished
+    stage is not run again; an interrupted one is resumed.
 
     Args:
         study: Study folder for tables and figures.
@@ -238,7 +258,7 @@ class _Replication:
         """Compute scores, relevance and roles on the sentences with trees; rarity by the training data."""
         scores: list[str | Measure] = [*DEFAULT, "importance", Relevance("cp")]
         self.workflow.score(self.study, self.data.parsed, scores, reference=self.data.train)
-        score_study.assign_roles(self.study)
+        roles(self.study)
 
     def ablate(self) -> None:
         """Ablate every head alone and measure the loss on dev."""
@@ -248,8 +268,14 @@ class _Replication:
         """Measure loss, BLEU and chrF on test, and on the other domain."""
         for name, part in (("other", self.data.other), ("test", self.data.test)):
             if part is not None:
-                options = {"max_tokens": batch_tokens(), "n_resamples": self.recipe.n_resamples}
-                table = evaluate(self.model, self.tokenizer, part, ["loss", "bleu", "chrf"], **options)
+                table = evaluate(
+                    self.model,
+                    self.tokenizer,
+                    part,
+                    ["loss", "bleu", "chrf"],
+                    max_tokens=batch_tokens(),
+                    n_resamples=self.recipe.n_resamples,
+                )
                 save_table(table, self.study.path(f"evaluation-{name}"))
 
     def prune_encoder(self) -> None:
@@ -265,11 +291,11 @@ class _Replication:
     def relate(self) -> None:
         """Relate roles to effects of ablation and to survival."""
         folder = self.study.folder
-        relate_study(self.study, folder, [folder], only=["ablation", "survival"], seed=self.recipe.seed)
+        relate(folder, [folder], names=["ablation", "survival"], seed=self.recipe.seed, study=self.study)
 
     def draw(self) -> None:
         """Draw every figure that the tables allow."""
-        score_study.draw(self.study)
+        plot(self.study)
 
 
 def _drop_checkpoints(folder: Path) -> None:

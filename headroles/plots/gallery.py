@@ -18,13 +18,14 @@ from headroles.plots.labels import axis_label
 from headroles.tables.columns import Column, of_name, stem_of
 from headroles.tables.declared import declared, metric_of, signature_of
 from headroles.tables.frame import KINDS, Kind
-from headroles.tables.io import mark_of, replacing
+from headroles.tables.io import check_ours, mark_of, replacing
+from headroles.tables.study import Study, study_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DRAWING = ("headroles", "matplotlib", "seaborn")
-DRAWN = (  # files that `score_study.draw` may write
+DRAWN = (  # files that `plot` may write
     *("heatmap-*.png", "dependency-*.png", "roles-*.png", "offsets.png"),
     *("relevance-*.png", "conservation-*.png", "ablation-*.png", "curves*.png"),
     *("sizes-*.png", "survival-*.png", "functions-*.png", "gates-*.png"),
@@ -56,6 +57,52 @@ class Figure(NamedTuple):
             drawn.update(repr([list(table), list(table.index.names)]).encode())
             drawn.update(pd.util.hash_pandas_object(table).to_numpy().tobytes())
         return drawn.hexdigest()
+
+
+def plot(study: Study | str | Path) -> list[Path]:
+    """Draw every figure that the tables of a study allow.
+
+    They are PNG files beside the tables. A figure that shows what the tables have now stays as it is, unless the study
+    is to be overwritten. Figures of an earlier drawing that the tables no longer allow are removed.
+
+    Args:
+        study: Study or folder with tables.
+
+    Returns:
+        The files.
+
+    Raises:
+        FileNotFoundError: If the study has no tables.
+        FileExistsError: If a picture that headroles did not draw has the name of a figure.
+    """  # noqa: DOC502
+    study = study_at(study)
+    if not study.names():
+        raise FileNotFoundError(f"no tables in {study.folder}; make them with headroles score")
+    files = []
+    for figure in figures(study.names(), study.load):
+        path, digest = study.folder / f"{figure.name}.png", figure.digest()
+        files.append(path)
+        if _shows(path, digest) and not study.overwrite:
+            continue
+        if path.is_file() and b"Matplotlib" not in path.read_bytes():  # earlier versions did not sign figures
+            check_ours(path, "", overwrite=study.overwrite)
+        save(figure.draw(), path, digest=digest)
+    for old in {path for pattern in DRAWN for path in study.folder.glob(pattern)} - set(files):
+        if mark_of("").encode() in old.read_bytes():
+            old.unlink(missing_ok=True)
+    return files
+
+
+def _shows(path: Path, digest: str) -> bool:
+    """Return whether an undamaged PNG shows what has this digest."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            picture.verify()
+            return bool(picture.info.get("Source") == digest)
+    except (OSError, SyntaxError):  # the latter of broken chunks
+        return False
 
 
 Load = Callable[[str], pd.DataFrame]
@@ -106,8 +153,8 @@ def save(axes: Axes, path: Path, *, dpi: int = 150, of: str = "", digest: str = 
 
 def _scores(name: str, load: Load) -> Iterator[Figure]:
     table = load(name)
-    own = [column for column in map(str, table) if _is_own(table, column)]
-    for column in (*MAPS, *own):
+    further = [column for column in map(str, table) if _is_declared(table, column)]
+    for column in (*MAPS, *further):
         if column in table and table[column].notna().any():
             yield Figure(_slug(f"heatmap {column}"), partial(plots.heatmaps, table[column]))
     for column in of_name(table, "relevance", "size"):
@@ -119,7 +166,7 @@ def _scores(name: str, load: Load) -> Iterator[Figure]:
         yield Figure(f"dependency-{kind}", partial(plots.dependency, syntax, kind=kind))
 
 
-def _is_own(table: pd.DataFrame, name: str) -> bool:
+def _is_declared(table: pd.DataFrame, name: str) -> bool:
     """Whether a column is of a score of the user's own that says how it is shown."""
     column = Column.parse(name)
     return bool(column.is_measurement and declared("score", column.name, signature_of(table, name)))

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.evaluation import interval
+from headroles.ablation.evaluation import evaluate, interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis.intervals import Array, over_seeds
@@ -49,12 +49,12 @@ def compare_pruning(
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Compare pruning strategies without retraining (Michel et al. 2019) and with it (Budhraja et al. 2020).
+    """Compare pruning strategies at equal numbers of heads.
 
-    For each seed and number of heads, each strategy selects the heads that stay: by a score on a random sample of the
-    corpus, by learned gates with another order of examples, or by another random draw. The other heads are masked in
-    the model, and removed from a copy that is trained. Weights trained together with gates are not kept. Finished runs
-    are not repeated.
+    Without retraining (Michel et al. 2019), and with it (Budhraja et al. 2020). For each seed and number of heads, each
+    strategy selects the heads that stay: by a score on a random sample of the corpus, by learned gates with another
+    order of examples, or by another random draw. The other heads are masked in the model, and removed from a copy that
+    is trained. Weights trained together with gates are not kept. Finished runs are not repeated.
 
     Args:
         model: A Hugging Face model, which is not changed.
@@ -89,6 +89,7 @@ def compare_pruning(
     names = [strategy.name for strategy in chosen]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"duplicate strategy {repeated[0]!r}: got {', '.join(names)}; expected different names")
+    evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     handle, kept = HeadModel(model, tokenizer), study_at(study)
     trials = Trials(handle, corpus, held_out, the_metric(metric), kept, kinds=kinds, tune=tune or {}, scored=scored)
     trials.claim("contest")

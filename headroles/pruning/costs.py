@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,19 +22,24 @@ from headroles.models.attention_hooks import attending
 from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
+from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
+from headroles.tables.io import save_table
+from headroles.tables.study import Study, study_at
 
 
 def efficiency(
     model: PreTrainedModel,
-    order: Sequence[Head | str],
+    order: Sequence[Head | str] | None = None,
     *,
     shares: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     batches: Sequence[int] = (1, 4, 16, 64),
     length: int = 64,
     repeats: int = 7,
     groups: Groups = "equal",
+    seed: int = 0,
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Measure the cost of forward passes without the first heads of a ranking (Michel et al. 2019, Table 4).
 
@@ -43,12 +49,15 @@ def efficiency(
     Args:
         model: A Hugging Face model, which is not changed.
         order: A ranking, (kind, layer, head) each, or in writing as in `head_mask`; the first heads are masked or
-            removed.
+            removed; by default a random one, with as many heads from each layer.
         shares: Shares of the model's heads that are masked or removed, from 0 to below 1.
         batches: Batch sizes.
         length: Tokens of an example.
         repeats: Timed forward passes, at least 2.
         groups: What is removed where query heads share key-value heads, as in `remove_heads`.
+        seed: Seed of a random ranking.
+        study: Study or folder that keeps the table as `efficiency`. It is measured at every call, because speeds depend
+            on the machine and its load.
 
     Returns:
         A table with a row per share, way ("gates": masked; "cut": removed) and batch size.
@@ -70,7 +79,10 @@ def efficiency(
             f"length={length}, repeats={repeats}"
         )
     handle = HeadModel(model)
-    rows, ranked = [], handle.named_heads(order)
+    if study is not None:
+        kept = study_at(study)
+        outdated = kept.claim("efficiency", frame.sign(weights=handle.weights))
+    rows, ranked = [], _random(model, handle, seed) if order is None else handle.named_heads(order)
     variants = [*_variants(handle, ranked, shares, groups)]
     with handle.evaluating():
         for batch in batches:
@@ -85,7 +97,16 @@ def efficiency(
                 rows.append(row | {"flops": flops} | _timed(forward, whole, batch, repeats) | {"allowed": base / flops})
     table = pd.DataFrame(rows)
     machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
-    return frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
+    table = frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
+    if study is not None:
+        kept.remove(outdated)
+        save_table(table, kept.path("efficiency"))
+    return table
+
+
+def _random(model: PreTrainedModel, handle: HeadModel, seed: int) -> list[Head]:
+    """Rank heads at random, layers in turn."""
+    return Random("layer").order(RankingContext(model, None, None, handle.heads_of(None), seed))  # type: ignore[arg-type]
 
 
 def _variants(

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from headroles.analysis.summaries import HIGH, LOW  # limits of the stretched variable
 from headroles.models import heads
 from headroles.models.attention_hooks import exclusive
 from headroles.models.head_model import HeadModel
@@ -28,13 +29,11 @@ from headroles.models.heads import head_index
 from headroles.models.masking import Head, mask_heads
 from headroles.scores.outputs import causal
 from headroles.tables import frame
-from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import Reporter, Spread
 
 Freeze = Literal["nothing", "decoder", "all"]
 NAME = "head_gates"  # of the gates among the model's modules, for the Trainer, its optimizer and checkpoints
-LOW, HIGH = -0.1, 1.1  # interval to which a binary Concrete variable is stretched before it is clipped to [0, 1]
 RAMP = 0.7  # share of the training after which a target number of heads is reached
 DRAWS = 1000  # draws that estimate the probability of a head to be among the k
 GAIN = 0.02  # integral gain of the penalty strength, per step and per share of heads above the target
@@ -80,7 +79,7 @@ class Gates(nn.Module, ABC):
     def __init__(self, model: PreTrainedModel, learnt: Sequence[Head], start: float) -> None:
         super().__init__()
         index = head_index(model)
-        self.index, self.learnt, self.horizon = index, list(learnt), 0
+        self.heads, self.learnt, self.horizon = len(index), list(learnt), 0
         self.records: list[tuple[int, list[float]]] = []
         places = torch.tensor([index.get_loc(head) for head in learnt], dtype=torch.long)
         self.register_buffer("places", places, persistent=False)
@@ -100,12 +99,12 @@ class Gates(nn.Module, ABC):
 
     def of_all(self, learnt: Tensor) -> Tensor:
         """Return values of all heads, [heads], of those of the gates, [learnt]: one where there is no gate."""
-        return torch.ones(len(self.index), device=learnt.device).index_copy(0, self.places, learnt)
+        return torch.ones(self.heads, device=learnt.device).index_copy(0, self.places, learnt)
 
-    def table(self, label: str, provenance: str) -> pd.DataFrame:
-        """Return the final gates of all heads as the column `label`, and P(gate != 0) as `label`.open."""
+    def table(self, index: pd.MultiIndex, label: str, provenance: str) -> pd.DataFrame:
+        """Return the final gates of all heads, `index`, as the column `label`, and P(gate != 0) as `label`.open."""
         columns = {label: self.final(), f"{label}.open": self.chances()}
-        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, self.index, provenance)
+        return frame.table({name: self.of_all(part).tolist() for name, part in columns.items()}, index, provenance)
 
     def progress(self) -> float:
         """Return the completed fraction of the schedule, in [0, 1]; `horizon` must be set."""
@@ -336,12 +335,11 @@ def train_gates(model: PreTrainedModel, gates: Gates, *, study: Study | str | Pa
     kept, name, handle = study_at(study), f"survival-{gates.name}", HeadModel(model)
     handle.check_named()
     provenance = handle.provenance(gates=gates.name, keep=gates.keep)
-    outdated = kept.claim(name, provenance)
+    kept.claim(name, provenance)
     with train_gates(model, gates):
         yield
-        table = gates.table(f"survival[{gates.name}]", provenance)
-    save_table(table, kept.path(name))
-    kept.remove(outdated)
+        table = gates.table(handle.index, f"survival[{gates.name}]", provenance)
+    kept.save(name, table)
 
 
 def _gated(model: PreTrainedModel, gates: Gates) -> Iterator[None]:

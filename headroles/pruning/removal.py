@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 def remove_heads(
     model: PreTrainedModel, heads: Iterable[Head | str] | str | pd.Series[float], *, groups: Groups = "equal"
 ) -> PreTrainedModel:
-    """Remove heads from a model in place; its output is that with these heads masked.
+    """Remove heads from the weights of a model in place.
 
-    Remaining heads keep their numbers. A pruned head that has to stay is kept as a zeroed head: if it shares a
-    key-value head with remaining ones, or if its layer cannot do without any head (a decoder's cache takes its length
-    from it). The model's config records the remaining heads: `save_pretrained` and the Trainer save the record,
-    `headroles.load` reads it. An error leaves the model as it was.
+    Its output is that with these heads masked. Remaining heads keep their numbers. A pruned head that has to stay is
+    kept as a zeroed head: if it shares a key-value head with remaining ones, or if its layer cannot do without any head
+    (a decoder's cache takes its length from it). The model's config records the remaining heads: `save_pretrained` and
+    the Trainer save the record, `headroles.load` reads it. An error leaves the model as it was.
 
     Args:
         model: A Hugging Face model.

@@ -72,7 +72,7 @@ def prune(
     study: Study | str | Path | None = None,
     schedule: Schedule | None = None,
 ) -> pd.DataFrame:
-    """Select the heads that stay, by a ranking or by learned gates, and remove the others from the model in place.
+    """Remove heads in place, by a ranking or by learned gates.
 
     There is a warning if more than a tenth of the gates are undecided at the end.
 
@@ -197,9 +197,8 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     stored = study.load(name) if study.has(name) else pd.DataFrame()
     if label in stored and frame.provenance(stored, label) == provenance:
         return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
-    study.claim(name, provenance)
-    table = select()
-    others = [column for column in map(str, stored) if column not in table]
+    outdated, table = study.claim(name, provenance), select()
+    others = [column for column in map(str, stored) if column not in table and name not in outdated]
     study.save(name, frame.join(frame.only(stored, others), table) if others else table)
     return table
 
@@ -269,7 +268,7 @@ def _by_gates(
     with train_gates(model, gates), frozen(model, chosen.freeze):
         history = trainer.train(model, context.tokenizer, context.corpus, place, **options, note=note)
         gates.horizon = gates.horizon or int(gates.step)  # of training that was finished before
-        table = gates.table(label, provenance)
+        table = gates.table(head_index(model), label, provenance)
         final, chances = gates.final().tolist(), gates.chances().tolist()
     _warn(final, chances, count, int(history["step"].iloc[-1]))
     if gates.records and _distributed.first():  # otherwise the training was finished before

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headroles.ablation.evaluation import interval
+from headroles.ablation.evaluation import evaluate, interval
 from headroles.ablation.metrics import Metric
 from headroles.ablation.metrics import metric as the_metric
 from headroles.analysis import role_rules
@@ -29,7 +29,7 @@ from headroles.tables.frame import KINDS, Kind, signed
 from headroles.tables.io import check_writable, load_table, save_table
 from headroles.tables.study import Study, study_at
 from headroles.training.hf_trainer import TrainOptions
-from headroles.training.trainer import train
+from headroles.training.trainer import check_examples, train
 
 
 def sparsity_sweep(
@@ -92,6 +92,8 @@ def sparsity_sweep(
         loading.check_no_study(Path(output))
         check_writable(Path(output), "folder")
     chosen = strategy_of(strategy)
+    check_examples(model, corpus)
+    evaluate(model, tokenizer, held_out[:2], [metric], n_resamples=0)  # fails now rather than after training
     options: TrainOptions = {"seed": seed, **(tune or {})}
     name = "-".join([chosen.name, *(kinds or ())])
     handle, measured, kept = HeadModel(model, tokenizer), the_metric(metric), study_at(study)

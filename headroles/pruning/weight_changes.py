@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,15 @@ from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
 from headroles.tables import frame
 from headroles.tables.columns import Column
+from headroles.tables.io import save_table
+from headroles.tables.study import Study, study_at
 
 PARTS = ("q", "k", "v", "o")
 
 
-def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFrame:
+def weight_change(
+    before: PreTrainedModel, after: PreTrainedModel, *, seed: int = 0, study: Study | str | Path | None = None
+) -> pd.DataFrame:
     """Measure the weight change of each head between two models (Budhraja et al. 2020).
 
     Heads that share a key-value head share its k and v. The paper does not define its distance.
@@ -31,6 +36,9 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
     Args:
         before: The model before fine-tuning.
         after: The model after it, which may lack pruned heads; heads of the same number are compared.
+        seed: Seed of the fine-tuning, which names the table in the study.
+        study: Study or folder that keeps the table as `compensation-SEED`, and with at least three seeds, as
+            `uniformity`, whether all heads change alike.
 
     Returns:
         A table with a row per head of `after`, with columns for queries, keys, values, the output projection and all of
@@ -42,8 +50,12 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
 
     Raises:
         ValueError: If `before` lacks a head of `after`, or their heads have different sizes.
-    """
+        FileExistsError: If the study holds changes from another model.
+    """  # noqa: DOC502
     first, last = HeadModel(before), HeadModel(after)
+    if study is not None:
+        kept = study_at(study)
+        outdated = kept.claim(f"compensation-{seed}", frame.sign(before=first.weights))
     old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:
         raise ValueError(f"the model before lacks head {lacking[0]} of the model after; try the other order")
@@ -56,7 +68,14 @@ def weight_change(before: PreTrainedModel, after: PreTrainedModel) -> pd.DataFra
         columns[f"moved[{part}]"] = [float((end - start).norm() / start.norm()) for start, end in pairs]
         columns[f"cosine[{part}]"] = [float(torch.cosine_similarity(start, end, dim=0)) for start, end in pairs]
     names = {"model": identity.model_name(first.model), "before": first.weights, "after": last.weights}
-    return frame.table(columns, index, frame.sign(**names, distance="frobenius"))
+    table = frame.table(columns, index, frame.sign(**names, distance="frobenius"))
+    if study is not None:
+        kept.remove(outdated)
+        save_table(table, kept.path(f"compensation-{seed}"))
+        seeds = [kept.load(name) for name in kept.names() if name.startswith("compensation-")]
+        if len(seeds) >= 3:
+            save_table(alike(seeds), kept.path("uniformity"))
+    return table
 
 
 def uniformity(tables: Sequence[pd.DataFrame], column: str = "moved[all]") -> pd.DataFrame:

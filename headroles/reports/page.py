@@ -28,7 +28,7 @@ MADE_BY = {table.part: f"headroles {table.command}" for table in TABLES.values()
 
 
 def report(studies: Studies, output: str | Path, *, title: str | None = None, overwrite: bool = False) -> Path:
-    """Write one self-contained HTML page of the studies of a model.
+    """Write the studies of a model as one self-contained page.
 
     The page makes no network requests. Missing parts are named, with the command that makes them.
 

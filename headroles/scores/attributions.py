@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,7 @@ from headroles.scores.gradients.captum import Attribution
 from headroles.scores.gradients.patching import AttributionPatching, Patch
 from headroles.scores.objectives import Name, Objective
 from headroles.scores.runner import score
+from headroles.tables.study import Study
 
 
 def attribute(
@@ -28,6 +30,7 @@ def attribute(
     max_tokens: int = 1024,
     n_resamples: int = 1000,
     seed: int = 0,
+    study: Study | str | Path | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Attribute a model's output to its heads' masks, by a captum method or by attribution patching.
@@ -48,6 +51,7 @@ def attribute(
         max_tokens: upper bound on tokens per batch and side, padding included.
         n_resamples: number of bootstrap resamples; 0 for no intervals.
         seed: seed of the resamples.
+        study: study or folder that adds the columns to its table `heads`, as in `score`.
         **options: options of the method's `attribute`, such as `n_steps`, `n_samples`, `perturbations_per_eval`; of
             attribution patching, `node`: "output", "query" or "key".
 
@@ -68,4 +72,13 @@ def attribute(
         attribution = Attribution(
             method=method, options=tuple(options.items()), replacement=replacement, objective=objective
         )
-    return score(model, tokenizer, corpus, attribution, max_tokens=max_tokens, n_resamples=n_resamples, seed=seed)
+    return score(
+        model,
+        tokenizer,
+        corpus,
+        attribution,
+        max_tokens=max_tokens,
+        n_resamples=n_resamples,
+        seed=seed,
+        study=study,
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +28,13 @@ from headroles.scores.outputs import has_vocabulary
 from headroles.scores.value_norms import output_weight, unreadable
 from headroles.tables import frame
 from headroles.tables.frame import Kind
+from headroles.tables.study import Study, study_at
 
+OPTIONS = ("circuits", "identity", "classes")  # fields of cache keys in which columns of one table differ
 COLUMNS = ["kind", "layer", "head", "to_layer", "to_head", "query", "key", "value"]
 
 
-def copying(model: Model) -> pd.DataFrame:
+def copying(model: Model, *, study: Study | str | Path | None = None) -> pd.DataFrame:
     """Compute the OV copying score of every decoder self-attention head.
 
     The score is the sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E, divided by the sum of their absolute
@@ -42,6 +46,7 @@ def copying(model: Model) -> pd.DataFrame:
 
     Args:
         model: a decoder or an encoder-decoder with an unembedding.
+        study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
 
     Returns:
         One row per head with the column `copying`; NaN for encoder and cross-attention heads, and for a head that
@@ -51,6 +56,9 @@ def copying(model: Model) -> pd.DataFrame:
         ValueError: if the model has no decoder, no unembedding, or maps that cannot be read.
     """
     handle = HeadModel.of(model)
+    if study is not None:
+        key = handle.cache_key(circuits="copying")
+        return study_at(study).keep("circuits", key, lambda: copying(handle), joined=OPTIONS)
     circuits, final = _to_logits(handle, "copying")
     words, logits = _embeddings(handle)
     if words.shape[1] != final.shape[1]:
@@ -69,7 +77,11 @@ def copying(model: Model) -> pd.DataFrame:
 
 
 def succession(
-    model: Model, tokenizer: PreTrainedTokenizerBase, *, classes: Sequence[str] = tuple(CLASSES)
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    classes: Sequence[str] = tuple(CLASSES),
+    study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
     """Compute the share of ordered words that a head's OV circuit maps to their successor: "Monday" to "Tuesday".
 
@@ -85,6 +97,7 @@ def succession(
         tokenizer: its tokenizer.
         classes: "days", "months", "numbers", "ordinals", "digits", "letters". Of each, the longest run of words is used
             that are one token each; a class without three is left out.
+        study: study or folder that keeps the column in its table `circuits`; if it has it, nothing is computed.
 
     Returns:
         One row per head with `succession`, its 95 % interval, as if words were independent (Wilson 1927), and the
@@ -95,6 +108,10 @@ def succession(
             encoder, no unembedding, or norms after the sums of its layers, or its maps cannot be read.
     """
     handle = HeadModel.of(model, tokenizer)
+    if study is not None:
+        key = handle.cache_key(circuits="succession", classes=" ".join(classes))
+        compute = partial(succession, handle, tokenizer, classes=classes)
+        return study_at(study).keep("circuits", key, compute, joined=OPTIONS)
     runs = ordered_runs(tokenizer, classes)
     if handle.config.is_encoder_decoder:
         name = handle.name
@@ -182,7 +199,7 @@ def _shares(circuits: Tensor) -> list[float]:
     return shares
 
 
-def composition(model: Model) -> pd.DataFrame:
+def composition(model: Model, *, study: Study | str | Path | None = None) -> pd.DataFrame:
     """Compute how much each head reads what each head of an earlier layer writes.
 
     For W_OV of the writer, and W_QK and W_OV of the reader, the scores are Frobenius norms (Elhage et al. 2021, "A
@@ -198,6 +215,7 @@ def composition(model: Model) -> pd.DataFrame:
 
     Args:
         model: the model.
+        study: study or folder that keeps the table as `composition`; if it has it, nothing is computed.
 
     Returns:
         One row per pair of self-attention heads of one stack: `kind`, `layer` and `head` of the writer, `to_layer` and
@@ -208,6 +226,8 @@ def composition(model: Model) -> pd.DataFrame:
         ValueError: if the maps of the model cannot be read.
     """  # noqa: DOC502
     handle = HeadModel.of(model)
+    if study is not None:
+        return study_at(study).keep("composition", handle.cache_key(circuits="weights"), partial(composition, handle))
     circuits = read_circuits(handle)
     rows: list[tuple[Kind | float, ...]] = []
     sites = [site for site in handle.sites if site.kind != "cross" and site.heads]

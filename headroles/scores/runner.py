@@ -46,7 +46,7 @@ def score(
     reference: Corpus | None = None,
     study: Study | str | Path | None = None,
 ) -> pd.DataFrame:
-    """Compute scores of every attention head of a model on a corpus.
+    """Score every attention head of a model on a corpus.
 
     One pass reads the whole corpus, with one layer's attention in memory at a time. Long texts are read in blocks of
     queries, so that memory grows with their length and not with its square. Syntax, alignment and models that cannot

@@ -140,7 +140,7 @@ def of_name(names: Iterable[object], name: str, suffix: str = "") -> list[str]:
 
 
 def ranked_by(text: str) -> tuple[str, bool]:
-    """Return the column or ranking by whose values heads are ordered, and whether its largest comes first: `-loss`."""
+    """Return the column or ranking that orders heads, and whether its largest value comes first, as in `-loss`."""
     return text.removeprefix("-"), text.startswith("-")
 
 
@@ -153,7 +153,7 @@ class Table(NamedTuple):
     one_model: bool = False  # of the model of the study; others are of models derived from it, of several, or of none
     derived: bool = False  # follows from other tables, and is outdated with them
     part: str = ""  # of the report, where it is shown
-    per_head: bool = False  # a row for each head, whose columns are shown on the maps and cards
+    per_head: bool = False  # a row for each head; its columns are on the maps and cards
     is_outcome: bool = False  # scores, effects and survival, side by side in `Study.scores`
 
 

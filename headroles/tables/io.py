@@ -116,10 +116,10 @@ def notes(path: Path) -> Notes | None:
 
 def notes_in(folder: Path) -> dict[str, Notes]:
     """Read the notes of the tables in a folder, by name, without the tables; warn of files of another origin."""
-    found = {path: notes(path) for path in sorted(folder.glob("*.parquet"), key=lambda path: path.stem)}
-    for path in (path for path, of in found.items() if of is None):
+    parsed = {path: notes(path) for path in sorted(folder.glob("*.parquet"), key=lambda path: path.stem)}
+    for path in (path for path, of in parsed.items() if of is None):
         log.warning("%s is no table of headroles, or damaged: left out", path)
-    return {path.stem: of for path, of in found.items() if of is not None}
+    return {path.stem: of for path, of in parsed.items() if of is not None}
 
 
 def _notes(text: bytes | None, n_rows: int) -> Notes:
@@ -127,12 +127,12 @@ def _notes(text: bytes | None, n_rows: int) -> Notes:
     if text is None:
         raise ValueError("it has no provenance")
     kept: Any = json.loads(text)
-    parts: dict[str, Any] = kept if isinstance(kept, dict) else {"signatures": kept}
-    signatures, recipe = parts.get("signatures"), parts.get("recipe")
-    texts = [] if signatures is None else [*signatures.values()] if isinstance(signatures, dict) else [None]
-    if not all(isinstance(text, str) for text in [recipe or "", *texts]):
+    signatures = kept.get("signatures") if isinstance(kept, dict) else ()
+    if not isinstance(signatures, dict | None) or not all(
+        isinstance(text, str) for text in [kept.get("recipe") or "", *(signatures or {}).values()]
+    ):
         raise ValueError("its provenance is not of names and texts")
-    return Notes(signatures=signatures, recipe=recipe, sealed=bool(parts.get("sealed")), rows=n_rows)
+    return Notes(signatures=signatures, recipe=kept.get("recipe"), sealed=bool(kept.get("sealed")), rows=n_rows)
 
 
 def _unpacked(arrow: pa.Table, *, sealed: bool) -> pd.DataFrame:

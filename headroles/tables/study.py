@@ -16,8 +16,7 @@ from filelock import FileLock, Timeout
 
 from headroles.tables.columns import table_of, without_ends
 from headroles.tables.frame import fields, join, listed, only, sign
-from headroles.tables.io import check_writable, expanded, load_table, notes_in, save_table
-from headroles.tables.io import notes as read_notes
+from headroles.tables.io import check_writable, expanded, load_table, notes, notes_in, save_table
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -188,7 +187,7 @@ class Study:
 
     def holds(self, name: str, recipe: str) -> bool:
         """Return whether the stored table was made by this cache key."""
-        kept = read_notes(self.path(name)) if self.has(name) else None
+        kept = notes(self.path(name)) if self.has(name) else None
         return kept is not None and recipe in (kept["recipe"] or "").split(ALSO)
 
     def claim(self, name: str, recipe: str) -> dict[str, str]:
@@ -277,10 +276,10 @@ class Study:
         from headroles.tables.frame import shown
 
         rows = []
-        for name, notes in notes_in(self.folder).items():
-            signatures = notes["signatures"] or {}
+        for name, stored in notes_in(self.folder).items():
+            signatures = stored["signatures"] or {}
             facts = dict(fields(next(iter(signatures.values()), "")))
-            row = {"table": name, "rows": notes["rows"], "columns": ", ".join(without_ends(signatures))}
+            row = {"table": name, "rows": stored["rows"], "columns": ", ".join(without_ends(signatures))}
             rows.append(row | {part: facts.get(part, "") for part in ("model", "corpus")})
         return shown(f"Study {self.folder}: {len(rows)} tables", rows)
 
@@ -339,6 +338,7 @@ class Study:
             known = notes_in(self.folder).get(others[0])
             texts = known["signatures"] if known is not None else None
             name = dict(fields(next(iter((texts or {}).values()), ""))).get(what, f"one {what}")
+            name = name if known is not None else "another process is at work on it"
             old, new = (", ".join(filter(None, digests)) for digests in (got, expected))
             raise FileExistsError(
                 f"study {self.folder} holds another {what}: got {old}; expected {new} ({name}), "

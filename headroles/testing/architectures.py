@@ -28,7 +28,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 AREAS = ("scores", "ablation", "relevance", "pruning", "shrinking")
 WORST = ("no", "refused", "yes", "not asked")  # an area has the worst result of its checks
-START, END = "<!-- families: written by `headroles architectures --readme README.md` -->", "<!-- end of families -->"
+START, END = "<!-- families: written by figures/families/make.py -->", "<!-- end of families -->"
 LONGEST = 160  # characters of a reason
 _LINEAR = "layers of linear attention, or of none, have no rules"
 NOTES = {  # the cause of a result

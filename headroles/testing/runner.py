@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pandas as pd
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import logging as theirs
 
 from headroles.testing import checks
 from headroles.testing.case import Case, NotAsked
@@ -49,9 +52,9 @@ CHECKS: dict[str, Check] = {
 
 
 def check_model(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> pd.DataFrame:
-    """Run all checks of this library on a model, to see which features can be trusted.
+    """Check which features of this library a model supports.
 
-    The model is copied to float32 and stays as it is.
+    The model is copied to float32 and stays as it is. Warnings and progress bars of the copies are not shown.
 
     Args:
         model: A transformers model.
@@ -68,14 +71,32 @@ def check_model(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = No
         >>> table[table["holds"] != "yes"]
     """
     try:
-        case = Case(model, inputs)
-        rows = {name: _result(check, case) for name, check in CHECKS.items()}
+        with _quiet():
+            case = Case(model, inputs)
+            rows = {name: _result(check, case) for name, check in CHECKS.items()}
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         rows = dict.fromkeys(CHECKS, _failed(error))
     table = pd.DataFrame(list(rows.values()), index=pd.Index(rows, name="law"))
     table.insert(0, "of", [check.of for check in CHECKS.values()])
     table.insert(3, "allowed", [check.allowed for check in CHECKS.values()])
     return table
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence logs and progress bars of the many models that are copied, saved and loaded."""
+    ours, shown, loud = logging.getLogger("headroles"), theirs.is_progress_bar_enabled(), theirs.get_verbosity()
+    before = ours.level
+    try:
+        ours.setLevel(logging.ERROR)
+        theirs.set_verbosity_error()
+        theirs.disable_progress_bar()
+        yield
+    finally:
+        ours.setLevel(before)
+        theirs.set_verbosity(loud)
+        if shown:
+            theirs.enable_progress_bar()
 
 
 def _result(check: Check, case: Case) -> Result:

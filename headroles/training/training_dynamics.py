@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,13 @@ from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 
 
+class Dynamics(NamedTuple):
+    """Results of `dynamics`: ablation curves, and the ranking of heads and their roles, at each checkpoint."""
+
+    curves: pd.DataFrame
+    order: pd.DataFrame
+
+
 def dynamics(
     training: str | Path,
     corpus: Corpus,
@@ -31,7 +39,7 @@ def dynamics(
     steps: int = 10,
     n_resamples: int = 1000,
     study: Study | str | Path | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> Dynamics:
     """Ablate and score heads at each checkpoint of a training (Michel et al. 2019, section 6, Fig. 5).
 
     The tables are kept in the study; finished checkpoints are not measured again.
@@ -46,11 +54,11 @@ def dynamics(
         study: Study or folder that keeps the tables.
 
     Returns:
-        `dynamics-curves`, a row per checkpoint and number of ablated heads, the least important first: `epoch`, `step`,
-        `closed`, `share`, `value` with `low` and `high`, and `kept`, the share of the intact model's value at that
-        checkpoint. And `dynamics-order`, a row per checkpoint: Spearman's correlation of importance with that at the
-        last one, over `all` heads and `within` layers, with intervals; the number of heads with each family of roles;
-        and the share of the last checkpoint's roles that are already assigned.
+        Two tables. `curves`, kept as `dynamics-curves`, has a row per checkpoint and number of ablated heads, the least
+        important first: `epoch`, `step`, `closed`, `share`, `value` with `low` and `high`, and `kept`, the share of the
+        intact model's value at that checkpoint. `order`, kept as `dynamics-order`, has a row per checkpoint: Spearman's
+        correlation of importance with that at the last one, over `all` heads and `within` layers, with intervals; the
+        number of heads with each family of roles; and the share of the last checkpoint's roles that are assigned.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
@@ -74,7 +82,7 @@ def dynamics(
     kept.remove(outdated)
     for name, table in (("dynamics-curves", curves), ("dynamics-order", order)):
         save_table(frame.signed(table, frame.provenance(parts[-1], "value")), kept.path(name))
-    return curves, order
+    return Dynamics(curves, order)
 
 
 def checkpoints(training: str | Path) -> list[tuple[float, int, Path]]:

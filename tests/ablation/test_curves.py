@@ -408,12 +408,6 @@ def text(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def wide(monkeypatch):
-    """A terminal as wide as the tables."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-
 @pytest.mark.slow
 def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
     common = ["--study", tmp_path, "--limit", 5, "--resamples", 10, "--device", "cpu"]
@@ -436,24 +430,7 @@ def test_score_prints_where_relevance_ends_up(folder, text, tmp_path):
     assert {"relevance[cp]", "relevance[attn].size", "confidence"} <= set(table)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("wide")
-def test_compare_prints_two_tables(folder, text, tmp_path):
-    common = ["--study", tmp_path, "--limit", 8, "--resamples", 20, "--device", "cpu"]
-    done = run("compare", folder, text, "--rules", "cp", *common, figures=True)
-    assert (done.code, done.err) == (0, "")
-    for title in ("rank correlation with ablating one head", "mean height of the curve"):
-        assert done.out.count(title) == 1
-    for name in ("relevance[cp].size", "relevance[cp logit].size", "importance", "confidence"):
-        assert len(re.findall(rf"^│ {re.escape(name)} +│", done.out, re.M)) == 2, name
-    assert "random 9" in done.out
-    assert {"agreement.parquet", "areas.parquet", "curves.parquet", "curves.png"} <= {
-        path.name for path in Path(tmp_path).iterdir()
-    }
-
-
 def test_unknown_rules_are_one_line(folder, text, tmp_path):
     done = run("score", folder, text, "--scores", "relevance", "--rules", "magic", "--study", tmp_path / "study")
     assert done == said("unknown rules 'magic'; known: cp, cp-gate, attn, voita, voita-exact, gradient")
-    assert run("compare", folder, text, "--rules", "magic", "--study", tmp_path / "study") == done
     assert not (tmp_path / "study").exists()

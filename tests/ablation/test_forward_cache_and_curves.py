@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from contextlib import contextmanager
+from functools import wraps
 from itertools import combinations
 
 import numpy as np
@@ -38,7 +39,7 @@ from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.scores.objectives import OBJECTIVES, ClassLogit, Loss, Top
 from headroles.tables import frame
-from headroles.tables.io import load_table, save_table
+from headroles.tables.io import load_table
 
 # --- what is multiplied again ---------------------------------------------------------------------------------------
 
@@ -509,18 +510,20 @@ def test_an_objective_by_name_and_by_hand_is_one_metric():
 @contextmanager
 def forwards(model, most=10**9):
     """Counts the forwards of a model within the block, in a list of one; one more than `most` raises."""
-    seen = [0]
+    seen, forward = [0], type(model).forward
 
-    def count(*_):
-        seen[0] += 1
+    @wraps(forward)
+    def counted(this, *args, **options):
+        seen[0] += this is model
         if seen[0] > most:
             raise InterruptedError("stopped")
+        return forward(this, *args, **options)
 
-    hook = model.register_forward_pre_hook(count)
+    type(model).forward = counted  # a hook would be refused: it may change numbers
     try:
         yield seen
     finally:
-        hook.remove()
+        type(model).forward = forward
 
 
 SMALL = {"metric": "loss", "steps": 4, "n_resamples": 20, "max_tokens": 160}  # several batches of few sentences
@@ -814,54 +817,6 @@ def studies(place):
         done = run("ablate", place / "marian", *translations(place, name), "--study", place / name, *common)
         assert (done.code, done.err) == (0, "")
     return place / "news", place / "talks"
-
-
-@pytest.mark.slow
-def test_agreement_writes_a_picture_and_its_table(studies, tmp_path):
-    done = run("agreement", *studies, "--output", tmp_path / "x.png")
-    assert (done.code, done.err) == (0, "")
-    assert "ablation[loss] on news.en+news.de and on talks.en+talks.de" in done.out.splitlines()[0]
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    table = load_table(tmp_path / "x.parquet")
-    one, two = (hr.Study(folder).scores() for folder in studies)
-    pd.testing.assert_frame_equal(bare(table), bare(correlations(one["ablation[loss]"], two["ablation[loss]"])))
-    assert list(table.index) == ["all", *frame.KINDS]
-    signed = [frame.provenance(each, "ablation[loss]") for each in (one, two)]
-    assert signed[0] != signed[1]
-    assert frame.provenance(table, "pearson") == " AND ".join(signed)
-    for name, row in table.iterrows():
-        numbers = [[row[f"{key}{end}"] for end in ("", ".low", ".high")] for key in ("pearson", "spearman")]
-        cells = ["{:.3f} [{:.3f}, {:.3f}]".format(*each) for each in numbers]
-        pattern = " +│ +".join(map(re.escape, [name, f"{row['heads']:.0f}", *cells]))
-        assert re.search(rf"^│ {pattern} +│$", done.out, re.M), name
-
-
-@pytest.mark.parametrize("column", ["nothing", "ablation[bleu]", "ablation[lo", "loss"])
-def test_agreement_of_a_column_that_is_not_there_is_one_line(studies, tmp_path, column):
-    done = run("agreement", *studies, "--column", column, "--output", tmp_path / "x.png")
-    hint = "try ablation[loss]" if column == "ablation[lo" else "make it with headroles ablate"
-    assert done == line(f"no column {column!r} in {studies[0]}; {hint}")
-    assert not list(tmp_path.iterdir())
-
-
-def test_agreement_with_what_is_in_one_study_only_names_the_other(studies, tmp_path):
-    other = hr.Study(tmp_path / "other")
-    rows = hr.Study(studies[1]).scores()
-    save_table(rows.drop(columns=[name for name in rows if name.startswith("ablation[loss]")]), other.path("heads"))
-    done = run("agreement", studies[0], other.folder, "--output", tmp_path / "x.png")
-    assert done == line(f"no column 'ablation[loss]' in {other.folder}; make it with headroles ablate")
-
-
-@pytest.mark.parametrize("column", ["confidence", "ablation[loss].p"])
-def test_agreement_of_a_column_that_is_no_effect_is_drawn_or_leaves_nothing(studies, tmp_path, column):
-    folders = [tmp_path / folder.name for folder in studies]
-    for folder, own in zip(studies, folders, strict=True):
-        rows = hr.Study(folder).scores()
-        told = {"confidence": np.arange(len(rows)) % 7.0}
-        save_table(frame.join(rows, frame.table(told, frame.rows(rows), "made by hand")), own / "heads.parquet")
-    done = run("agreement", *folders, "--column", column, "--output", tmp_path / "x.png")
-    written = [(tmp_path / f"x.{end}").exists() for end in ("png", "parquet")]
-    assert written == [done.code == 0] * 2
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,7 @@ from scipy import optimize, stats
 import headroles as hr
 from headroles.analysis import intervals
 from headroles.analysis.logistic import firth
-from headroles.analysis.relate_study import relate_study
 from headroles.analysis.role_rules import roles
-from headroles.papers import score_study
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 from headroles.tables.study import Study
@@ -259,7 +257,7 @@ def test_bad_input_is_named():
     where = index(layers=1)
     table, out = told(where, rarity=[1, 0] * 4), effects(where, loss=range(8))
     two = effects(where, loss=range(8), accuracy=range(8))
-    message = "no outcome: got columns ablation[loss], ablation[accuracy]; expected ablation[bleu], ablation[loss]"
+    message = "no outcome begins with ablation[bleu]; there are: ablation[loss], ablation[accuracy]"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.relate(table, two, columns=["ablation[bleu]", "ablation[loss]"])
     message = "no outcome: got columns {}; expected ablation, importance, relevance, attribution or survival"
@@ -445,14 +443,14 @@ def studies(tmp_path):
 @pytest.mark.slow
 def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
     study = Study(studies / "both")
-    found = relate_study(study, studies / "one", [studies / "two"])
+    found = hr.relate(studies / "one", [studies / "two"], study=study)
     assert study.names() == ["drift-l0", "odds", "predictors", "relate"]
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]", "survival[l0 10 cross]"]
     alone = hr.relate(load_table(studies / "one/roles.parquet"), load_table(studies / "one/heads.parquet"))
     numbers = ["auc", "difference", "p"]  # the importance of the first study, not of the second
     pd.testing.assert_frame_equal(found.loc[[0], numbers], alone[numbers])
     assert set(study.load("predictors")["score"]) == {"importance", "rarity"}
-    assert {path.name for path in score_study.draw(study)} == {
+    assert {path.name for path in hr.plot(study)} == {
         "drift-l0.png",
         "odds.png",
         "predictors.png",
@@ -461,10 +459,10 @@ def test_studies_meet_in_a_folder_of_tables_and_figures(studies):
 
 
 def test_a_table_of_roles_and_one_of_outcomes_will_do(studies):
-    found = relate_study(Study(studies / "b"), studies / "one/roles.parquet", [studies / "two/survival-l0.parquet"])
+    found = hr.relate(studies / "one/roles.parquet", [studies / "two/survival-l0.parquet"], study=Study(studies / "b"))
     assert found["outcome"].unique().tolist() == ["survival[l0 24]", "survival[l0 10 cross]"]
     with pytest.raises(FileNotFoundError, match=r"^no table 'roles' in .*two; there are: heads, roles-l0"):
-        relate_study(Study(studies / "c"), studies / "two", [studies / "one"])
+        hr.relate(studies / "two", [studies / "one"], study=Study(studies / "c"))
 
 
 def test_seeds_are_one_outcome(studies):
@@ -472,26 +470,26 @@ def test_seeds_are_one_outcome(studies):
     columns = {"survival[x 24 seed 0]": alive, "survival[x 24 seed 1]": 1 - alive, "survival[y 24 seed 0]": alive}
     save_table(frame.table(columns, frame.rows(alive.to_frame()), "s"), studies / "seeds.parquet")
     study = Study(studies / "both")
-    found = relate_study(study, studies / "one", [studies / "seeds.parquet"]).set_index("outcome")
+    found = hr.relate(studies / "one", [studies / "seeds.parquet"], study=study).set_index("outcome")
     assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
     assert set(study.load("odds")["outcome"]) == {"survival[y 24]"}
-    relate_study(study, studies / "one", [studies / "seeds.parquet"], only=["importance"])
+    hr.relate(studies / "one", [studies / "seeds.parquet"], names=["importance"], study=study)
     assert study.names() == ["relate"]  # nothing is left of other outcomes
 
 
 def test_outcomes_can_be_chosen_by_words(studies):
-    found = relate_study(Study(studies / "both"), studies / "one", [studies / "two"], only=["imp", "l0 24"])
+    found = hr.relate(studies / "one", [studies / "two"], names=["imp", "l0 24"], study=Study(studies / "both"))
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]"]
     with pytest.raises(
         ValueError, match=r"^no outcome begins with x or y; there are: importance, survival\[l0 24\], surv"
     ):
-        relate_study(Study(studies / "both"), studies / "one", [studies / "two"], only=["x", "y"])
+        hr.relate(studies / "one", [studies / "two"], names=["x", "y"], study=Study(studies / "both"))
 
 
 @pytest.mark.slow
 def test_the_forests_show_the_table(studies):
     study = Study(studies / "both")
-    relate_study(study, studies / "one", [studies / "two"])
+    hr.relate(studies / "one", [studies / "two"], study=study)
     for name, drawing, column in (
         ("relate", hr.plots.relation, "auc"),
         ("odds", hr.plots.odds, "odds"),

@@ -47,41 +47,27 @@ def _files(place: Path) -> dict[Path, bytes | None]:
     ("command", "message"),
     [
         ("shrink model", "no command 'shrink': got a name of an earlier version; try headroles remove-heads"),
-        ("families", "no command 'families': got a name of an earlier version; try headroles architectures"),
+        ("circuits", "no command 'circuits': got a name of an earlier version; try headroles.copying, succession and "
+         "composition in Python"),
         ("contest", "no command 'contest': got a name of an earlier version; try headroles compare-pruning"),
         ("odds study", "no command 'odds': got a name of an earlier version; try headroles relate"),
-        ("attention none text L0", f"head 'L0' is {FORM}"),
         ("remove-heads none L0 --output new", f"head 'L0' is {FORM}"),
-        ("train none labels.tsv --without 0:1 --output new", f"head '0:1' is {FORM}"),
-        ("attention model text L9H0",
-         "no head ('enc-self', 9, 0) in BertModel, which has enc-self 2 layers of 8 heads"),
-        ("attention model text enc-self:0:0 --output folder", "folder is a folder; name a file in it"),
         ("report study --output folder", "folder is a folder; name a file in it"),
-        ("agreement study study --output folder", "folder is a folder; name a file in it"),
-        ("agreement study study --output study/heads.png",
-         "study/heads.parquet exists without a picture; name another file, or give --overwrite"),
-        ("agreement study study --output a.xyz", None),
         ("train none labels.tsv --output study",
          "study is a study: it holds heads.parquet; name another folder for the model"),
         ("train none labels.tsv --output text.txt", "cannot write into folder text.txt: Not a directory; name another"),
-        ("efficiency none --batches x", "no batch sizes: got 'x'; expected numbers from 1 on, such as 1,4,16"),
-        ("efficiency none --batches 1,0", "no batch sizes: got '1,0'; expected numbers from 1 on, such as 1,4,16"),
-        ("efficiency model --length 99 --study new",
-         "length out of range: got 99; expected at most 32, as many as the model reads"),
         ("relate study study --study new", "no table 'roles' in study; there are: heads; make it with headroles roles"),
         ("reproduce voita2019 fig99 --tiny", UNKNOWN),
         ("reproduce voita2019 fig99 --model none --data none", UNKNOWN),
-        ("architectures --readme none.md --output new", "no file at none.md"),
-        ("architectures --output text.txt", "cannot write into folder text.txt: Not a directory; name another"),
         ("ablation-curve model text.txt --study study --by ablation[loss] --kind cross",
          "no heads of kind 'cross' to order: got a table of enc-self; expected one of its kinds"),
-        ("prune none labels.tsv --held-out labels.tsv --gate-rate -1 --study new",
+        ("sparsity-sweep none labels.tsv --held-out labels.tsv --gate-rate -1 --study new",
          "the learning rate of gates must be above zero; got -1.0"),
-        ("prune none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet --study new",
+        ("sparsity-sweep none labels.tsv --held-out labels.tsv --strategy roles --role-scores study/heads.parquet",
          "study/heads.parquet has no scores of roles: got ablation[loss]; try heads.parquet of headroles score"),
-        ("prune none labels.tsv --held-out labels.tsv --keep x --study new",
+        ("sparsity-sweep none labels.tsv --held-out labels.tsv --keep x --study new",
          "expected numbers of heads or shares with commas between, as 0.5,0.25; got 'x'"),
-        ("prune model text.txt --held-out text.txt --study new",
+        ("sparsity-sweep model text.txt --held-out text.txt --study new",
          "BertModel is neither a classifier nor an encoder-decoder that generates text; try headroles.load_classifier("
          "name, corpus), which adds a classification head for the labels of a corpus"),
     ],
@@ -107,7 +93,7 @@ def test_numbers_below_one_are_refused_by_name(place):
         assert not (place / "new").exists()
 
 
-@pytest.mark.parametrize("command", ["prune", "compare-pruning"])
+@pytest.mark.parametrize("command", ["sparsity-sweep", "compare-pruning"])
 def test_what_cannot_be_measured_is_said_before_training(command, place, monkeypatch):
     import torch
     import transformers
@@ -123,11 +109,6 @@ def test_what_cannot_be_measured_is_said_before_training(command, place, monkeyp
 
 
 @pytest.mark.usefixtures("place")
-def test_an_empty_sentence_has_no_attention():
-    assert run("attention", "model", " ", "L0H0") == line("the sentence is empty: got ' '; expected text")
-
-
-@pytest.mark.usefixtures("place")
 def test_a_head_of_a_model_with_one_kind_needs_no_kind():
     assert run("remove-heads", "model", "L0H2,enc-self:1:3", "--output", "new").code == 0
     kept = hr.models.head_index(hr.load("new")[0])
@@ -140,11 +121,8 @@ def test_a_head_of_a_model_with_one_kind_needs_no_kind():
 def test_a_head_of_a_model_with_several_kinds_needs_its_kind():
     from helpers import zoo
 
-    from headroles.cli.arguments import head_of
-
     with pytest.raises(ValueError, match=r"^head 'L0H1' has no kind: got a model with enc-self, dec-self, cross; try "):
-        head_of("L0H1", zoo.tiny("marian"))
-    assert head_of("cross:0:1", zoo.tiny("marian")) == ("cross", 0, 1)
+        hr.remove_heads(zoo.tiny("marian"), "L0H1")
 
 
 def test_ctrl_c_is_one_line(place, monkeypatch):

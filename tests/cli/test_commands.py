@@ -22,10 +22,10 @@ from helpers.commands import ENVIRONMENT, Run, ended, forked, run, started
 from matplotlib.image import imread
 
 import headroles as hr
-from headroles.cli import demo
 from headroles.cli import main as cli
 from headroles.data.readers import read, write
 from headroles.models import at_hand
+from headroles.reports import demo
 from headroles.tables import frame
 from headroles.tables.io import load_table
 from headroles.tables.study import Study
@@ -64,34 +64,13 @@ def study(scored: tuple[Run, Path], tmp_path: Path) -> Path:
 # --- help and start-up -----------------------------------------------------------------------------------------------
 
 
-def test_these_are_the_commands():
-    own = {"parse", "score", "circuits", "roles", "plot", "attention", "attention-examples", "report", "demo"}
-    smaller = {
-        "prune",
-        "compare-pruning",
-        "causal-gating",
-        "remove-heads",
-        "efficiency",
-        "weight-change",
-        "dynamics",
-    }
-    closing = {"compare", "ablate", "ablation-curve", "agreement", "correlate", "relate", "stability", "train"}
-    assert set(COMMANDS) == own | smaller | closing | {
-        "prepare",
-        "replicate",
-        "reproduce",
-        "check-model",
-        "architectures",
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_and_each_of_its_options_say_what_they_are(name):
     command = COMMANDS[name]
     assert re.fullmatch(r"[A-Z][^\n]+\.", command.help)
     for parameter in command.params:
-        assert re.match(r"[A-Z]", parameter.help or ""), parameter.name
+        assert re.match(r'["A-Z]', parameter.help or ""), parameter.name
         assert parameter.help.endswith((".", "?")), parameter.name
     shown = run(name, "--help")
     assert shown.code == 0
@@ -157,20 +136,6 @@ def test_score_writes_the_tables_and_figures_it_says(scored):
     assert sorted([*figures, "heads.parquet", "offsets.parquet", "roles.parquet"]) == sorted(os.listdir(folder))
     assert {"heatmap-confidence.png", "dependency-enc-self.png", "roles-enc-self.png", "offsets.png"} <= set(figures)
     assert all(min(imread(folder / name).shape[:2]) > 100 for name in figures)
-
-
-def test_circuits_need_no_corpus(tmp_path):
-    from helpers.letters import tokens_of
-
-    model, folder = zoo.tiny("gpt2"), tmp_path / "study"
-    place = hr.save(model, tokens_of("gpt2"), tmp_path / "model")
-    done = run("circuits", place, "--study", folder)
-    assert done.code == 0, done.err
-    assert "heads with the largest copying" in done.out
-    assert "succession: the tokenizer has no ordered words" in done.out + done.err
-    kept = load_table(folder / "circuits.parquet")
-    pd.testing.assert_frame_equal(kept[["copying"]], hr.copying(model), check_exact=False)
-    pd.testing.assert_frame_equal(load_table(folder / "composition.parquet"), hr.composition(model), check_exact=False)
 
 
 def test_its_tables_are_those_of_the_library(scored, trees):
@@ -243,6 +208,7 @@ def test_every_option_of_score_reaches_the_table(model, trees, tmp_path):
     assert {
         *options,
         "stream",
+        "reference_target",
         "submodel",
         "dtype",
         "overwrite",
@@ -310,25 +276,6 @@ def test_roles_with_tests(study):
 
 
 @pytest.mark.slow
-def test_scores_are_correlated(study, tmp_path):
-    done = run(
-        "correlate", study, "--columns", "confidence,position[-1],position[+1]", "--output", tmp_path / "map.png"
-    )
-    assert done.code == 0, done.err
-    assert len(load_table(tmp_path / "map.parquet")) == 3
-    assert (tmp_path / "map.png").is_file()
-    assert "the strongest of 3 rank correlations" in done.out
-
-
-def test_stability_of_a_model_and_itself(study, tmp_path):
-    done = run("stability", study, study, "--study", tmp_path / "seeds")
-    assert done.code == 0, done.err
-    table = load_table(tmp_path / "seeds" / "stability.parquet")
-    assert table["value"].round(9).eq(1).all()
-    assert "similarity, all heads" in done.out
-
-
-@pytest.mark.slow
 def test_plot_draws_what_score_drew(scored, study):
     done = run("plot", study)
     assert (done.code, done.err) == (0, "")
@@ -338,28 +285,7 @@ def test_plot_draws_what_score_drew(scored, study):
     assert [(study / name).read_bytes() for name in figures] == [(scored[1] / name).read_bytes() for name in figures]
 
 
-# --- attention, parse, demo ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "beginning"), [("a.svg", b"<?xml"), ("a", b"\x89PNG")])
-def test_attention_is_drawn_in_the_format_asked_for(model, tmp_path, name, beginning):
-    done = run("attention", model, "the a .", "enc-self:1:3", "--output", tmp_path / "new" / name)
-    assert done == (0, f"written: {tmp_path / 'new' / name}\n", "")
-    assert (tmp_path / "new" / name).read_bytes().startswith(beginning)
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_cross_attention_of_a_translator(shared, tmp_path, recwarn):
-    sentence = "A man in a blue shirt is standing on a ladder cleaning a window while two dogs watch him from a garden."
-    folder = shared / "models/multi30k-en-de"
-    done = run("attention", folder, sentence, "cross:4:3", "--output", tmp_path / "a.png")
-    assert done == (0, f"written: {tmp_path / 'a.png'}\n", "")
-    assert not recwarn.list
-    table = hr.attention_matrix(*hr.load(folder), sentence, ("cross", 4, 3))
-    assert len(table) > 21  # what transformers' generate stops at of its own accord
-    assert (table.index[-1], table.columns[-1]) == ("</s>", "</s>")
+# --- parse, demo ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

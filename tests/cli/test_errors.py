@@ -24,7 +24,7 @@ import torch
 import transformers
 from helpers import planted, zoo
 from helpers.close import bound
-from helpers.commands import ENVIRONMENT, ended, forked, run, saved, started
+from helpers.commands import ENVIRONMENT, Run, ended, forked, run, saved, started
 from helpers.messages import line, whole
 from helpers.processes import full_disk
 from transformers import PreTrainedModel
@@ -38,7 +38,6 @@ from headroles.models import batching, loading, provenance
 from headroles.models.batching import encode
 from headroles.models.head_model import HeadModel
 from headroles.models.tokenization import NO_WORD, pieces, word_of
-from headroles.papers import score_study
 from headroles.pruning.learned_gates import L0, SubsetSelection
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -53,6 +52,11 @@ def score(corpus: Corpus, *scores: str, model: PreTrainedModel | None = None, **
     """The scores of the planted model, or of another with its tokenizer; without resamples if none are asked for."""
     options = {"n_resamples": 0} | options
     return hr.score(model or planted.model(), planted.tokenizer(), corpus, scores or None, **options)
+
+
+def removed(model: Path) -> Run:
+    """The end of a command that loads a model."""
+    return run("remove-heads", model, "enc-self:0:0", "--output", model / "new")
 
 
 def corpus(*sentences: Sentence) -> Corpus:
@@ -76,7 +80,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study with its tables."""
     study = hr.Study(tmp_path_factory.mktemp("made"))
     hr.score(planted.model(), planted.tokenizer(), planted.corpus()[:40], n_resamples=5, study=study)
-    score_study.assign_roles(study)
+    hr.roles(study)
     return study.folder
 
 
@@ -161,8 +165,6 @@ def test_no_sentence_that_the_model_can_read(caplog, folder, tmp_path):
     path = tmp_path / "given.txt"
     path.write_text(LONG.text)
     assert run("score", folder, path, "--study", tmp_path / "study") == line(message)
-    drawn = run("attention", folder, LONG.text, "enc-self:0:0", "--output", tmp_path / "a.png")
-    assert drawn == line(message.replace("given", "one sentence"))
     assert [path.name for path in tmp_path.iterdir()] == ["given.txt"]
     assert not caplog.messages
 
@@ -202,24 +204,17 @@ def test_a_head_that_the_model_does_not_have(head, folder, tmp_path):
     with pytest.raises(ValueError, match=whole(message)):
         hr.attention_matrix(planted.model(), planted.tokenizer(), "the .", head)
     if head[1] >= 0:
-        drawn = run("attention", folder, "the .", ":".join(map(str, head)), "--output", tmp_path / "a.png")
-        assert drawn == line(message)
+        removed = run("remove-heads", folder, ":".join(map(str, head)), "--output", tmp_path / "new")
+        assert removed == line(message)
 
 
 @pytest.mark.parametrize("head", ["0:1", "enc-self:0", "enc-self:x:1", "enc-self:-1:0", "enc-self:0:1:2", ""])
-def test_a_head_that_is_not_one(head):
-    drawn = run("attention", "no model is loaded", "the .", "--", head)
-    assert drawn == line(
+def test_a_head_that_is_not_one(head, tmp_path):
+    removed = run("remove-heads", "--output", tmp_path / "new", "--", "no model is loaded", head)
+    assert removed == line(
         f"head {head!r} is not of the form kind:layer:head, such as enc-self:0:2, or L0H2 where a model has one kind "
         f"of heads"
     )
-
-
-def test_a_picture_of_no_known_format(folder, tmp_path):
-    drawn = run("attention", folder, "the .", "enc-self:0:0", "--output", tmp_path / "a.xyz")
-    assert drawn.code == 2
-    assert re.fullmatch(r"headroles: Format 'xyz' is not supported \(supported formats: .*png.*\)\n", drawn.err)
-    assert not list(tmp_path.iterdir())
 
 
 def test_syntax_without_trees(folder, tmp_path):
@@ -354,18 +349,22 @@ def _first(kind: type[Exception], call: Callable[[], object]) -> str:
 
 def test_a_folder_that_is_no_model(tmp_path):
     reason = _first(ValueError, lambda: transformers.AutoConfig.from_pretrained(tmp_path))
-    assert run("attention", tmp_path, "the .", "enc-self:0:0") == line(_unloadable(tmp_path, reason))
+    assert run("remove-heads", tmp_path, "enc-self:0:0", "--output", tmp_path / "new") == line(
+        _unloadable(tmp_path, reason)
+    )
 
 
 def test_a_folder_that_is_not_there(tmp_path):
     path = tmp_path / "none"
     reason = _first(OSError, lambda: transformers.AutoConfig.from_pretrained(path))
-    assert run("attention", path, "the .", "enc-self:0:0") == line(_unloadable(path, reason, ABSENT))
+    assert run("remove-heads", path, "enc-self:0:0", "--output", tmp_path / "new") == line(
+        _unloadable(path, reason, ABSENT)
+    )
 
 
 @pytest.mark.slow
 def test_a_hub_name_while_offline():
-    end = ended(forked("attention", "nobody/nothing", "the .", "enc-self:0:0"))
+    end = ended(forked("remove-heads", "nobody/nothing", "enc-self:0:0", "--output", "none"))
     assert (end.code, end.out) == (2, "")
     assert re.fullmatch(
         rf"headroles: could not load 'nobody/nothing': [^\n]*huggingface.co[^\n]* {re.escape(ABSENT)}\n", end.err
@@ -379,7 +378,7 @@ def test_weights_truncated_or_of_another_kind(own):
         file.write_bytes(spoilt)
         reason = _first(safetensors.SafetensorError, lambda: safetensors.safe_open(file, "pt"))
         message = _unloadable(own, f"SafetensorError: {reason}")
-    assert run("attention", own, "the .", "enc-self:0:0") == line(message)
+    assert removed(own) == line(message)
 
 
 def test_a_config_without_its_parts(own):
@@ -399,7 +398,7 @@ def test_a_folder_without_a_tokenizer(own):
     for path in own.glob("tokenizer*"):
         path.unlink()
     message = _unloadable(own, "no vocabulary in its tokenizer, or no tokenizer")
-    assert run("attention", own, "the .", "enc-self:0:0") == line(message)
+    assert removed(own) == line(message)
 
 
 def test_a_tokenizer_file_that_is_none(own):
@@ -626,13 +625,13 @@ def test_a_study_where_nothing_can_be_written(tmp_path, monkeypatch):
 
 def test_a_study_without_tables(tmp_path):
     study = hr.Study(tmp_path / "none")
-    scores = f"no score table in {study.folder}; make it with headroles score"
+    scores = f"no table 'heads' in {study.folder}; there are: none; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(scores)):
-        score_study.assign_roles(study)
+        hr.roles(study)
     assert run("roles", study.folder) == line(scores)
     tables = f"no tables in {study.folder}; make them with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(tables)):
-        score_study.draw(study)
+        hr.plot(study)
     assert run("plot", study.folder) == line(tables)
     none = f"no table 'heads' in {study.folder}; there are: none; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(none)):
@@ -697,7 +696,7 @@ def test_one_line_on_standard_error_in_a_process_of_its_own(folder, tmp_path):
     ("arguments", "message"),
     [
         ("", "missing command; try headroles --help"),
-        ("evaluate", "no such command 'evaluate'; did you mean 'relate', 'ablate'; try headroles --help"),
+        ("evaluat", "no such command 'evaluat'; did you mean 'evaluate', 'relate', 'ablate'; try headroles --help"),
         ("score", "missing argument 'model'; try headroles score --help"),
         ("score a b --magic", "no such option: --magic; try headroles score --help"),
         ("score a b --limit 0",

@@ -21,6 +21,7 @@ from helpers.messages import line
 import headroles as hr
 from headroles._distributed import track
 from headroles.cli import main
+from headroles.cli.commands import Command
 from headroles.cli.record import record
 from headroles.cli.summary import summarised
 from headroles.tables import frame
@@ -50,7 +51,7 @@ def test_every_command_is_under_one_heading_of_the_help():
     assert [shown.count(heading) for heading in headings] == [1] * len(headings)
     places = [shown.index(heading) for heading in headings] + [len(shown)]
     for (heading, commands), start, end in zip(main.COMMANDS.items(), places, places[1:], strict=False):
-        names = [command.__name__.replace("_", "-") for command in commands]
+        names = [command.name.replace("_", "-") for command in commands]
         listed = [row.split()[1] for row in shown[start:end].splitlines() if row.startswith("│ ") and row[2] != " "]
         assert listed == names, heading
 
@@ -87,7 +88,7 @@ def test_the_shell_completes_commands_and_options(monkeypatch):
         return run(figures=True).out
 
     assert completed("headroles ab").split() == ["ablate", "ablation-curve"]
-    assert completed("headroles score --st").split() == ["--study", "--stream"]
+    assert completed("headroles score --st").split() == ["--stream", "--study"]
 
 
 @pytest.mark.slow
@@ -127,7 +128,8 @@ def test_missing_numbers_are_null(study, capsys):
 
 def test_an_error_with_json_leaves_the_output_empty(tmp_path):
     end = run("roles", tmp_path / "none", "--json")
-    assert end == line(f"no score table in {tmp_path / 'none'}; make it with headroles score")
+    where = tmp_path / "none"
+    assert end == line(f"no table 'heads' in {where}; there are: none; make it with headroles score")
 
 
 @pytest.mark.slow
@@ -137,6 +139,7 @@ def test_the_summary_says_what_was_measured_and_what_was_left_out_and_why(model,
         done = run("score", model, text, "--study", study, "--resamples", 0)
         lines = done.out.splitlines()
         summary = lines[next(i for i, row in enumerate(lines) if row.startswith("measured: ")) :]
+        assert summary.pop(1).startswith(f"tables are in {study}; headroles plot ")
         assert summary[0].startswith("measured: confidence, position, entropy, sink, distance of 16 heads of ")
         assert summary[0].endswith("on 6 sentences of few")
         assert [row.split(": ")[:2] for row in summary[1:4]] == [
@@ -154,10 +157,11 @@ def test_a_terminal_is_shown_the_next_command(study, monkeypatch):
 
 
 def test_what_is_left_out_for_one_reason_is_one_line(capsys):
-    def command():
-        record().left_out.update(a="no trees", b="a stream", c="no trees")
+    class Listed(Command):
+        def run(self, _):
+            record().left_out.update(a="no trees", b="a stream", c="no trees")
 
-    summarised(command)(as_json=False)
+    summarised(Listed("demo"))(as_json=False, study="x")
     assert capsys.readouterr().out.splitlines() == ["left out: a, c: no trees", "left out: b: a stream"]
 
 
@@ -242,7 +246,7 @@ def test_the_demo_has_the_option_of_all_commands():
 
     commands = typer.main.get_command(main.app).commands  # type: ignore[attr-defined]
     folders = {name: {flag for option in command.params for flag in option.opts} for name, command in commands.items()}
-    assert all("--study" in flags for name, flags in folders.items() if name in ("score", "demo", "ablate", "prune"))
+    assert all("--study" in flags for name, flags in folders.items() if name in ("score", "demo", "ablate"))
     assert all("--json" in flags for flags in folders.values())
 
 

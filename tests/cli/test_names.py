@@ -45,10 +45,9 @@ def test_commands_run_on_files_and_folders_of_any_name(tmp_path):
     commands = [
         ["score", model, text, *study, *few, "--scores", "confidence,position,importance"],
         ["ablate", model, text, *study, *few, "--metric", "accuracy"],
-        ["prune", model, text, "--held-out", text, "--keep", "6", "--strategy", "importance", *study],
+        ["sparsity-sweep", model, text, "--held-out", text, "--keep", "6", "--strategy", "importance", *study],
         ["relate", study[1], study[1], *study],
         ["report", study[1], "--output", place / f"{name}.html"],
-        ["agreement", study[1], study[1], "--column", "ablation[accuracy]", "--output", place / f"{name}.png"],
     ]
     for command in commands:
         done = run(*command)

@@ -1,6 +1,7 @@
 """Files of any length: what is streamed is what is read at once, in memory that does not grow, and scored the same."""
 
 import gzip
+import os
 import tracemalloc
 
 import pytest
@@ -62,6 +63,55 @@ def test_its_hash_is_of_the_files(files, tmp_path):
     copy.write_bytes(copy.read_bytes() + b"more\n")
     assert StreamingCorpus(copy).hash != StreamingCorpus(files / "source.txt").hash
     assert StreamingCorpus(copy, files / "target.txt").hash != StreamingCorpus(copy).hash
+
+
+def test_its_hash_is_of_the_files_as_they_are_now(files, tmp_path, monkeypatch):
+    """The old table was returned for a file that had changed in the meantime."""
+    path = tmp_path / "text.txt"
+    path.write_bytes((files / "source.txt").read_bytes())
+    stream, limited = StreamingCorpus(path), StreamingCorpus(path, limit=2)
+    before = stream.hash, limited.hash
+    age = path.stat()
+    path.write_bytes(path.read_bytes().swapcase())  # of the same size
+    os.utime(path, ns=(age.st_atime_ns, age.st_mtime_ns))
+    assert (stream.hash, limited.hash) == (StreamingCorpus(path).hash, StreamingCorpus(path, limit=2).hash)
+    assert stream.hash != before[0]
+    assert limited.hash != before[1]
+    later = path.stat().st_ctime + 60
+    monkeypatch.setattr("headroles.data.streaming.time.time", lambda: later)
+    hashed = stream.hash  # from here on it is remembered, until the file changes
+    monkeypatch.setattr(StreamingCorpus, "_digest", lambda _: pytest.fail("read again"))
+    assert stream.hash == hashed
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("one\ntwo\nthree\n")
+    sentences = iter(StreamingCorpus(path))
+    next(sentences)
+    with path.open("a") as file:
+        file.write("four\n")
+    said = f"{path} changed while it was read; try again when it is complete"
+    with pytest.raises(ValueError, match=whole(said)):
+        list(sentences)
+
+
+def test_new_numbers_are_not_kept_under_an_old_hash(tmp_path, monkeypatch):
+    """The file changes after the cache key is made and before the first batch is read."""
+    model, path = zoo.tiny("bert"), tmp_path / "text.txt"
+    path.write_text("".join(f"{one.text}\n" for one in corpus(6)))
+    stream, read = StreamingCorpus(path), StreamingCorpus.__iter__
+
+    def changed(self):
+        path.write_text("".join(f"{one.text}\n" for one in corpus(9)))
+        monkeypatch.setattr(StreamingCorpus, "__iter__", read)
+        return read(self)
+
+    monkeypatch.setattr(StreamingCorpus, "__iter__", changed)
+    said = "corpus 'text' changed while it was scored; try again when it is complete"
+    with pytest.raises(ValueError, match=whole(said)):
+        hr.score(model, tokens_of(model), stream, "confidence", n_resamples=0, study=tmp_path / "study")
+    assert hr.Study(tmp_path / "study").names() == []
 
 
 @pytest.mark.slow

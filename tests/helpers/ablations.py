@@ -19,12 +19,11 @@ from headroles.ablation.example_stats import ExampleStats
 from headroles.ablation.metrics import Loss
 from headroles.ablation.sweep import Sweep
 from headroles.ablation.units import on_disk
-from headroles.data.corpus import Corpus
+from headroles.data.corpus import Corpus, partners
 from headroles.models import batching, heads, masking
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
 from headroles.models.head_model import HeadModel
-from headroles.scores.examples import partners
 from headroles.scores.objectives import objective
 
 ALL = 10**6  # tokens: one batch

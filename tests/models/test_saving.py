@@ -93,6 +93,37 @@ def test_training_does_not_write_over_a_model(whole):
     assert "headroles" not in json.loads(before["config.json"])
 
 
+def test_files_of_an_earlier_model_do_not_stay_when_it_is_overwritten(whole, tmp_path):
+    """A tokenizer for targets was read with the new model, of which it changed all numbers."""
+    from headroles.models.tokenization import paired
+
+    place, tokenizer = tmp_path / "place", tokens_of("bert")
+    smaller = hr.remove_heads(zoo.tiny("bert"), GONE)
+    hr.save(smaller, paired(tokenizer, tokenizer), place)
+    others = ("adapter_config.json", "model-00001-of-00002.safetensors", "vocab.txt", "notes.txt", "gates.safetensors")
+    for name in others:
+        (place / name).write_text("{}")
+    (place / "checkpoint-1").mkdir()
+    with pytest.raises(FileExistsError, match="holds another model: its adapter_config.json, config.json, "):
+        hr.save(*hr.load(whole), place)
+    hr.save(*hr.load(whole), place, overwrite=True)
+    assert {path.name for path in place.iterdir()} == {
+        *contents(whole),
+        "notes.txt",
+        "gates.safetensors",
+        "checkpoint-1",
+    }
+    assert type(hr.load(place)[1]) is type(hr.load(whole)[1])
+
+
+def test_another_tokenizer_beside_the_same_weights_is_another_model(whole):
+    (whole / "target_tokenizer.json").write_text("{}")
+    with pytest.raises(
+        FileExistsError, match="holds another model: its target_tokenizer.json would be replaced or stay"
+    ):
+        hr.save(zoo.tiny("bert"), tokens_of("bert"), whole)
+
+
 # --- smaller models among other programs ------------------------------------------------------------------------------
 
 
@@ -178,6 +209,15 @@ def test_a_card_names_a_base_model_of_the_hub():
     assert "- command: not recorded" in card.text
 
 
+def test_a_name_in_a_card_is_no_html():
+    model = hr.remove_heads(zoo.tiny("bert"), "L0H1")
+    model.config.name_or_path = "models/<img src=x onerror=alert(1)>"
+    text = pruned.card(model, "abc", "headroles remove-heads `x`")
+    assert "<img" not in text
+    assert "# &lt;img src=x onerror=alert(1)&gt; without 1 of its 8 attention heads" in text
+    assert "- command: `headroles remove-heads 'x'`" in text
+
+
 def test_what_people_wrote_into_a_card_stays(smaller, whole):
     (smaller / "README.md").write_text("mine")
     assert run("remove-heads", whole, GONE, "--output", smaller).code == 0
@@ -208,15 +248,26 @@ def test_heads_set_to_zero_are_masked_heads_in_an_ordinary_model(name, tmp_path)
         assert not torch.equal(again(**inputs)[0], zoo.tiny(name)(**inputs)[0])
 
 
-def test_heads_are_set_to_zero_by_a_column_of_kept_heads_and_by_the_command(whole, tmp_path):
+def test_heads_are_set_to_zero_by_a_column_of_kept_heads(whole, tmp_path):
     model = zoo.tiny("bert")
     index = hr.models.head_index(model)
     kept = pd.Series([float(head not in [("enc-self", 0, 1), ("enc-self", 1, 2)]) for head in index], index)
     expected = provenance.revision(hr.zero_heads(model, kept))
-    done = run("remove-heads", whole, GONE, "--zero", "--output", tmp_path / "zeroed")
-    assert done.code == 0, done.err
+    model, tokens = hr.load(whole)
+    hr.save(hr.zero_heads(model, GONE), tokens, tmp_path / "zeroed")
     assert provenance.revision(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "zeroed")) == expected
     assert not (tmp_path / "zeroed" / "README.md").exists()
+
+
+def test_untrained_weights_of_a_model_with_removed_heads_are_drawn():
+    smaller = hr.remove_heads(zoo.tiny("bert"), "enc-self:0:1,enc-self:1:2")
+    fresh = loading.untrained(smaller)
+    std = smaller.config.initializer_range
+    for name, value in fresh.named_parameters():
+        assert value.shape == smaller.get_parameter(name).shape
+        assert value.isfinite().all(), name
+        if name.endswith("query.weight"):
+            assert 0.5 * std < float(value.detach().std()) < 2 * std
 
 
 def test_heads_that_cannot_be_set_to_zero_are_refused():

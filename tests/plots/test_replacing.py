@@ -11,7 +11,6 @@ from helpers.commands import run
 from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles.papers import score_study
 from headroles.papers.bench import Bench
 from headroles.papers.claims import reproduce
 from headroles.tables import frame
@@ -28,19 +27,6 @@ def whole(tmp_path):
 def refused(done, path, origin):
     said = f"headroles: {path} exists and is {origin}; name another file, or give --overwrite, which replaces it\n"
     assert (done.code, done.err) == (2, said)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
-def test_a_picture_of_attention_is_replaced_by_one_of_the_same_model(suffix, whole, tmp_path):
-    path, other = tmp_path / f"a{suffix}", hr.save(zoo.tiny("bert", seed=1), tokens_of("bert"), tmp_path / "other")
-    first, second = (("attention", model, "a b", "enc-self:0:0", "--output", path) for model in (whole, other))
-    assert run(*first).code == run(*first).code == 0
-    refused(run(*second), path, "made from another model")
-    assert run(*second, "--overwrite").code == 0
-    path.write_bytes(b"a photograph")
-    refused(run(*first), path, "not known to be by headroles")
-    assert path.read_bytes() == b"a photograph"
 
 
 @pytest.fixture
@@ -68,32 +54,32 @@ def test_a_report_is_replaced_by_one_of_the_same_model(study, tmp_path):
 def test_pictures_in_a_study_that_are_not_ours_stay(study):
     mine, place = study.folder / "contest.png", study.folder / "heatmap-entropy.png"
     mine.write_bytes(b"a photograph")
-    score_study.draw(study)
-    assert score_study.draw(study) == [place]
-    assert mine.read_bytes() == b"a photograph"  # `draw` may write a file of that name
+    hr.plot(study)
+    assert hr.plot(study) == [place]
+    assert mine.read_bytes() == b"a photograph"  # `plot` may write a file of that name
     place.write_bytes(b"a photograph")
     with pytest.raises(FileExistsError, match=f"^{re.escape(str(place))} exists and is not known to be by headroles"):
-        score_study.draw(study)
+        hr.plot(study)
     assert place.read_bytes() == b"a photograph"
 
 
 @pytest.mark.slow
 def test_figures_are_drawn_again_where_what_they_show_has_changed(study):
     place = study.folder / "heatmap-entropy.png"
-    score_study.draw(study)
+    hr.plot(study)
     first = place.stat().st_mtime_ns, place.read_bytes()
-    score_study.draw(study)
+    hr.plot(study)
     assert (place.stat().st_mtime_ns, place.read_bytes()) == first  # an unchanged one stays
     place.write_bytes(first[1][:-20])
-    score_study.draw(study)
+    hr.plot(study)
     assert place.read_bytes() == first[1]  # a damaged one does not
-    score_study.draw(hr.Study(study.folder, overwrite=True))
+    hr.plot(hr.Study(study.folder, overwrite=True))
     assert place.stat().st_mtime_ns > first[0]
     other = frame.table({"entropy": [1.0, 2, 3, 5]}, INDEX, frame.sign(model="m", weights="abc"))
     save_table(other, study.path("heads"))
-    score_study.draw(study)
+    hr.plot(study)
     assert place.read_bytes() != first[1]
-    assert score_study.draw(study) == [place]
+    assert hr.plot(study) == [place]
 
 
 @pytest.mark.slow

@@ -61,3 +61,16 @@ def test_what_is_in_a_cell_is_text():
 def test_a_column_that_is_not_there_is_named():
     with pytest.raises(KeyError, match="no column entropy: got confidence"):
         hr.style_table(pd.DataFrame({"confidence": [1.0]}), ["entropy"])
+
+
+def test_headings_and_names_of_rows_are_no_html():
+    """A script in the name of a column ran in the browser."""
+    script = "<script>alert(1)</script>"
+    index = pd.MultiIndex.from_tuples([(script, 0)], names=[script, None])
+    for table in (
+        pd.DataFrame({script: [1.0]}, index=index),
+        pd.DataFrame({script: [True], f"{script}.value": [1.0], f"{script}.stability": [0.5]}, index=index),
+    ):
+        html = hr.style_table(table).to_html()
+        assert "<script>" not in html
+        assert html.count("&lt;script&gt;") >= 3

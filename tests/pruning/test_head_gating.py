@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 import torch
 from helpers import zoo
-from helpers.commands import run
 from helpers.letters import corpus, tokenizer, tokens_of
 from helpers.traces import _traces
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -19,7 +18,6 @@ from headroles.models import batching
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index
 from headroles.scores.objectives import objective
-from headroles.tables.io import load_table
 
 HELPS, HARMS, IDLE, UNREAD = range(4)
 LETTERS, SIZE, WIDTH = "abcde", 8, 32
@@ -162,17 +160,3 @@ def test_a_model_without_a_loss_or_with_an_infinite_one_is_refused():
     model.lm_head.weight.data.fill_(torch.inf)
     with pytest.raises(ValueError, match="the loss is not finite on the sentences 1 to 10"):
         hr.causal_gating(model, tokens_of("gpt2"), REPEATED, n_updates=1)
-
-
-@pytest.mark.slow
-def test_the_command_keeps_the_table_of_the_library_and_counts_the_heads(tmp_path):
-    model = hr.save(planted(), tokens_of("gpt2"), tmp_path / "model")
-    text = tmp_path / "repeated.txt"
-    text.write_text("".join(f"{one.text}\n" for one in REPEATED))
-    options = ["--updates", 12, "--seeds", 2, "--strength", 0.02]
-    done = run("causal-gating", model, text, "--study", tmp_path / "study", *options)
-    assert (done.code, done.err) == (0, "")
-    assert "1 heads are facilitating, 2 heads are irrelevant, 1 heads are interfering" in done.out
-    table = load_table(tmp_path / "study/gating.parquet")
-    again = hr.causal_gating(planted(), tokens_of("gpt2"), hr.read(text), n_updates=12, seeds=2, strength=0.02)
-    np.testing.assert_allclose(table, again, atol=1e-3)

@@ -24,7 +24,6 @@ from tokenizers import processors
 import headroles as hr
 from headroles.analysis import role_rules
 from headroles.analysis.summaries import functions
-from headroles.cli.arguments import heads_of
 from headroles.cli.console import show_table
 from headroles.models import heads as families
 from headroles.models.heads import heads_of_kinds
@@ -47,6 +46,7 @@ from headroles.pruning.sparsity import sparsity_sweep
 from headroles.pruning.weight_changes import uniformity, weight_change
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
+from headroles.tables.places import kept_heads
 from headroles.tables.study import Study
 from headroles.training.trainer import train
 
@@ -305,6 +305,14 @@ def test_a_study_of_another_model_is_refused_before_work(tmp_path, monkeypatch):
     no_training(monkeypatch)
     with pytest.raises(FileExistsError, match="holds another model"):
         prune(untrained(), tokenizer(), films(24), hr.L0(), keep=2, study=tmp_path)
+
+
+def test_columns_of_another_model_are_replaced_if_allowed(tmp_path):
+    prune(deepcopy(learnt()), tokenizer(), films(24), "random", keep=2, study=tmp_path)
+    study = Study(tmp_path, overwrite=True)
+    table = prune(untrained(), tokenizer(), films(24), "random", keep=2, study=study)
+    assert study.load("survival-random").equals(table)
+    assert len(table) == 4
 
 
 def no_training(monkeypatch):
@@ -595,29 +603,26 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_prune_and_remove_are_commands(folder):
+def test_sweep_and_remove_are_commands(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "4", "--gate-rate", "0.3", "--metric", "accuracy"]
-    done = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study", figures=True)
+    sweep = ["sparsity-sweep", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study"]
+    done = run(*sweep, figures=True)
     assert done.code == 0, done.err
     for name in ("sizes-l0", "sizes-l0-kinds", "survival-l0-enc-self", "gates-l0-4"):
         assert (folder / "study" / f"{name}.png").is_file()
     control = load_table(folder / "study/sizes-l0.parquet")
-    intact = hr.evaluate(*hr.load(folder / "model"), hr.read(folder / "dev.tsv"), ["accuracy"]).iloc[0]
-    for name, row in {"8, intact": intact, "8, control": control.iloc[0], "4": control.iloc[1]}.items():
+    for name, row in {"8, control": control.iloc[0], "4": control.iloc[1]}.items():
         assert re.search(rf"│ {name} +│ {row['value']:.3f} \[{row['low']:.3f}, {row['high']:.3f}\] │", done.out)
-    assert "whole model" not in done.out
-    again = run("prune", folder / "model", folder / "train.tsv", *asked, "--study", folder / "study", "--json")
-    following = json.loads(again.out)["next"][0]
-    assert following.split()[-2:] == ["--output", "smaller"]  # saves the models that were trained
     survivors = load_table(folder / "study/survival-l0.parquet").iloc[:, 0]
-    saved = run(*following.split()[1:-1], folder / "trained")
+    saved = run(*sweep, "--output", folder / "trained", "--json")  # saves the models that were trained
     assert saved.code == 0, saved.err
+    assert json.loads(saved.out)["next"][0] == f"headroles score {folder / 'trained/4'} CORPUS --study smaller-study"
     trained, _ = hr.load(folder / "trained/4")
     assert list(families.head_index(trained)) == survivors.index[survivors == 1].tolist()
     done = run("remove-heads", folder / "model", folder / "study/survival-l0.parquet", "--output", folder / "smaller")
     assert done.code == 0, done.err
     assert "4 of 8 heads are removed" in done.out
-    assert re.search(r"smaller, 1\d,\d{3} of 1\d,\d{3} parameters$", done.out.strip())
+    assert re.search(r"smaller, 1\d,\d{3} parameters; headroles.load loads it$", done.out.strip())
     smaller, _ = hr.load(folder / "smaller")
     assert list(families.head_index(smaller)) == survivors.index[survivors == 1].tolist()
     done = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:9:0", "--output", folder / "none")
@@ -626,9 +631,27 @@ def test_prune_and_remove_are_commands(folder):
 
 
 @pytest.mark.slow
+def test_prune_is_the_function_and_saves_the_smaller_model(folder):
+    asked = ["--strategy", "top", "--keep", "4", "--study", folder / "one", "--output", folder / "pruned"]
+    done = run("prune", folder / "model", folder / "train.tsv", *asked)
+    assert done.code == 0, done.err
+    assert "4 of 8 heads are pruned" in done.out
+    model, tokens = hr.load(folder / "model")
+    table = hr.prune(model, tokens, hr.read(folder / "train.tsv"), "top", keep=4)
+    smaller, _ = hr.load(folder / "pruned")
+    assert list(families.head_index(smaller)) == list(families.head_index(model))
+    kept = load_table(folder / "one/survival-top.parquet")
+    assert kept.iloc[:, 0].tolist() == table.iloc[:, 0].tolist()
+    left = run("prune", folder / "model", folder / "train.tsv", *asked[:-2], "--no-remove", "--json")
+    assert json.loads(left.out)["lines"][-2] == "4 of 8 heads are pruned"
+
+
+@pytest.mark.slow
 def test_a_model_is_trained_from_scratch_without_the_removed_heads(folder):
-    options = ["--epochs", "1", "--smoothing", "0.1", "--from-scratch", "--without", "enc-self:0:1,enc-self:1:3"]
-    done = run("train", folder / "model", folder / "train.tsv", *options, "--output", folder / "scratch")
+    options = ["--epochs", "1", "--smoothing", "0.1", "--from-scratch"]
+    removed = run("remove-heads", folder / "model", "enc-self:0:1,enc-self:1:3", "--output", folder / "six")
+    assert removed.code == 0, removed.err
+    done = run("train", folder / "six", folder / "train.tsv", *options, "--output", folder / "scratch")
     assert done.code == 0, done.err
     model, _ = hr.load(folder / "scratch")
     gone = {("enc-self", 0, 1), ("enc-self", 1, 3)}
@@ -640,16 +663,12 @@ def test_a_model_is_trained_from_scratch_without_the_removed_heads(folder):
 
 
 @pytest.mark.slow
-def test_movement_is_a_command(folder):
-    options = ["--epochs", "1", "--without", "enc-self:0:1"]
+def test_three_fine_tunings_of_a_study_are_compared(folder):
+    before, tokens = hr.load(folder / "model")
     for seed in range(3):
-        place = folder / f"tuned-{seed}"
-        assert (
-            run("train", folder / "model", folder / "train.tsv", *options, "--seed", seed, "--output", place).code == 0
-        )
-    tuned = [folder / f"tuned-{seed}" for seed in range(3)]
-    done = run("weight-change", folder / "model", *tuned, "--study", folder / "moved")
-    assert done.code == 0, done.err
+        after = hr.remove_heads(deepcopy(before), "enc-self:0:1")
+        hr.train(after, tokens, hr.read(folder / "train.tsv"), folder / f"tuned-{seed}", epochs=1, seed=seed)
+        hr.weight_change(before, after, seed=seed, study=folder / "moved")
     tables = [load_table(folder / "moved" / f"compensation-{seed}.parquet") for seed in range(3)]
     assert [len(table) for table in tables] == [7, 7, 7]
     assert all((table["moved[all]"] > 0).all() for table in tables)
@@ -658,45 +677,23 @@ def test_movement_is_a_command(folder):
 
 
 @pytest.mark.slow
-def test_comparison_efficiency_and_dynamics_are_commands(folder):
+def test_comparison_is_a_command_and_its_study_is_drawn(folder):
     asked = ["--held-out", folder / "dev.tsv", "--keep", "0.5", "--seeds", "1", "--strategies", "random,top"]
     done = run("compare-pruning", folder / "model", folder / "train.tsv", *asked, "--study", folder / "contest")
     assert done.code == 0, done.err
     each = load_table(folder / "contest/contest-seeds.parquet")
     assert (set(each["strategy"]), set(each["seed"])) == ({"all heads", "random", "top"}, {0})
-    done = run(
-        "efficiency",
-        folder / "model",
-        "--batches",
-        "1",
-        "--length",
-        "5",
-        "--repeats",
-        "2",
-        "--study",
-        folder / "contest",
-    )
-    assert done.code == 0, done.err
-    before = load_table(folder / "contest/efficiency.parquet")
-    assert before["batch"].unique().tolist() == [1]
-    again = ["--batches", "2", "--length", "5", "--repeats", "2", "--study", folder / "contest"]
-    assert run("efficiency", folder / "model", *again).code == 0
-    assert load_table(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [2]
+    model, _ = hr.load(folder / "model")
+    for batch in (1, 2):
+        hr.efficiency(model, batches=[batch], length=5, repeats=2, study=folder / "contest")
+        assert load_table(folder / "contest/efficiency.parquet")["batch"].unique().tolist() == [batch]
     options = ["--epochs", "2", "--output", folder / "trained"]
     assert run("train", folder / "model", folder / "train.tsv", *options).code == 0
-    done = run(
-        "dynamics",
-        folder / "trained",
-        folder / "dev.tsv",
-        "--held-out",
-        folder / "dev.tsv",
-        "--study",
-        folder / "contest",
-        figures=True,
-    )
-    assert done.code == 0, done.err
-    for name in ("contest", "efficiency", "dynamics", "settling"):
-        assert (folder / "contest" / f"{name}.png").is_file()
+    dev = hr.read(folder / "dev.tsv")
+    found = hr.dynamics(folder / "trained", dev, dev, study=folder / "contest")
+    assert list(found.order["epoch"]) == [1, 2]
+    names = {path.stem for path in hr.plot(folder / "contest")}
+    assert {"contest", "efficiency", "dynamics", "settling"} <= names
 
 
 def test_a_reverse_has_the_same_heads():
@@ -722,10 +719,10 @@ def test_a_table_of_several_columns_needs_the_name_of_one(tmp_path):
     path = save_table(frame.table(gone, index, "s"), tmp_path / "t.parquet")
     message = f"2 columns of pruned heads in {path}; name one of survival[a], survival[b], as {path}:survival[a]"
     with pytest.raises(ValueError, match=whole(message)):
-        heads_of(str(path))
-    assert heads_of(f"{path}:survival[b]").tolist() == gone["survival[b]"]
+        kept_heads(str(path))
+    assert kept_heads(f"{path}:survival[b]").tolist() == gone["survival[b]"]
     one = save_table(frame.table({"survival[a]": gone["survival[a]"]}, index, "s"), tmp_path / "one.parquet")
-    assert heads_of(str(one)).tolist() == gone["survival[a]"]
+    assert kept_heads(str(one)).tolist() == gone["survival[a]"]
     with pytest.raises(ValueError, match=r"^column 'survival\[a\].open' has the value 0.5; expected 1 "):
         hr.remove_heads(deepcopy(learnt()), load_table(path)["survival[a].open"])
 
@@ -826,3 +823,11 @@ def test_two_processes_learn_the_same_gates_each_from_its_share(tmp_path):
     assert told[0] == told[1]
     assert told[0].startswith("([6, 12], ")  # of 12 batches in an epoch each takes six
     assert load_table(tmp_path / "work/gates.parquet")["step"].max() == 12
+
+
+def test_a_sweep_of_gates_on_a_frozen_model_has_the_model_as_control(tmp_path):
+    asked = {"keep": [4], "tune": TUNE, "study": tmp_path, "n_resamples": 10}
+    table = sparsity_sweep(learnt(), tokenizer(), films(24), films(20, 1), hr.L0(freeze="all"), **asked)
+    intact = hr.evaluate(learnt(), tokenizer(), films(20, 1), ["loss"], n_resamples=0)
+    assert table["heads"].tolist() == [8, 4]
+    assert table["value"][0] == pytest.approx(intact.loc["loss", "value"])

@@ -46,7 +46,7 @@ LACKS = {  # section -> the sentence that stands where its table is not there
     "circuits": "Nothing that the weights alone say (copying, succession) is in these tables; "
     "<code>headroles circuits</code> makes it.",
     "roles": "No roles are in these tables; <code>headroles roles</code> assigns them by scores.",
-    "sizes-l0": "No model pruned to several sizes is in these tables; <code>headroles prune</code> makes it.",
+    "sizes-l0": "No model pruned to several sizes is in these tables; <code>headroles sparsity-sweep</code> makes it.",
     "curves-loss": "No curves are in these tables; <code>headroles ablation-curve</code> makes them.",
     "relate": "No comparison of roles with outcomes is in these tables; <code>headroles relate</code> makes it.",
     "attention": "There is no attention on example sentences; <code>headroles attention-examples</code> makes it.",

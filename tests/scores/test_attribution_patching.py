@@ -18,11 +18,10 @@ from helpers.letters import corpus, tokens_of
 import headroles as hr
 from headroles.ablation.metrics import Loss
 from headroles.ablation.sweep import Sweep
-from headroles.data.corpus import Corpus, Sentence
+from headroles.data.corpus import Corpus, Sentence, partners
 from headroles.models import batching
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import head_index, layer_of
-from headroles.scores.examples import partners
 from headroles.scores.objectives import objective
 
 NAMES = ["marian", "bert", "gpt2", "llama-grouped"]

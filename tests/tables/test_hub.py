@@ -163,3 +163,26 @@ def test_a_card_of_ones_own_stays_and_an_old_one_is_renewed(study, tmp_path):
 def test_a_study_without_tables_is_not_uploaded(tmp_path):
     with pytest.raises(FileNotFoundError, match="^no tables in .*; make them with headroles score$"):
         hr.Study(tmp_path / "none").push_to_hub(REPO)
+
+
+def test_links_are_not_followed_out_of_a_study(study, tmp_path, caplog):
+    """What they point to was uploaded."""
+    (tmp_path / "key.txt").write_text("secret")
+    for name in ("link.png", "README.md", "other.parquet"):
+        (study.folder / name).symlink_to(tmp_path / "key.txt")
+    place = hub.prepare(study.folder, tmp_path / "prepared")
+    assert {path.name for path in place.iterdir()} == {
+        *("heads.parquet", "roles.parquet", "heatmap.png", "report.html", "README.md")
+    }
+    assert not any(b"secret" in path.read_bytes() for path in place.iterdir())
+    assert f"{study.folder / 'link.png'} is not uploaded: it is a link, or no file" in caplog.messages
+
+
+def test_names_in_a_card_are_no_html(tmp_path):
+    study = hr.Study(tmp_path / "study")
+    column, signature = "a<img src=x>", "model:<script>alert(1)</script>|weights:`<b>"
+    study.keep("heads", "k", lambda: frame.table({column: [1.0]}, frame.index({("cross", 0): 1}), signature))
+    text = hub.card(study.folder, REPO)
+    assert "# Attention heads of &lt;script&gt;alert(1)&lt;/script&gt;\n" in text
+    assert "- `heads`: 1 rows; a&lt;img src=x&gt;\n" in text
+    assert f"- heads: `{signature.replace('`', chr(39))}`" in text  # within backticks, which it does not end

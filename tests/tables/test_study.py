@@ -5,6 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import subprocess
+import sys
+import threading
+import time
+from functools import partial, wraps
 
 import matplotlib
 
@@ -17,7 +22,6 @@ from helpers import planted
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.papers import score_study
 from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import save_table
@@ -91,8 +95,36 @@ def test_columns_of_the_same_corpus_and_options_are_joined(study, caplog):
         assert table.attrs["signatures"] == {"a": "value:1", "b": "value:2", "c": "value:2"}
     assert unused.times == 0
     assert caplog.messages == []
-    assert list(study.keep("heads", key("two", seed=1), named_table(4, "c"), joined=["scores"])) == ["c"]
-    assert caplog.messages == [f"{study.path('heads')} was made with other options: computed again"]
+
+
+def scored(names, resamples, value):
+    """A key and a computation of columns of scores, as of `hr.score`; c.low is another column of c."""
+    key = frame.sign(weights="w", text="a", scores=names, resamples=resamples)
+    columns = [f"{name}{end}" for name in names for end in ("", ".low")[: 1 + bool(resamples)]]
+    signatures = {column: frame.sign(score=column[0], resamples=resamples) for column in columns}
+    return key, lambda: frame.table({column: [float(value)] * 4 for column in columns}, INDEX, signatures)
+
+
+def test_other_options_leave_the_columns_of_other_scores(study, caplog):
+    """`importance --resamples 50`, then `confidence --resamples 60`: the first was gone."""
+    keep, unused = partial(study.keep, "heads", joined=["scores"]), Counted(9)
+    keep(*scored("i", 50, 1))
+    keep(*scored("c", 60, 2))
+    table = study.load("heads")
+    assert table.iloc[0].to_dict() == {"i": 1.0, "i.low": 1.0, "c": 2.0, "c.low": 2.0}
+    assert table.attrs["signatures"] == {
+        name: f"score:{name[0]}|resamples:{50 if name[0] == 'i' else 60}" for name in table
+    }
+    assert caplog.messages == [f"{study.path('heads')}: columns made with other options stay beside: i, i.low"]
+    for names, resamples in (("i", 50), ("c", 60)):
+        keep(scored(names, resamples, 0)[0], unused)
+    assert unused.times == 0
+    keep(*scored("c", 0, 3))  # its interval does not stay beside another value
+    assert study.load("heads").iloc[0].to_dict() == {"i": 1.0, "i.low": 1.0, "c": 3.0}
+    assert caplog.messages[-1] == f"{study.path('heads')}: made with other options, computed again: c, c.low"
+    again = Counted(4)
+    keep(scored("c", 60, 0)[0], again)  # what it had made was replaced
+    assert again.times == 1
 
 
 def test_a_table_saved_without_a_recipe_is_computed_again(study):
@@ -154,6 +186,27 @@ def test_a_file_is_no_study(tmp_path):
     path.touch()
     with pytest.raises(NotADirectoryError, match=whole(f"{path} is a file; a study is a folder of tables")):
         Study(path)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(NotADirectoryError, match=whole(f"{link} is a link to nothing; a study is a folder of tables")):
+        Study(link)
+    said = f"cannot write into study folder {link / 'study'}: {link} is a link to nothing; name another"
+    with pytest.raises(OSError, match=whole(said)):
+        Study(link / "study").keep("heads", "recipe", pytest.fail)
+
+
+@pytest.mark.parametrize("name", ["~", "~/a", "a:b", "hdfs:x", "~nobody-of-this-name"])
+def test_a_tilde_and_a_colon_in_the_path_of_a_study(name, tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    made = Study(name)
+    made.keep("heads", "recipe", Counted(1))
+    assert Study(name).keep("heads", "recipe", pytest.fail)["a"].tolist() == [1.0] * 4
+    assert made.names() == ["heads"]
+    assert "1 tables" in made._repr_html_()
+    place = tmp_path / "home" / name[2:] if name in ("~", "~/a") else tmp_path / name
+    assert (place / "heads.parquet").is_file()
 
 
 def test_a_table_that_is_not_there(study):
@@ -166,6 +219,108 @@ def test_a_table_that_is_not_there(study):
         study.keep(name, "recipe", Counted(1))
     with pytest.raises(FileNotFoundError, match=whole(f"no table 'b' in {study.folder}; there are: a, heads")):
         study.load("b")
+
+
+@pytest.mark.parametrize("name", ["circuits", "composition"])
+def test_a_study_of_one_model_takes_circuits_of_no_other(name, study):
+    study.keep(name, frame.sign(weights="one"), Counted(1))
+    with pytest.raises(FileExistsError, match="holds another model: got two; expected one"):
+        study.keep("heads", frame.sign(weights="two"), Counted(2))
+
+
+# --- several writers --------------------------------------------------------------------------------------------------
+
+
+def test_threads_add_their_columns_to_one_table(study):
+    """Of the four scores three were lost."""
+    begun = threading.Barrier(4)
+
+    def run(name):
+        key, compute = scored(name, 0, 1)
+        study.keep("heads", key, lambda: (begun.wait(30), compute())[1], joined=["scores"])
+
+    threads = [threading.Thread(target=run, args=[name]) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(study.load("heads")) == [*"abcd"]
+    assert os.listdir(study.folder) == ["heads.parquet"]  # and no lock is left
+
+
+def writer(study, begun, key, *, scores=""):
+    """Another process that computes `heads` of the study until a file `begun` is removed."""
+    code = """
+import sys, time
+from pathlib import Path
+from headroles.tables import frame
+from headroles.tables.study import Study
+folder, begun, key, names = sys.argv[1:]
+def compute():
+    Path(begun).touch()
+    while Path(begun).exists():
+        time.sleep(0.01)
+    return frame.table({name: [1.0] * 4 for name in names}, frame.index({("enc-self", 0): 4}), key)
+Study(folder).keep("heads", key, compute, joined=["scores"])
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, study.folder, begun, key, scores], stderr=subprocess.PIPE, text=True
+    )
+    while not begun.exists() and process.poll() is None:
+        time.sleep(0.01)
+    return process
+
+
+def test_processes_add_their_columns_to_one_table(study, tmp_path):
+    key, compute = scored("a", 0, 1)
+    other = writer(study, tmp_path / "begun", scored("b", 0, 1)[0], scores="b")
+    study.keep("heads", key, compute, joined=["scores"])
+    (tmp_path / "begun").unlink()
+    assert other.wait(60) == 0, other.stderr.read()
+    other.stderr.close()
+    assert sorted(study.load("heads")) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("what", "got", "expected"), [("model", {"weights": "two"}, "one"), ("corpus", {"text": "B"}, "A")]
+)
+def test_another_model_or_corpus_is_refused_while_a_process_works_on_the_first(what, got, expected, study, tmp_path):
+    key = {"weights": "one", "text": "A"}
+    first = writer(study, tmp_path / "begun", frame.sign(**key), scores="a")
+    said = (
+        f"study {study.folder} holds another {what}: got {got.popitem()[1]}; expected {expected} (another process is "
+        "at work on it), from which its tables heads were made; name another study, or give --overwrite, which removes "
+        "heads"
+    )
+    with pytest.raises(FileExistsError, match=whole(said)):
+        study.keep(
+            "heads", frame.sign(**key | {"model": {"weights": "two"}, "corpus": {"text": "B"}}[what]), pytest.fail
+        )
+    (tmp_path / "begun").unlink()
+    assert first.wait(60) == 0, first.stderr.read()
+    first.stderr.close()
+    assert study.names() == ["heads"]
+
+
+def test_what_came_first_stays_if_both_models_were_at_work(study):
+    """What nobody could see beforehand is refused before it is written: here within one process."""
+
+    def compute():
+        save_table(frame.table({"a": [1.0] * 4}, INDEX, frame.sign(weights="one")), study.path("heads"))
+        return table(2)
+
+    with pytest.raises(FileExistsError, match="holds another model: got two; expected one"):
+        study.keep("heads", frame.sign(weights="two"), compute)
+    assert study.load("heads").attrs["signatures"] == {"a": "weights:one"}
+
+
+def test_a_killed_process_blocks_nobody(study, tmp_path):
+    first = writer(study, tmp_path / "begun", frame.sign(weights="one"), scores="a")
+    first.kill()
+    first.wait(60)
+    first.stderr.close()
+    study.keep("heads", frame.sign(weights="two"), Counted(2))
+    assert os.listdir(study.folder) == ["heads.parquet"]
 
 
 # --- survey ---------------------------------------------------------------------------------------------------------
@@ -182,14 +337,19 @@ class Watching:
         self.study, self.calls = study, 0
 
     def __enter__(self):
-        self.hook = planted.model().register_forward_pre_hook(self)
+        kind = type(planted.model())
+        self.forward = kind.forward
+
+        @wraps(self.forward)
+        def counted(*args, **options):
+            self.calls += 1
+            return self.forward(*args, **options)
+
+        kind.forward = counted  # a hook would change the identity of the model
         return self
 
-    def __call__(self, *_):
-        self.calls += 1
-
     def __exit__(self, *_):
-        self.hook.remove()
+        type(planted.model()).forward = self.forward
 
     def measure(self, corpus, **options):
         """Measure, and say how many calls of the model that took."""
@@ -271,26 +431,26 @@ def test_a_corpus_without_trees_has_no_offsets(study):
 def test_roles_are_assigned_and_saved_and_the_figures_are_the_files_it_says(study):
     reference = planted.corpus()  # has words outside the 500 most frequent
     hr.score(planted.model(), planted.tokenizer(), corpus(), **OPTIONS, reference=reference, study=study)
-    told = score_study.assign_roles(study)
+    told = hr.roles(study)
     pd.testing.assert_frame_equal(study.load("roles"), told)
     expected = {head for head, names in planted.PLANTED.items() if "rare" in names}
     assert set(told.index[told["rare"]]) == expected
     before = os.listdir(study.folder)
-    files = score_study.draw(study)
+    files = hr.plot(study)
     names = ["heatmap-confidence", "heatmap-position-best", "heatmap-rarity", "dependency-enc-self", "roles-enc-self",
              "offsets"]  # fmt: skip
     assert files == [study.folder / f"{name}.png" for name in names]
     assert sorted(os.listdir(study.folder)) == sorted([*before, *(file.name for file in files)])
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
     assert plt.get_fignums() == []
-    strict = score_study.assign_roles(study, thresholds={"positional": 1.1})
+    strict = hr.roles(study, thresholds={"positional": 1.1})
     assert not strict["positional[-1]"].any()
     pd.testing.assert_frame_equal(study.load("roles"), strict)
 
 
 def test_what_a_study_has_is_drawn(study):
     save_table(frame.table({"entropy": [1.0, 2, 3, 4]}, INDEX, "s"), study.path("heads"))
-    assert [file.name for file in score_study.draw(study)] == ["heatmap-entropy.png"]
+    assert [file.name for file in hr.plot(study)] == ["heatmap-entropy.png"]
 
 
 @pytest.mark.slow
@@ -308,10 +468,10 @@ def test_a_picture_is_of_the_kind_its_name_says(suffix, tmp_path):
 def test_a_study_without_tables_is_not_drawn_and_has_no_roles(study):
     message = f"no tables in {study.folder}; make them with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
-        score_study.draw(study)
-    message = f"no score table in {study.folder}; make it with headroles score"
+        hr.plot(study)
+    message = f"no table 'heads' in {study.folder}; there are: none; make it with headroles score"
     with pytest.raises(FileNotFoundError, match=whole(message)):
-        score_study.assign_roles(study)
+        hr.roles(study)
 
 
 def test_scores_are_added_to_a_study_and_each_call_returns_its_own(study):

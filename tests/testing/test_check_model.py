@@ -321,30 +321,25 @@ def test_check_model_command_without_a_model_or_with_two_fails(tmp_path):
 
 
 @pytest.mark.slow
-def test_architectures_command_writes_its_table_into_a_readme(tmp_path):
+def test_the_table_of_architectures_is_written_into_a_readme(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{architectures.START}\nold\n{architectures.END}\nafter\n")
-    told = run("architectures", "--only", "olmo2,mamba,vit", "--output", tmp_path / "made", "--readme", readme)
-    assert told.code == 0
-    assert "3 architectures, checks that hold: 25 yes, 0 no, 16 refused, 4 not asked" in told.out
-    found = load_table(tmp_path / "made/families.parquet")
+    found = architectures.architectures(["olmo2", "mamba", "vit"])
+    counts = found["holds"].value_counts().to_dict()
+    assert counts == {"yes": 25, "refused": 16, "not asked": 4}
+    architectures.into(readme, found)
     assert list(found.index.unique("name")) == ["olmo2", "mamba", "vit"]
     for name in ("olmo2", "mamba", "vit"):
         same(found.loc[name], name)
-    assert (
-        readme.read_text()
-        == f"before\n{architectures.START}\n{architectures.written(found)}\n{architectures.END}\nafter\n"
-    )
+    written = architectures.written(found)
+    assert readme.read_text() == f"before\n{architectures.START}\n{written}\n{architectures.END}\nafter\n"
     assert "| olmo2 | yes | yes | yes | yes | refused | heads cannot be removed from " in readme.read_text()
-    told = run("architectures", "--only", "vit,unicorn", "--output", tmp_path / "other")
-    assert told.code == 2
-    assert told.err.startswith("headroles: unknown architecture: got unicorn; expected one of: afmoe, ")
+    with pytest.raises(ValueError, match=r"^unknown architecture: got unicorn; expected one of: afmoe, "):
+        architectures.architectures(["vit", "unicorn"])
     readme.write_text("nothing")
-    told = run("architectures", "--only", "mamba", "--output", tmp_path / "made", "--readme", readme)
-    assert told.err == (
-        f"headroles: {readme} has no place for the table; expected the lines {architectures.START!r} and "
-        f"{architectures.END!r}\n"
-    )
+    message = f"{readme} has no place for the table; expected the lines {architectures.START!r} and "
+    with pytest.raises(ValueError, match=whole(f"{message}{architectures.END!r}")):
+        architectures.around(readme)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

@@ -630,7 +630,7 @@ def test_a_model_with_weights_that_are_not_finite():
     model, tokens, text = measured("sentences")
     model.classifier.bias.data[0] = torch.nan
     message = (
-        "loss of the intact model is not finite on sentence 2, 4, 5, 6, 8, ... of the corpus; look for NaN or infinite "
+        "loss of the intact model is not finite on sentence 1, 2, 3, 4, 5, ... of the corpus; look for NaN or infinite "
         f"weights in {type(model).__name__}: 1 of {model.classifier.bias.numel()} in classifier.bias; finished "
         "batches are kept"
     )

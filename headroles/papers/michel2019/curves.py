@@ -160,7 +160,7 @@ def _dynamics(run: Workflow) -> list[Path]:
 
 NEEDS["dynamics"] = Need(
     "curves at each epoch of a training",
-    "headroles dynamics TRAINING CORPUS",
+    "hr.dynamics(training, corpus, held_out, study=...)",
     "dynamics-curves",
     _dynamics,
     columns=("kept",),
@@ -214,7 +214,7 @@ def _efficiency(run: Workflow) -> list[Path]:
     return [study.path("efficiency")]
 
 
-NEEDS["efficiency"] = Need("speeds with heads removed", "headroles efficiency MODEL", "efficiency", _efficiency)
+NEEDS["efficiency"] = Need("speeds with heads removed", "hr.efficiency(model, study=...)", "efficiency", _efficiency)
 
 
 def table4(bench: Bench) -> Reproduced:

@@ -74,7 +74,7 @@ def pruned_encoder(run: Workflow) -> Study:
 
 NEEDS["sizes-encoder"] = Need(
     "an encoder pruned to several sizes",
-    "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder",
+    "headroles sparsity-sweep MODEL CORPUS --held-out DEV --kinds enc-self --freeze decoder",
     "sizes-.*-enc-self",
     lambda run: [pruned_encoder(run).path("sizes-l0-enc-self")],
     trains=True,
@@ -117,7 +117,7 @@ def _remaining_functions(run: Workflow) -> list[Path]:
 
 NEEDS["functions-encoder"] = Need(
     "functions of the surviving heads of a pruned encoder",
-    "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder --scored TREES",
+    "headroles sparsity-sweep MODEL CORPUS --held-out DEV --kinds enc-self --freeze decoder --scored TREES",
     "functions-.*-enc-self",
     _remaining_functions,
     trains=True,

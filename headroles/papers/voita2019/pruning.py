@@ -54,7 +54,7 @@ def _pruned(run: Workflow) -> Study:
 
 NEEDS["sizes"] = Need(
     "a translation model pruned to several sizes",
-    "headroles prune MODEL CORPUS TARGET",
+    "headroles sparsity-sweep MODEL CORPUS TARGET --held-out DEV",
     rf"sizes-(?!.*({'|'.join(KINDS)})).*",
     lambda run: [_pruned(run).path("sizes-l0")],
     columns=("cross",),
@@ -104,7 +104,7 @@ def _fewer_than_random(row: pd.Series, table: pd.DataFrame) -> bool:
 
 NEEDS["survival"] = Need(
     "survival of each head at each size",
-    "headroles prune MODEL CORPUS TARGET",
+    "headroles sparsity-sweep MODEL CORPUS TARGET --held-out DEV",
     rf"survival-(?!.*({'|'.join(KINDS)})).*",
     lambda run: [_pruned(run).path("survival-l0")],
     trains=True,
@@ -227,7 +227,7 @@ def table2_claim(table: pd.DataFrame) -> Verdict:
 
 NEEDS["gates"] = Need(
     "the history of the encoder's gates",
-    "headroles prune MODEL CORPUS --kinds enc-self --freeze decoder",
+    "headroles sparsity-sweep MODEL CORPUS --held-out DEV --kinds enc-self --freeze decoder",
     r"gates-.*-enc-self-\d+",
     lambda run: sorted(pruned_encoder(run).folder.glob("gates-l0-enc-self-*.parquet")),
     trains=True,

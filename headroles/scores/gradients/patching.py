@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from headroles.data.corpus import partners
 from headroles.models.attention_hooks import Call, attending, eager, exclusive
 from headroles.models.batching import Batch
 from headroles.models.head_model import HeadModel
 from headroles.models.heads import layer_of, layers
 from headroles.models.masking import Fill, read_heads
 from headroles.models.sites import Site
-from headroles.scores.examples import partners
 from headroles.scores.gradients.base import GradientScore, HeadGradients
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.objectives import Explained, Targets

@@ -1,0 +1,218 @@
+"""The commands: one public function each, what is special about its options, and how its result is printed."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import headroles as hr
+from headroles.cli import arguments, results
+from headroles.cli.console import draw_figures, list_figures, say, show_table
+from headroles.cli.options import Call, Options, argument, option, trainer, trainer_options
+from headroles.cli.signatures import REQUIRED, signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Options):
+    """A command: its options, what is done before the call, the model, and how the result is printed."""
+
+    title: str = ""  # of the result as a table; the words of the command are in braces
+    show: Callable[[Call], None] | None = None  # how the result is printed otherwise
+    says: str = ""  # a last line
+    before: tuple[Callable[[Call], None], ...] = ()
+    load: Callable[[Call], None] = field(default=Call.load)
+
+    @property
+    def name(self) -> str:
+        """Name of the function, without its package."""
+        return self.function.rpartition(".")[2]
+
+    def run(self, given: dict[str, Any]) -> None:
+        """Read what was given, call the function, print its result and draw the figures of the study."""
+        call = Call(self, given)
+        for prepare in self.before:
+            prepare(call)
+        if "PreTrainedModel" in signature(self.function).types():
+            self.load(call)
+        call.result = operator.attrgetter(self.function)(hr)(**call.arguments)
+        words = {**given, **call.arguments, "result": call.result}
+        if self.title:
+            show_table(call.result, self.title.format_map(words))
+        if self.show is not None:
+            self.show(call)
+        if self.says:
+            say(self.says.format_map(words))
+        if isinstance(study := call.arguments.get("study"), hr.Study) and "study" not in self.words:
+            draw_figures(study)
+
+
+# --- what is special about a command ----------------------------------------------------------------------------------
+
+
+def _with_rules(call: Call) -> None:
+    if call.given["scores"] is not None:
+        call.arguments["scores"] = arguments.scores_of(call.arguments["scores"], call.given["rules"])
+
+
+def _orders(call: Call) -> None:
+    """Rank heads by columns of the study, and at random."""
+    given, scores = call.given, call.arguments["study"].scores()
+    orders = hr.ablation.orders(scores, arguments.names(given["by"]), kind=given["kind"], seeds=given["seeds"])
+    call.arguments["orders"] = orders
+
+
+def _study_of_roles(call: Call) -> None:
+    call.arguments["table"] = hr.Study(call.given["table"])
+
+
+def _named_heads(call: Call) -> None:
+    from headroles.tables.places import kept_heads
+
+    kept = kept_heads(call.given["heads"])
+    call.arguments["heads"] = call.given["heads"] if kept is None else kept
+
+
+def _free_folder(call: Call) -> None:
+    """Check, before the model is loaded, that it can be saved."""
+    from headroles.models.loading import check_no_study
+    from headroles.tables.io import check_writable
+    from headroles.training.trainer import HISTORY
+
+    folder = call.given.get("folder") or call.given.get("output")
+    if folder is not None:
+        check_no_study(folder, besides=HISTORY)
+        check_writable(folder, "folder")
+
+
+def _without_checkpoints(call: Call) -> None:
+    call.arguments["tune"]["save_strategy"] = "no"
+
+
+def _trainer(call: Call) -> None:
+    call.arguments |= trainer(call.given)
+
+
+def _with_index(call: Call) -> None:
+    call.load()
+    call.heads = hr.models.head_index(call.arguments["model"])
+
+
+def _trainable(call: Call) -> None:
+    """Load a translation model, or a classifier of the labels of the corpus, also with weights drawn by the seed."""
+    from headroles.models.loading import load, place, untrained
+
+    given, corpus = call.given, call.arguments["corpus"]
+    model, tokenizer = load(given["model"]) if given["target"] else hr.load_classifier(given["model"], corpus)
+    model = untrained(model, seed=given["seed"]) if given["from_scratch"] else model
+    call.arguments |= {"model": place(model, given["device"]), "tokenizer": tokenizer}
+
+
+def _checked(call: Call) -> None:
+    from headroles.models import loading
+
+    model, config, submodel = (call.given[name] for name in ("model", "config", "submodel"))
+    if (model is None) == (config is None):
+        raise ValueError("give either a model or --config CONFIG.json, from which a tiny model is made")
+    if config is None:
+        loaded = loading.alone(model, submodel=submodel)
+    else:
+        tiny = hr.tiny_model(loading.configured(config))
+        loaded = tiny if submodel is None else hr.submodel(tiny, submodel)
+    call.arguments["model"] = loading.place(loaded, call.given["device"])
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+RULES = option("rules", str, "cp", "Rule sets of the score relevance, separated by commas.")
+RANKED = "Columns that rank heads, separated by commas: the smallest first, or after a minus the largest."
+BY, SEEDS = option("by", str, "importance", RANKED), option("seeds", int, 5, "Number of random rankings.", min=0)
+ROLE = "Threshold of a role, such as positional=0.8; repeatable."
+THRESHOLDS = option("thresholds", list[str] | None, None, ROLE, "--threshold")
+HEADS = "kind:layer:head (L0H2 where there is one kind), separated by commas, or TABLE:COLUMN of survival."
+REMOVED = argument("heads", str, REQUIRED, f"Heads to remove: {HEADS}")
+SAVED = "Folder for the smaller model and its tokenizer."
+REPLACE = option("overwrite", bool, False, "Replace another model in the folder.", "--overwrite")
+SCRATCH = option("from_scratch", bool, False, "Initialise the weights at random by the seed.", "--from-scratch")
+MODEL = argument("model", str | None, None, "Hub id or local folder of a Hugging Face model.")
+CONFIG = option("config", Path | None, None, "Instead of a model: a config.json, for a tiny model with random weights.")
+SUBMODEL = option("submodel", str | None, None, "Submodel of a multimodal model, such as text.")
+
+COMMANDS = {  # by headings of the help, which is a screen
+    "Measure": (
+        Command("score", show=results.show_scores, before=(_with_rules,), extra=(RULES,)),
+        Command("ablate", show=results.show_ablation),
+        Command("ablation_curve", show=results.show_areas, before=(_orders,), extra=(BY, SEEDS)),
+        Command("evaluate", title="metrics on {corpus.name}"),
+    ),
+    "Look and relate": (
+        Command("roles", ("table",), show=results.show_assigned, before=(_study_of_roles,), extra=(THRESHOLDS,)),
+        Command("relate", ("roles", "outcomes"), show=results.show_related),
+        Command("plot", ("study",), show=lambda call: list_figures(call.result, call.given["study"])),
+        Command("attention_examples", says="attention of every head on {limit} sentences is in {study.folder}"),
+        Command("report", ("studies",), says="written: {result}", defaults={"output": Path("report.html")}),
+    ),
+    "Prune": (
+        Command(
+            "prune",
+            show=results.show_pruned,
+            before=(_free_folder,),
+            defaults={"epochs": 1},
+            extra=(option("output", Path | None, None, SAVED),),
+            trains=True,
+        ),
+        Command(
+            "sparsity_sweep",
+            show=results.show_sweep,
+            defaults={"keep": (0.75, 0.5, 0.25), "epochs": 1},
+            trains=True,
+        ),
+        Command(
+            "compare_pruning",
+            show=results.show_comparison,
+            before=(_without_checkpoints,),
+            defaults={"epochs": 1},
+            trains=True,
+        ),
+        Command(
+            "remove_heads",
+            show=results.show_removed,
+            before=(_named_heads, _free_folder),
+            load=_with_index,
+            extra=(REMOVED, option("output", Path, REQUIRED, SAVED), REPLACE),
+            trains=True,
+        ),
+    ),
+    "Papers, and to begin with": (
+        Command(
+            "papers.reproduce",
+            ("paper", "artefact"),
+            show=results.show_reproductions,
+            flags={"folders": "from"},
+        ),
+        Command(
+            "papers.prepare", ("pairs",), title="sentence pairs", says="written: {folder}", flags={"folder": "output"}
+        ),
+        Command(
+            "papers.replicate",
+            ("data",),
+            show=results.show_replicated,
+            before=(lambda call: call.arguments.update(report=say),),
+        ),
+        Command("demo", show=results.show_demo),
+        Command("parse", ("source",), show=results.show_parsed),
+        Command(
+            "train",
+            title="trained on {corpus.name}, an epoch a row",
+            says="written: {folder}",
+            before=(_free_folder, _trainer),
+            load=_trainable,
+            flags={"folder": "output"},
+            extra=(*trainer_options(), SCRATCH),
+            trains=True,
+        ),
+        Command("check_model", show=results.show_answers, load=_checked, extra=(MODEL, CONFIG, SUBMODEL), trains=True),
+    ),
+}

@@ -1,0 +1,81 @@
+"""Units and replacements: one word for each, in every function; sets of heads."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from helpers import zoo
+from helpers.letters import corpus, tokens_of
+
+import headroles as hr
+from headroles.ablation.units import REPLACEMENTS, known_replacement
+
+HEADS = [("dec-self", 0, 1), ("dec-self", 1, 2)]
+
+
+def given():
+    return zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6)
+
+
+@pytest.mark.parametrize("replacement", REPLACEMENTS)
+def test_a_known_replacement_is_itself(replacement):
+    assert known_replacement(replacement) == replacement
+
+
+def test_other_is_resample_for_a_release():
+    expected = hr.ablate(*given(), replacement="resample", n_resamples=0)
+    with pytest.warns(DeprecationWarning, match="replacement 'other' is called 'resample' now") as warned:
+        found = hr.ablate(*given(), replacement="other", n_resamples=0)
+    pd.testing.assert_frame_equal(found, expected)
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+def test_masks_know_the_same_word():
+    model, tokenizer, _ = given()
+    inputs = tokenizer(["a b c", "b c d"], return_tensors="pt", padding=True)
+    mask = hr.head_mask(model, HEADS)
+    with torch.no_grad():
+        with hr.mask_heads(model, mask, replacement="resample"):
+            expected = model(**inputs).logits
+        with pytest.warns(DeprecationWarning, match="'resample'") as warned, hr.mask_heads(model, mask, "other"):
+            assert torch.equal(model(**inputs).logits, expected)
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+def test_an_attribution_has_no_other_example():
+    message = "only 'AtP' and 'AtP\\*' resample: got replacement='resample'"
+    with pytest.raises(ValueError, match=message):
+        hr.attribute(*given(), method="InputXGradient", replacement="resample")
+
+
+# --- sets of heads --------------------------------------------------------------------------------------------------
+
+
+def test_sets_are_ablated_by_the_function_that_ablates_heads():
+    table = hr.ablate(*given(), sets={"one": HEADS[:1], "both": HEADS}, n_resamples=0)
+    whole = hr.ablate(*given(), n_resamples=0)
+    assert list(table.index) == ["one", "both"]
+    assert table.loc["one", "ablation[loss]"] == pytest.approx(whole.loc[HEADS[0], "ablation[loss]"], abs=1e-6)
+
+
+def test_the_older_name_warns():
+    expected = hr.ablate(*given(), sets={"both": HEADS}, n_resamples=0)
+    with pytest.warns(DeprecationWarning, match=r"hr\.ablate\(\.\.\., sets=sets\)"):
+        found = hr.ablate_sets(*given(), {"both": HEADS}, n_resamples=0)
+    pd.testing.assert_frame_equal(found, expected)
+
+
+def test_sets_have_no_unit():
+    with pytest.raises(ValueError, match=r"got 1 sets and unit='layer'; expected at least one set, and no unit"):
+        hr.ablate(*given(), sets={"both": HEADS}, unit="layer")
+
+
+def test_a_study_keeps_sets_by_their_heads(tmp_path):
+    study = hr.Study(tmp_path)
+    first = hr.ablate(*given(), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
+    assert study.names() == ["examples-sets-loss-single-zero", "sets-loss-single-zero"]
+    again = hr.ablate(*given(), sets={"mine": HEADS[:1]}, n_resamples=20, study=study)
+    assert again.to_numpy().tolist() == first.to_numpy().tolist()
+    other = hr.ablate(*given(), sets={"mine": HEADS}, n_resamples=20, study=study)
+    assert other.to_numpy().tolist() == hr.ablate(*given(), sets={"mine": HEADS}, n_resamples=20).to_numpy().tolist()
