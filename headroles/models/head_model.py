@@ -19,11 +19,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking, tokenization
+from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.heads import Head, PartCallback
 from headroles.models.masking import Fill, Replacement
 from headroles.models.sites import Sites
+from headroles.models.tokens import vocabulary
 from headroles.tables import frame
 from headroles.tables.frame import Kind, sign, sign_version
 
@@ -150,16 +151,21 @@ class HeadModel:
     @cached_property
     def special(self) -> frozenset[int]:
         """The ids of special tokens."""
-        return tokenization.special(self.tokenizer, self.model)
+        return vocabulary.special(self.tokenizer, self.model)
 
     @cached_property
     def positions(self) -> int:
         """The number of positions of the model; a very large number if nothing limits it."""
-        return tokenization.positions(self.tokenizer, self.model)
+        return vocabulary.positions(self.tokenizer, self.model)
 
     def encode(self, corpus: Corpus, *, words: bool = True) -> Encoded:
         """Tokenise a corpus; sentences longer than the model's positions are left out, and counted."""
+        self._check_tokenizer  # noqa: B018 - once
         return batching.encode(corpus, self.tokenizer, self.model, words=words)
+
+    @cached_property
+    def _check_tokenizer(self) -> None:
+        vocabulary.check_belongs(self.tokenizer, self.model)
 
     def tokenised(self, corpus: Corpus) -> Encoded:
         """Tokenise a corpus without words, once for this handle."""

@@ -34,10 +34,10 @@ from headroles.ablation.sweep import Sweep
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.readers import write
 from headroles.data.stanza_parser import parse
-from headroles.models import batching, loading, provenance
+from headroles.models import batching, identity, loading
 from headroles.models.batching import encode
 from headroles.models.head_model import HeadModel
-from headroles.models.tokenization import NO_WORD, pieces, word_of
+from headroles.models.tokens.alignment import NO_WORD, pieces, word_of
 from headroles.pruning.learned_gates import L0, SubsetSelection
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -426,7 +426,7 @@ def test_code_of_a_checkpoint_is_run_only_if_asked(own, monkeypatch):
 def test_weights_that_a_checkpoint_lacks_are_the_same_at_every_load(own):
     planted.model().save_pretrained(own)  # no pooler
     state = torch.random.get_rng_state()
-    revisions = {provenance.revision(hr.load(own)[0]) for _ in range(2)}
+    revisions = {identity.weights_digest(hr.load(own)[0]) for _ in range(2)}
     assert len(revisions) == 1
     assert torch.equal(torch.random.get_rng_state(), state)
 
