@@ -313,8 +313,6 @@ class Study:
             if lock.is_locked:
                 place.unlink(missing_ok=True)
                 lock.release()
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()  # if there is no table
 
     def _announcements(self) -> dict[str, str]:
         """Return the tables that other processes are making, and what from."""
