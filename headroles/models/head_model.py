@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Self
 
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
@@ -203,9 +204,17 @@ class HeadModel:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Set the model to eval mode within the block; other threads wait with it."""
-        with attention_hooks.evaluating(self.model):
+        """Set the model to eval mode within the block; other threads wait with it, and inference mode is left."""
+        with attention_hooks.evaluating(self.model), torch.inference_mode(False):
             yield
+
+    def check_gradients(self) -> None:
+        """Raise ValueError for weights through which no gradient can flow."""
+        if any(weight.is_inference() for weight in self.model.parameters()):
+            raise ValueError(
+                f"no gradient passes the weights of {self.name}: got a model made in inference mode; expected one that "
+                f"was loaded outside; try to load or copy it outside torch.inference_mode()"
+            )
 
     def without_gradients(self) -> AbstractContextManager[None]:
         """Return a context without gradients."""
@@ -213,7 +222,7 @@ class HeadModel:
 
     def mask(
         self,
-        gates: Tensor | Callable[[], Tensor],
+        gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
         replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
     ) -> AbstractContextManager[None]:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""
