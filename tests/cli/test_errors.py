@@ -646,13 +646,14 @@ def test_a_table_that_is_none(study):
     foreign = f"{path} is not a table of headroles: it has no provenance"
     with pytest.raises(ValueError, match=whole(foreign)):
         load_table(path)
-    assert run("roles", study) == run("plot", study) == line(foreign)
+    assert run("roles", study) == line(foreign)
+    assert (run("plot", study).code, run("plot", study).err) == (0, "")  # which draws the others
     path.write_bytes(b"junk")
     reason = _first(pa.ArrowInvalid, lambda: pq.read_table(pa.BufferReader(path.read_bytes())))
     message = f"{path} is not a table of headroles: {reason}"
     with pytest.raises(ValueError, match=whole(f"{message}; remove the file to compute it again")):
         hr.score(planted.model(), planted.tokenizer(), corpus(ONE), study=hr.Study(study))
-    assert run("roles", study) == run("plot", study) == line(message)
+    assert run("roles", study) == line(message)
     assert _contents(study) | {"roles.parquet": other, "heads.parquet": b"junk"} == _contents(study)
 
 
