@@ -167,7 +167,7 @@ class Study:
 
     def _joined(self, name: str, stored: pd.DataFrame, table: pd.DataFrame, joined: Collection[str]) -> pd.DataFrame:
         """Join the columns of a table and the stored ones of other scores."""
-        recipe: str = table.attrs.get("recipe") or ""  # none of a table whose columns do not depend on options
+        recipe: str = table.attrs.get("recipe") or ""  # a table of survival has none
         scores = {_score(table, column) for column in map(str, table) if recipe} - {None}
         others = [column for column in map(str, stored) if column not in table and _score(stored, column) not in scores]
         like = [
