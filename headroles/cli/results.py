@@ -148,8 +148,8 @@ def show_pruned(call: Call) -> None:
 def show_removed(call: Call) -> None:
     """Print the removed heads, a line for each layer, and save the smaller model."""
     left = hr.models.head_index(call.result)
-    _save(call, call.result)
     _show_heads("removed", call.heads.difference(left, sort=False), len(call.heads))
+    _save(call, call.result)
 
 
 def _save(call: Call, model: PreTrainedModel) -> None:

@@ -291,7 +291,7 @@ class _Replication:
     def relate(self) -> None:
         """Relate roles to effects of ablation and to survival."""
         folder = self.study.folder
-        relate(folder, [folder], names=["ablation", "survival"], seed=self.recipe.seed, study=self.study)
+        relate(folder, [folder], columns=["ablation", "survival"], seed=self.recipe.seed, study=self.study)
 
     def draw(self) -> None:
         """Draw every figure that the tables allow."""
