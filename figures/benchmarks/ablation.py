@@ -17,8 +17,8 @@ from timing import keep, ratio, times_of
 import headroles as hr
 from headroles.ablation.metrics import metric
 from headroles.ablation.sweep import Sweep
-from headroles.models.at_hand import minilm
 from headroles.models.head_model import HeadModel
+from headroles.models.loading import minilm
 from headroles.scores import objectives
 
 SENTENCES, TOKENS = 16, 24

@@ -22,7 +22,7 @@ def ours(of: Setting) -> Callable[[], pd.DataFrame]:
         if of.few is None:
             return hr.ablate(of.model, of.tokenizer, of.corpus, **given)[["ablation[loss]"]]
         sets = {str(head): [head] for head in of.closing}
-        found = hr.ablate_sets(of.model, of.tokenizer, of.corpus, sets, **given)
+        found = hr.ablate(of.model, of.tokenizer, of.corpus, sets=sets, **given)
         return found[["ablation[loss]"]].set_axis(of.closing)
 
     return run

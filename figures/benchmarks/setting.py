@@ -18,10 +18,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTMode
 from transformers import PreTrainedTokenizerFast as Fast
 
 import headroles as hr
-from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import Batch, TokenView
+from headroles.models.head_model import HeadModel
 from headroles.scores import outputs
 
 SPECIAL = {"<pad>": 0, "</s>": 1, "<s>": 2}
@@ -74,7 +74,7 @@ class Setting:
         encoded = self.handle.encode(self.corpus, words=False)
         self.batches = list(self.handle.batches(encoded, max_tokens=self.max_tokens))
         self.index = families.head_index(self.model)
-        self.labels = [outputs.labels(self.model, batch) for batch in self.batches]
+        self.labels = [outputs.labels(self.handle, batch) for batch in self.batches]
 
     @property
     def closing(self) -> pd.MultiIndex:
@@ -135,6 +135,11 @@ MODELS: dict[str, Callable[..., PreTrainedModel]] = {"Marian": marian, "GPT-2": 
 
 
 def setting(model: PreTrainedModel, sentences: int, words: int, **options: Any) -> Setting:
+    """A model and random sentences for it."""
+    return Setting(model, tokenizer(model.config.vocab_size), random_corpus(model, sentences, words), **options)
+
+
+def random_corpus(model: PreTrainedModel, sentences: int, words: int) -> hr.Corpus:
     """Random sentences of so many words each, with translations for a model that reads them."""
     size = model.config.vocab_size
     drawn = torch.randint(len(SPECIAL), size, (2, sentences, words), generator=torch.Generator().manual_seed(0))
@@ -143,7 +148,7 @@ def setting(model: PreTrainedModel, sentences: int, words: int, **options: Any) 
         hr.Sentence(one, target=hr.Sentence(other) if model.config.is_encoder_decoder else None)
         for one, other in zip(source, target, strict=True)
     ]
-    return Setting(model, tokenizer(size), hr.Corpus("random words", tuple(pairs)), **options)
+    return hr.Corpus("random words", tuple(pairs))
 
 
 def tokenizer(words: int) -> Fast:

@@ -9,8 +9,8 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headroles.data.corpus import Corpus
-from headroles.models import at_hand
-from headroles.models.tokenization import paired
+from headroles.models import loading
+from headroles.models.tokens.bilingual import paired
 from headroles.training.marian import LONGEST, pieced
 
 
@@ -46,7 +46,7 @@ def pretrained(
     pairs: Corpus, *, layers: int = 2, pieces: int = 8000, seed: int = 0, dropout: float = 0.1
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Join MiniLM as the encoder of a translator with a new decoder; return the model and its tokenizer."""
-    encoder, source = at_hand.minilm()
+    encoder, source = loading.minilm()
     last = max(source.all_special_ids)
     vocabulary = source.convert_ids_to_tokens(list(range(last + 1)))
     target = pieced(

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl
 
 from headroles.data.corpus import Corpus
-from headroles.models.provenance import cache_key, tokens
+from headroles.models.head_model import HeadModel
 from headroles.training.hf_trainer import TrainerOptions
 from headroles.training.marian import LONGEST
 from headroles.training.trainer import finished, fit
@@ -41,7 +41,7 @@ def train_masked(
     """
     place = Path(folder)
     options = {"hidden": hidden, "batch": batch, "rate": rate, "seed": seed} | arguments
-    recipe = cache_key(model, tokenizer=tokens(tokenizer), text=texts.hash, **options)
+    recipe = HeadModel(model, tokenizer).cache_key(text=texts.hash, **options)
     if finished(model, place, recipe) is not None:
         return
     ids = tokenizer([sentence.text for sentence in texts], truncation=True, max_length=LONGEST)["input_ids"]

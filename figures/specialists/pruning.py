@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from pooling import graded_roles
 
-from headroles.models import loading, provenance
+from headroles.models import identity, loading
 from headroles.papers.preparation import Prepared
 from headroles.papers.workflow import GATES
 from headroles.pruning.comparison import compare_pruning
@@ -65,9 +65,9 @@ def prune_arm(
     loaded, tokenizer = loading.load(model)
     loaded = loading.place(loaded)
     learnt = data.train.sample(pairs)
-    settings = provenance.configuration(loaded, tokenizer)
+    settings = identity.identity(loaded, tokenizer)
     recipe = frame.sign(
-        weights=provenance.revision(loaded), configuration=settings, scored=data.parsed.hash, learnt=learnt.hash
+        weights=identity.weights_digest(loaded), configuration=settings, scored=data.parsed.hash, learnt=learnt.hash
     )
     table = folder.keep(
         "heads",

@@ -72,7 +72,7 @@ def compare(
         The tables `agreement` and `areas`.
     """
     from headroles.ablation.curves import ablation_curve, areas, orders
-    from headroles.models import provenance
+    from headroles.models import identity
     from headroles.scores import score
 
     kept, scores = study_at(study), _scores(rules, HeadModel(model))
@@ -83,7 +83,7 @@ def compare(
     rankings = orders(table, [*names, ABLATION], seeds=seeds)
     scored = frame.holding(scores=frame.provenance(table, names[0]))
     shown = frame.sign_version(text=held_out.hash, rules=",".join(rules), seeds=seeds, resamples=n_resamples)
-    key = f"{frame.sign(weights=provenance.revision(model))}|{scored}|{shown}"
+    key = f"{frame.sign(weights=identity.weights_digest(model))}|{scored}|{shown}"
 
     @cache  # for both tables
     def curves() -> pd.DataFrame:

@@ -295,6 +295,7 @@ class Sweep:
 
     def _gradient(self, observe: Observe, batch: Batch, gates: Tensor) -> Array:
         """Compute the intact statistics, and the changes that a gradient predicts: [example, statistic + variant]."""
+        self.model.check_gradients()
         filling = partial(self.filling.of(batch), variants=1) if isinstance(self.filling, Others) else self.filling
         mask = torch.ones(len(batch.numbers), gates.shape[1], device=gates.device, requires_grad=True)
         with torch.enable_grad(), self.model.mask(mask, filling):

@@ -51,6 +51,8 @@ def associations(
     """Compare the outcomes of heads with and without each role, as `hr.relate`, which has the documentation."""
     chosen = outcomes_of(outcomes, columns)
     frame.check_same_heads(roles, outcomes, "roles and outcomes")
+    if twice := [str(head) for head in roles.index[roles.index.duplicated()]]:
+        raise ValueError(f"heads are counted twice: got {twice[0]} in several rows; expected each head once")
     if kinds is not None:
         known = roles.index.unique("kind")
         if unknown := [kind for kind in kinds if kind not in known]:

@@ -44,7 +44,7 @@ def relate(
             stays.
         by: "family" joins the variants of a role (`positional[-1]` and `[+1]`) and adds "any", all special roles
             (`role_rules.SPECIAL`) together; "variant" keeps them apart.
-        columns: Outcome columns, or words with which they or their brackets begin; by default all of those families.
+        columns: Outcome columns, or words with which they or their brackets begin; by default all families above.
         kinds: Kinds of heads to include; by default all.
         n_resamples: Permutations of the role over all heads, for intervals.
         n_permutations: Permutations of the role within layers, for `p` and the interval of `within`.

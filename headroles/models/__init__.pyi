@@ -1,10 +1,10 @@
 from . import attention_hooks as attention_hooks
 from . import batching as batching
 from . import heads as heads
+from . import identity as identity
 from . import loading as loading
 from . import masking as masking
-from . import provenance as provenance
-from . import tokenization as tokenization
+from . import tokens as tokens
 from .heads import attention_sites as attention_sites
 from .heads import capture_attention as capture_attention
 from .heads import head_index as head_index

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,9 +16,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles import _distributed
 from headroles.data.corpus import Corpus, Sentence
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import provenance, tokenization
-from headroles.models.tokenization import NO_WORD, TokenizedSentence, pieces
-from headroles.models.tokenization import TokenView as TokenView
+from headroles.models.tokens import vocabulary
+from headroles.models.tokens.alignment import NO_WORD, TokenizedSentence, pieces
+from headroles.models.tokens.alignment import TokenView as TokenView
 from headroles.tables.frame import Kind
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ def encode(
     """Tokenise `corpus` for `model`; sentences longer than its positions are left out, and counted."""
     if not len(corpus):
         raise ValueError(f"corpus {corpus.name!r} is empty")
-    tokenization.check_belongs(tokenizer, model)
     source = pieces(tokenizer, corpus.sentences, words=words)
     targets = [sentence.target for sentence in corpus]
     target = None
@@ -114,8 +112,8 @@ def encode(
             "%d of %d sentences have no translation: the model's own output is read for all", missing, len(corpus)
         )
     ids = (i for sentence in [*source, *(target or ())] for i in sentence.ids)
-    tokenization.check_fit(tokenizer, model, max(ids, default=0))
-    limit = tokenization.positions(tokenizer, model)
+    vocabulary.check_fit(tokenizer, model, max(ids, default=0))
+    limit = vocabulary.positions(tokenizer, model)
     kept = [i for i, sentence in enumerate(source) if max(len(sentence), len(target[i]) if target else 0) <= limit]
     if not kept:
         raise ValueError(
@@ -128,8 +126,8 @@ def encode(
         source=[source[i] for i in kept],
         target=[target[i] for i in kept] if target else None,
         too_long=len(corpus) - len(kept),
-        special=tokenization.special(tokenizer, model),
-        padding=tokenization.padding(tokenizer, model),
+        special=vocabulary.special(tokenizer, model),
+        padding=vocabulary.padding(tokenizer, model),
         greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
     )
 
@@ -230,19 +228,6 @@ def _view(
 def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     longest = max(1, *map(len, rows))  # rows without any token are padding
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
-
-
-_cache: WeakKeyDictionary[Corpus, tuple[object, Encoded]] = WeakKeyDictionary()  # for as long as the corpus lives
-
-
-def tokenised(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Encoded:
-    """Tokenise a corpus without words; cached for the same corpus with an equal tokenizer and model."""
-    limits = (tokenization.positions(tokenizer, model), tokenization.vocabulary(model), model.config.is_encoder_decoder)
-    ends = (tokenization.special(tokenizer, model), tokenization.padding(tokenizer, model))
-    key = (provenance.tokens(tokenizer), provenance.sample_ids(tokenizer), limits, ends)
-    if corpus not in _cache or _cache[corpus][0] != key:
-        _cache[corpus] = key, encode(corpus, tokenizer, model, words=False)
-    return _cache[corpus][1]
 
 
 class Pages:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headroles.models.attention_hooks import evaluating, without_cache
-from headroles.models.tokenization import vocabulary
+from headroles.models.tokens.vocabulary import vocabulary
 
 SOURCE, TARGET = 7, 5  # lengths: they differ, so that cross-attention is recognised by shape
 MEDIA = ("pixel_values", "input_features", "input_values")

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Self
 
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
@@ -19,11 +20,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles.data.corpus import Corpus
 from headroles.data.streaming import StreamingCorpus
-from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking, tokenization
+from headroles.models import attention_hooks, batching, dummy_inputs, heads, identity, masking
 from headroles.models.batching import Batch, Encoded, Pages
 from headroles.models.heads import Head, PartCallback
 from headroles.models.masking import Fill, Replacement
 from headroles.models.sites import Sites
+from headroles.models.tokens import vocabulary
 from headroles.tables import frame
 from headroles.tables.frame import Kind, sign, sign_version
 
@@ -150,16 +152,21 @@ class HeadModel:
     @cached_property
     def special(self) -> frozenset[int]:
         """The ids of special tokens."""
-        return tokenization.special(self.tokenizer, self.model)
+        return vocabulary.special(self.tokenizer, self.model)
 
     @cached_property
     def positions(self) -> int:
         """The number of positions of the model; a very large number if nothing limits it."""
-        return tokenization.positions(self.tokenizer, self.model)
+        return vocabulary.positions(self.tokenizer, self.model)
 
     def encode(self, corpus: Corpus, *, words: bool = True) -> Encoded:
         """Tokenise a corpus; sentences longer than the model's positions are left out, and counted."""
+        self._check_tokenizer  # noqa: B018 - once
         return batching.encode(corpus, self.tokenizer, self.model, words=words)
+
+    @cached_property
+    def _check_tokenizer(self) -> None:
+        vocabulary.check_belongs(self.tokenizer, self.model)
 
     def tokenised(self, corpus: Corpus) -> Encoded:
         """Tokenise a corpus without words, once for this handle."""
@@ -197,9 +204,17 @@ class HeadModel:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Set the model to eval mode within the block; other threads wait with it."""
-        with attention_hooks.evaluating(self.model):
+        """Set the model to eval mode within the block; other threads wait with it, and inference mode is left."""
+        with attention_hooks.evaluating(self.model), torch.inference_mode(False):
             yield
+
+    def check_gradients(self) -> None:
+        """Raise ValueError for weights through which no gradient can flow."""
+        if any(weight.is_inference() for weight in self.model.parameters()):
+            raise ValueError(
+                f"no gradient passes the weights of {self.name}: got a model made in inference mode; expected one that "
+                f"was loaded outside; try to load or copy it outside torch.inference_mode()"
+            )
 
     def without_gradients(self) -> AbstractContextManager[None]:
         """Return a context without gradients."""
@@ -207,7 +222,7 @@ class HeadModel:
 
     def mask(
         self,
-        gates: Tensor | Callable[[], Tensor],
+        gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
         replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
     ) -> AbstractContextManager[None]:
         """Replace every head's output z by g z + (1 - g) replacement within the block (`hr.mask_heads`)."""

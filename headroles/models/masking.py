@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Protocol
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -67,7 +68,7 @@ class Gate(Function):
 @contextmanager
 def mask_heads(
     model: PreTrainedModel,
-    gates: Tensor | Callable[[], Tensor],
+    gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
     replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None = None,
 ) -> Iterator[None]:
     """Replace every head's output z by g z + (1 - g) replacement within the block.
@@ -77,8 +78,9 @@ def mask_heads(
     Args:
         model: A transformers model.
         gates: One number g per head, in the order of the rows of a table (`hr.models.head_index`): Tensor[heads], or
-            Tensor[batch, heads] for gates of each example. In beam search the gates of an example apply to all its
-            beams. They may require gradients. A function is called for the gates at each layer.
+            Tensor[batch, heads] for gates of each example; lists and arrays are converted. In beam search the gates of
+            an example apply to all its beams. They may require gradients. A function is called for the gates at each
+            layer.
         replacement: The output of a masked head. None or "zero"; "uniform", the mean of the values the head may attend
             to; "resample", the output for the next example of the batch, position by position (`hr.ablate` draws
             partners from the whole corpus instead); a mapping (kind, layer) -> Tensor[heads, size], such as the result
@@ -99,12 +101,12 @@ def mask_heads(
 def masked(
     model: PreTrainedModel,
     sites: list[Site],
-    gates: Tensor | Callable[[], Tensor],
+    gates: Tensor | npt.ArrayLike | Callable[[], Tensor],
     replacement: Fill | Mapping[tuple[Kind, int], Tensor] | Replacement | None,
 ) -> Iterator[None]:
     """Mask the heads of known sites within the block, as `mask_heads`."""
     replacement = renamed(replacement, 6)
-    current = gates if callable(gates) else lambda: gates
+    current = gates if callable(gates) else _constant(gates)
     _check(model, sites, current(), replacement)
     parts, uniform = _Parts(sites), dict[nn.Module, Tensor]()
 
@@ -177,6 +179,15 @@ def mean(model: PreTrainedModel, batches: Iterable[Batch]) -> dict[tuple[Kind, i
             masks.update({kind: batch.queries(kind).attention_mask for kind in KINDS})
             model(**batch.inputs, **without_cache(model))
     return {key: (total / counts[key]).to(model.device, model.dtype) for key, total in sums.items()}
+
+
+def _constant(gates: Tensor | npt.ArrayLike) -> Callable[[], Tensor]:
+    """Return a function that returns gates, also those of a list or an array."""
+    try:
+        tensor = torch.as_tensor(gates)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"gates are no numbers: got {gates!r:.80}; expected one number per head") from error
+    return lambda: tensor
 
 
 class _Parts:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headroles.ablation.evaluation import evaluate
 from headroles.analysis.relations import relate
 from headroles.analysis.role_rules import roles
-from headroles.models import loading, provenance
+from headroles.models import identity, loading
 from headroles.papers.preparation import Material, Prepared
 from headroles.papers.workflow import Workflow, batch_tokens, pace
 from headroles.plots.gallery import plot
@@ -178,7 +178,7 @@ class _Replication:
         self.place = study.work / "model"  # of the trained model
         parts = (data.train, data.dev, data.test, data.parsed, data.other)
         hashes = ",".join(part.hash for part in parts if part is not None)
-        self.key = frame.sign(data=hashes, tokenizer=provenance.tokens(self.tokenizer), recipe=recipe)
+        self.key = frame.sign(data=hashes, tokenizer=identity.tokens(self.tokenizer), recipe=recipe)
 
     @cached_property
     def model(self) -> PreTrainedModel:

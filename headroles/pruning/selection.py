@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Literal
 
@@ -227,9 +228,10 @@ def strategy_of(given: str | Strategy) -> Strategy:
 
 def counted(keep: float, size: int) -> int:
     """Return the number of heads that stay, 1 to `size`, of a number or of a share below 1."""
-    is_share, is_number = 0 < keep < 1, keep in range(1, size + 1)
-    if not (is_share or is_number) or isinstance(keep, bool):
-        raise ValueError(f"keep is a share above 0 and below 1, or a number of heads from 1 to {size}; got {keep}")
+    is_real = isinstance(keep, Real) and not isinstance(keep, bool)
+    is_share, is_number = is_real and 0 < keep < 1, is_real and keep in range(1, size + 1)
+    if not (is_share or is_number):
+        raise ValueError(f"keep is a share above 0 and below 1, or a number of heads from 1 to {size}; got {keep!r}")
     if isinstance(keep, float) and keep == 1:
         raise ValueError(f"keep=1.0 may be all heads or one; give {size} for all, or 1 for one")
     if not (count := round(keep * size) if is_share else int(keep)):

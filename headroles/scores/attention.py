@@ -16,7 +16,7 @@ from headroles.models import dummy_inputs, heads
 from headroles.models.batching import Batch, Pages
 from headroles.models.head_model import HeadModel
 from headroles.models.sites import Site
-from headroles.models.tokenization import vocabulary
+from headroles.models.tokens.vocabulary import vocabulary
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
 from headroles.scores.value_norms import ValueNorms

@@ -22,7 +22,7 @@ from headroles.models.dummy_inputs import dummy_inputs
 from headroles.models.head_model import HeadModel, Model
 from headroles.models.heads import layer_of, layers
 from headroles.models.sites import Site
-from headroles.models.tokenization import check_fit
+from headroles.models.tokens.vocabulary import check_fit
 from headroles.scores.lrp import lrp_rules
 from headroles.scores.outputs import has_vocabulary
 from headroles.scores.value_norms import output_weight, unreadable

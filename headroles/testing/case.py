@@ -17,7 +17,7 @@ from headroles.models.dummy_inputs import examples, words
 from headroles.models.heads import attention_sites, capture_attention, head_index
 from headroles.models.masking import Head, mask_heads
 from headroles.models.sites import Site
-from headroles.models.tokenization import vocabulary
+from headroles.models.tokens.vocabulary import vocabulary
 from headroles.tables.frame import Kind
 
 Weights = dict[tuple[Kind, int], Tensor]  # (kind, layer) -> [batch, heads, query, key]

@@ -10,7 +10,7 @@ from headroles.data.corpus import Sentence
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import shifted
 from headroles.models.masking import mask_heads
-from headroles.models.tokenization import special
+from headroles.models.tokens.vocabulary import special
 from headroles.scores.outputs import causal
 from headroles.tables.frame import Kind
 from headroles.testing.case import Case, NotAsked, Weights

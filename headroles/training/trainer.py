@@ -83,6 +83,8 @@ def train(
     Example:
         >>> history = hr.train(model, tokenizer, corpus, "trained", held_out=dev, epochs=3)
     """
+    if epochs < 1:
+        raise ValueError(f"number of epochs out of range: got epochs={epochs}; expected 1 or more")
     if not 0 <= rate < math.inf:
         raise ValueError(f"the learning rate must be a number from 0 on; got {rate}")
     place = Path(folder)

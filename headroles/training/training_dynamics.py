@@ -13,9 +13,9 @@ from headroles.ablation.compare_scores import agreement
 from headroles.ablation.curves import ablation_curve, orders
 from headroles.analysis import role_rules
 from headroles.data.corpus import Corpus
-from headroles.models import loading, provenance
+from headroles.models import identity, loading
+from headroles.models.head_model import HeadModel
 from headroles.models.masking import Head
-from headroles.models.provenance import cache_key
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
@@ -64,7 +64,7 @@ def dynamics(
         FileNotFoundError: If there is no checkpoint.
     """  # noqa: DOC502
     places = checkpoints(training)
-    last = provenance.revision(loading.alone(places[-1][2]))
+    last = identity.weights_digest(loading.alone(places[-1][2]))
     kept = study_at(study)
     outdated = kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []
@@ -100,8 +100,8 @@ def _measured(
     """Return the curve and the scores of one checkpoint."""
     kept = Study(study.work / ".checkpoints", overwrite=True)
     model, tokenizer = loading.load(place)
-    corpora = {"text": corpus.hash, "held_out": held_out.hash}
-    key = cache_key(model, **corpora, metric=metric, steps=steps, resamples=n_resamples)
+    measured = {"held_out": held_out.hash, "metric": metric, "steps": steps, "resamples": n_resamples}
+    key = HeadModel(model, tokenizer).cache_key(corpus, **measured)
 
     def scores() -> pd.DataFrame:
         rest = score(model, tokenizer, corpus, n_resamples=min(n_resamples, 200))

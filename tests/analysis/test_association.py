@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.messages import whole
 from helpers.relations import ROLES, effects, index, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -570,3 +571,16 @@ def test_what_is_related_says_of_which_models_and_corpora():
     usual = frame.provenance(hr.relate(table, out), "p")
     assert usual.startswith("relate:family|resamples:1000|permutations:9999|seed:0|")
     assert frame.sources(pd.DataFrame({"a": [1]}), ["a"]) == "unsigned"
+
+
+def test_heads_that_are_in_several_rows_are_refused():
+    assigned, outcomes = (pd.concat([table, table.iloc[:1]]) for table in _two_tables())
+    message = "heads are counted twice: got ('enc-self', 0, 0) in several rows; expected each head once"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.relate(assigned, outcomes)
+
+
+def _two_tables():
+    index = frame.index({("enc-self", 0): 4, ("enc-self", 1): 4})
+    scores = frame.table({"position[-1]": [0.95, 0.1] * 4}, index, "score:Position()")
+    return hr.roles(scores), frame.table({"importance": range(8)}, index, "score:Importance()").astype(float)

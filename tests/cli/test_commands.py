@@ -24,7 +24,7 @@ from matplotlib.image import imread
 import headroles as hr
 from headroles.cli import main as cli
 from headroles.data.readers import read, write
-from headroles.models import at_hand
+from headroles.models import loading
 from headroles.reports import demo
 from headroles.tables import frame
 from headroles.tables.io import load_table
@@ -170,7 +170,7 @@ def test_it_prints_every_head_that_has_a_role(scored):
 def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     before = _contents(study)
     monkeypatch.setattr("headroles.scores.runner._score", lambda *_, **__: pytest.fail("scored again"))
-    monkeypatch.setattr("headroles.scores.in_study.offsets", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr("headroles.scores.runner.offsets", lambda *_: pytest.fail("counted again"))
     again = run("score", model, trees, "--study", study, *FEW)
     assert again.code == 0
     after = _contents(study)
@@ -185,7 +185,8 @@ def test_another_option_is_scored_again(study, model, trees, caplog):
     before = _contents(study)
     again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
-    assert caplog.messages == [f"{study / 'heads.parquet'} was made with other options: computed again"]
+    (message,) = caplog.messages
+    assert message.startswith(f"{study / 'heads.parquet'}: made with other options, computed again: confidence, ")
     after = _contents(study)
     assert after["heads.parquet"] != before["heads.parquet"]
     assert after["offsets.parquet"] == before["offsets.parquet"]
@@ -361,7 +362,7 @@ def test_the_demo_of_a_translator_has_a_folder_of_its_own(tmp_path, monkeypatch)
     assert (done.code, done.err) == (0, "")
     tmp_path /= "headroles-demo-translation"
     table, committed = (
-        load_table(folder / "heads.parquet") for folder in (tmp_path, ROOT / "figures" / at_hand.TRANSLATOR.name)
+        load_table(folder / "heads.parquet") for folder in (tmp_path, ROOT / "figures" / loading.TRANSLATOR.name)
     )
     names = ["confidence", "position[-1]", "position[+1]", "alignment[monotone]"]
     pd.testing.assert_frame_equal(table[names], committed[names], rtol=0, atol=0.01)  # a tenth of a role's margin
@@ -372,8 +373,8 @@ def test_the_demo_of_a_translator_has_a_folder_of_its_own(tmp_path, monkeypatch)
 
 
 def test_the_translator_is_small_enough_to_come_with_the_library():
-    assert sum(path.stat().st_size for path in at_hand.TRANSLATOR.iterdir()) < 5e6
-    assert len(read(at_hand.TRANSLATOR / "sentences.tsv")) == 100
+    assert sum(path.stat().st_size for path in loading.TRANSLATOR.iterdir()) < 5e6
+    assert len(read(loading.TRANSLATOR / "sentences.tsv")) == 100
 
 
 # --- runs that are cut off -------------------------------------------------------------------------------------------

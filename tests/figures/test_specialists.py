@@ -26,8 +26,9 @@ from typer.testing import CliRunner
 import headroles as hr
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import loading, tokenization
+from headroles.models import loading
 from headroles.models.heads import attention_sites
+from headroles.models.tokens import bilingual
 from headroles.papers.preparation import prepare, prepared
 from headroles.tables.io import load_table
 
@@ -77,7 +78,7 @@ def small_minilm(monkeypatch):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.BertConfig(vocab_size=300, **sizes, max_position_embeddings=128)
     torch.manual_seed(0)
-    monkeypatch.setattr(beginnings.at_hand, "minilm", lambda: (transformers.BertModel(config).eval(), tokenizer))
+    monkeypatch.setattr(beginnings.loading, "minilm", lambda: (transformers.BertModel(config).eval(), tokenizer))
 
 
 @pytest.mark.slow
@@ -258,13 +259,13 @@ def test_long_sentences_are_read_twice():
 def test_arm_e_reads_with_one_tokenizer_and_writes_with_another(data, tmp_path, small_minilm):  # noqa: ARG001
     specialise(tmp_path, data, "E", recipe=TINY)
     model, tokenizer = hr.load(tmp_path / "E-0")
-    assert isinstance(tokenizer, tokenization.Bilingual)
+    assert isinstance(tokenizer, bilingual.Bilingual)
     text = data.train[0].target.text
     ids = tokenizer(text_target=text)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
     assert ids[-1] == tokenizer.sep_token_id
     assert model.decoder.config.vocab_size > max(ids) > len(tokenizer)  # pieces that sources do not have
-    assert tokenizer("ab")["input_ids"] == beginnings.at_hand.minilm()[1]("ab")["input_ids"]
+    assert tokenizer("ab")["input_ids"] == beginnings.loading.minilm()[1]("ab")["input_ids"]
     found = hr.evaluate(model, tokenizer, data.test, ["loss", "bleu"], n_resamples=0)
     assert found["value"].notna().all()
     kinds = hr.score(model, tokenizer, data.parsed, ["confidence"], n_resamples=0).index.get_level_values("kind")

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models.batching import TokenView
-from headroles.models.tokenization import NO_WORD
+from headroles.models.tokens.alignment import NO_WORD
 from headroles.scores.base import Observation
 from headroles.scores.registry import DEFAULT, list_scores
 

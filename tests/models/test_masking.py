@@ -9,6 +9,7 @@ import torch
 from helpers import zoo
 from helpers.close import bound, close
 from helpers.gates import outputs
+from helpers.messages import whole
 from helpers.traces import NAMES, _traces
 
 import headroles as hr
@@ -371,3 +372,20 @@ def _silence_queries(model):
             parameter.data.zero_()
         if "c_attn" in name:
             parameter.data[..., : parameter.shape[-1] // 3].zero_()
+
+
+@pytest.mark.parametrize("convert", [torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.double])
+def test_gates_may_be_lists_and_arrays(convert):
+    model, inputs = zoo.tiny("bert"), {"input_ids": torch.arange(5, 12)[None]}
+    gates = hr.head_mask(model, [("enc-self", 0, 1)])
+    with hr.mask_heads(model, gates):
+        expected = model(**inputs).logits
+    with hr.mask_heads(model, convert(gates)):
+        assert torch.equal(model(**inputs).logits, expected)
+
+
+@pytest.mark.parametrize(("gates", "shown"), [(None, "None"), (["a", "b"], "['a', 'b']")])
+def test_gates_that_are_no_numbers(gates, shown):
+    message = f"gates are no numbers: got {shown}; expected one number per head"
+    with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(zoo.tiny("bert"), gates):
+        pass

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import headroles as hr
 from headroles.cli import main
-from headroles.models import provenance
+from headroles.models import identity
 
 # transformers puts Marian's bias of words, which belongs to no submodule, into its own map
 pytestmark = pytest.mark.filterwarnings("ignore:The following device_map keys do not match")
@@ -41,8 +41,8 @@ def offloaded(folder, whole, tmp_path):
     size = sum(value.nbytes for value in whole[0].state_dict().values())
     options = {"device_map": "auto", "max_memory": {"cpu": int(0.7 * size)}, "offload_folder": str(tmp_path / "disk")}
     model, _ = hr.load(folder, **options)
-    assert provenance.is_offloaded(model)
-    assert not provenance.is_offloaded(whole[0])
+    assert identity.is_offloaded(model)
+    assert not identity.is_offloaded(whole[0])
     return model
 
 
@@ -87,7 +87,7 @@ def test_the_command_takes_a_device_map_and_numbers_of_16_bits(folder, tmp_path)
     assert ended.exit_code == 0, ended.output
     told = hr.provenance(hr.Study(tmp_path / "study").load("heads"), "confidence")
     half, _ = hr.load(folder, dtype=torch.bfloat16)
-    assert f"weights:{provenance.revision(half)}|" in told
+    assert f"weights:{identity.weights_digest(half)}|" in told
 
 
 @pytest.mark.parametrize("folder", ["bert"], indirect=True)
@@ -101,4 +101,4 @@ def test_drafts_of_a_killed_run_are_removed_by_save(folder, whole):
     os.utime(drafts[1] / "model.safetensors")  # another run is writing it
     hr.save(*whole, folder)
     assert [draft.exists() for draft in drafts] == [False, True]
-    assert provenance.revision(hr.load(folder)[0]) == provenance.revision(whole[0])
+    assert identity.weights_digest(hr.load(folder)[0]) == identity.weights_digest(whole[0])

@@ -17,7 +17,7 @@ from helpers.commands import run
 from helpers.letters import tokens_of
 
 import headroles as hr
-from headroles.models import loading, provenance, pruned
+from headroles.models import identity, loading, pruned
 from headroles.tables import frame
 
 GONE = "enc-self:0:1,enc-self:1:2"
@@ -95,7 +95,7 @@ def test_training_does_not_write_over_a_model(whole):
 
 def test_files_of_an_earlier_model_do_not_stay_when_it_is_overwritten(whole, tmp_path):
     """A tokenizer for targets was read with the new model, of which it changed all numbers."""
-    from headroles.models.tokenization import paired
+    from headroles.models.tokens.bilingual import paired
 
     place, tokenizer = tmp_path / "place", tokens_of("bert")
     smaller = hr.remove_heads(zoo.tiny("bert"), GONE)
@@ -162,14 +162,14 @@ def test_headroles_loads_it_as_before_and_saves_it_again(smaller, tmp_path, capl
         model, tokenizer = hr.load(smaller)
     assert "headroles.load" not in caplog.text
     expected = hr.remove_heads(zoo.tiny("bert"), GONE)
-    assert provenance.revision(model) == provenance.revision(expected)
+    assert identity.weights_digest(model) == identity.weights_digest(expected)
     assert (model.config.model_type, model.config.name_or_path) == ("bert", str(smaller))
     assert type(tokenizer) is type(hr.load(smaller.with_name("whole"))[1])
     hr.save(model, tokenizer, tmp_path / "again")
     assert json.loads((tmp_path / "again" / "config.json").read_text()) == json.loads(
         (smaller / "config.json").read_text()
     )
-    assert provenance.revision(hr.load(tmp_path / "again")[0]) == provenance.revision(model)
+    assert identity.weights_digest(hr.load(tmp_path / "again")[0]) == identity.weights_digest(model)
 
 
 def test_options_reach_a_smaller_model(smaller):
@@ -193,7 +193,7 @@ def test_a_smaller_model_has_a_card(smaller, whole):
     text = card.text
     assert text.strip().startswith("# whole without 2 of its 8 attention heads")
     assert "- enc-self layer 0: head 1\n- enc-self layer 1: head 2\n" in text
-    assert f"- weights: {provenance.revision(hr.load(smaller)[0])} " in text
+    assert f"- weights: {identity.weights_digest(hr.load(smaller)[0])} " in text
     assert f"- command: `headroles remove-heads {whole} {GONE} --output {smaller}`" in text
     assert not (whole / "README.md").exists()
 
@@ -252,10 +252,10 @@ def test_heads_are_set_to_zero_by_a_column_of_kept_heads(whole, tmp_path):
     model = zoo.tiny("bert")
     index = hr.models.head_index(model)
     kept = pd.Series([float(head not in [("enc-self", 0, 1), ("enc-self", 1, 2)]) for head in index], index)
-    expected = provenance.revision(hr.zero_heads(model, kept))
+    expected = identity.weights_digest(hr.zero_heads(model, kept))
     model, tokens = hr.load(whole)
     hr.save(hr.zero_heads(model, GONE), tokens, tmp_path / "zeroed")
-    assert provenance.revision(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "zeroed")) == expected
+    assert identity.weights_digest(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "zeroed")) == expected
     assert not (tmp_path / "zeroed" / "README.md").exists()
 
 

@@ -16,7 +16,7 @@ import headroles as hr
 from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
-from headroles.models import loading, provenance
+from headroles.models import identity, loading
 from headroles.models.batching import encode, tokenised
 from headroles.papers.preparation import prepare, prepared
 from headroles.papers.replication import MAKES, STAGES, Recipe, replicate
@@ -179,7 +179,7 @@ def test_the_untrained_model_is_of_the_size_that_was_asked(data):
     shapes = {tuple(value.shape) for name, value in model.named_parameters() if "layers" in name}
     assert shapes == {(48, 48), (48,), (192, 48), (192,), (48, 192)}
     same = (Recipe(width=48, layers=2, heads=3, seed=seed).model(tokenizer) for seed in (0, 1))
-    assert [provenance.revision(one) == provenance.revision(model) for one in same] == [True, False]
+    assert [identity.weights_digest(one) == identity.weights_digest(model) for one in same] == [True, False]
 
 
 def test_a_corpus_is_tokenised_once(data):
@@ -237,7 +237,7 @@ def test_weights_are_beside_the_study_without_what_unfinished_training_needs(rep
     weights = study.with_name("study-weights")
     assert not list(weights.rglob("checkpoint-*"))
     model, _ = hr.load(weights / "model")
-    assert f"weights:{provenance.revision(model)}" in frame.provenance(hr.Study(study).load("heads"), "confidence")
+    assert f"weights:{identity.weights_digest(model)}" in frame.provenance(hr.Study(study).load("heads"), "confidence")
 
 
 @pytest.mark.slow
@@ -292,12 +292,12 @@ def test_the_options_of_a_gpu_train_the_model_and_its_gates(data, tmp_path):
     fast = {"bf16": True, "use_cpu": True, "dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     history = train(model, tokenizer, data.train, tmp_path / "model", **TINY.training() | fast)
     assert history["loss"].iloc[-1] < history["loss"].iloc[0]
-    before = provenance.revision(model)
+    before = identity.weights_digest(model)
     strategy = hr.L0(rate=0.5, freeze="decoder")
     found = hr.prune(model, tokenizer, data.train, strategy, keep=1, kinds=["enc-self"], tune=TINY.tuning() | fast)
     assert found.loc["enc-self"].iloc[:, 0].sum() == 1
     assert found.loc["enc-self"].iloc[:, 1].max() < 0.9261  # gates have moved from where they start
-    assert provenance.revision(model) != before
+    assert identity.weights_digest(model) != before
     assert {value.dtype for value in model.parameters()} == {torch.float32}
 
 

@@ -122,11 +122,11 @@ def test_pressure_moves_gates_its_way_and_batches_are_read_in_turn():
 
 def test_weights_and_modes_are_left_and_a_study_keeps_the_table(tmp_path):
     model = zoo.tiny("marian").train()
-    before, weights = _traces(model), hr.models.provenance.revision(model)
+    before, weights = _traces(model), hr.models.identity.weights_digest(model)
     options = {"n_updates": 2, "seeds": 2, "study": tmp_path}
     table = hr.causal_gating(model, tokens_of("marian"), corpus(4), **options)
     assert _traces(model) == before
-    assert hr.models.provenance.revision(model) == weights
+    assert hr.models.identity.weights_digest(model) == weights
     assert all(parameter.grad is None for parameter in model.parameters())
     assert "updates:2" in hr.provenance(table, "gating[gate+]")
     written = (tmp_path / "gating.parquet").stat().st_mtime_ns

@@ -11,7 +11,7 @@ from helpers.trainings import films, tokenizer
 from transformers import TrainerCallback
 
 import headroles as hr
-from headroles.models.provenance import revision
+from headroles.models.identity import weights_digest
 
 
 class Reported(TrainerCallback):
@@ -57,7 +57,7 @@ def test_scores_of_the_model_in_training_are_reported(tmp_path):
     assert first["scores/confidence_enc-self_mean"] != last["scores/confidence_enc-self_mean"]
     plain = deepcopy(learnt())  # which is trained alike
     hr.train(plain, tokenizer(), corpus, tmp_path / "without", epochs=2, batch=8, rate=1e-3)
-    assert revision(plain) == revision(model)
+    assert weights_digest(plain) == weights_digest(model)
 
 
 def test_gates_reach_tensorboard(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import zoo
+from helpers import letters, zoo
 from helpers.commands import run
 from helpers.messages import whole
 from helpers.processes import full_disk, together
@@ -831,3 +831,12 @@ def test_a_sweep_of_gates_on_a_frozen_model_has_the_model_as_control(tmp_path):
     intact = hr.evaluate(learnt(), tokenizer(), films(20, 1), ["loss"], n_resamples=0)
     assert table["heads"].tolist() == [8, 4]
     assert table["value"][0] == pytest.approx(intact.loc["loss", "value"])
+
+
+@pytest.mark.parametrize("keep", ["4", True, 0, 1.5, float("nan")])
+def test_keep_is_a_number_or_a_share(keep):
+    message = f"keep is a share above 0 and below 1, or a number of heads from 1 to 24; got {keep!r}"
+    with pytest.raises(ValueError, match=whole(message)):
+        hr.prune(
+            zoo.tiny("marian"), letters.tokens_of("marian"), letters.corpus(4), "importance", keep=keep, remove=False
+        )

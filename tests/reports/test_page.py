@@ -32,7 +32,7 @@ from helpers.reports import (
 import headroles as hr
 from headroles.analysis import role_rules
 from headroles.data.readers import write
-from headroles.models.provenance import revision
+from headroles.models.identity import weights_digest
 from headroles.plots.labels import label_of
 from headroles.reports import page as page_module
 from headroles.reports.contents import fate
@@ -363,7 +363,7 @@ def test_attend_keeps_what_attention_gives(tmp_path, name):
     assert [tuple(head) for head in table[table["sentence"] == 1][frame.LEVELS].to_numpy()] == list(
         hr.models.head_index(model)
     )
-    assert f"|weights:{revision(model)}|corpus:letters|" in frame.provenance(table, "weights")
+    assert f"|weights:{weights_digest(model)}|corpus:letters|" in frame.provenance(table, "weights")
     for row in table.iloc[::5].itertuples():
         whole_one = hr.attention_matrix(model, tokenizer, sentences[row.sentence], (row.kind, row.layer, row.head))
         assert (list(row.queries), list(row.keys)) == (list(whole_one.index), list(whole_one.columns))

@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import re
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 
@@ -777,3 +778,23 @@ def test_a_model_of_one_layer_has_scores():
     scores = [*asked(), "confidence", "position"]
     found = hr.score(type(few)(few.config).eval(), tokens_of("bert"), corpus(4), scores, n_resamples=0)
     assert (len(found), found.notna().all(axis=None)) == (4, True)
+
+
+@pytest.mark.parametrize("measure", ["score", "ablate"])
+def test_gradients_within_inference_mode_are_those_outside(measure):
+    def measured(model):
+        if measure == "score":
+            return hr.score(model, tokens_of("marian"), corpus(6), ["importance"], n_resamples=0)
+        return hr.ablate(model, tokens_of("marian"), corpus(40), precision=1.1)
+
+    model = zoo.tiny("marian")
+    expected = measured(model)
+    with torch.inference_mode():
+        pd.testing.assert_frame_equal(measured(model), expected, rtol=0, atol=0)
+        made = deepcopy(model)
+    message = (
+        "no gradient passes the weights of MarianMTModel: got a model made in inference mode; expected one that was "
+        "loaded outside; try to load or copy it outside torch.inference_mode()"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        measured(made)

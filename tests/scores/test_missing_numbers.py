@@ -16,7 +16,8 @@ from helpers.letters import VOCABULARY, corpus, looking, observation, tokenizer,
 
 import headroles as hr
 from headroles.data.corpus import Corpus, Sentence
-from headroles.models import batching, tokenization
+from headroles.models import batching
+from headroles.models.tokens import vocabulary
 from headroles.scores.patterns.alignment import Alignment
 from headroles.scores.patterns.rarity import Rarity
 
@@ -145,8 +146,8 @@ def test_unknown_words_are_words_where_their_token_pads_too():
     text = Corpus.of(["a ! b", "c"])  # "!" is no piece
     padded = type(own)(tokenizer_object=own.backend_tokenizer, **own.special_tokens_map | {"pad_token": "<unk>"})
     assert padded.pad_token_id == padded.unk_token_id
-    assert padded.unk_token_id not in tokenization.special(padded, model)
-    assert {padded.bos_token_id, padded.eos_token_id} <= tokenization.special(padded, model)
+    assert padded.unk_token_id not in vocabulary.special(padded, model)
+    assert {padded.bos_token_id, padded.eos_token_id} <= vocabulary.special(padded, model)
     (batch,) = batching.batches(batching.encode(text, padded, model), model)
     assert batch.source.content.tolist() == [[False, True, True, True, False], [False, True, False, False, False]]
     expected = hr.score(model, own, text, "confidence", n_resamples=0)
@@ -157,7 +158,7 @@ def test_unknown_words_are_words_where_their_token_pads_too():
 def test_a_decoders_start_is_no_word_whatever_its_id_stands_for():
     model = zoo.tiny("marian")
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = tokenizer().unk_token_id
-    assert tokenizer().unk_token_id not in tokenization.special(tokenizer(), model)
+    assert tokenizer().unk_token_id not in vocabulary.special(tokenizer(), model)
     for given in (corpus(3), bare(3)):
         for batch in batching.batches(batching.encode(given, tokenizer(), model), model):
             assert (batch.target.ids[:, 0] == tokenizer().unk_token_id).all()

@@ -55,7 +55,7 @@ from headroles.data.corpus import Corpus, Sentence
 from headroles.models import batching
 from headroles.models import heads as families
 from headroles.models.head_model import HeadModel
-from headroles.models.tokenization import NO_WORD
+from headroles.models.tokens.alignment import NO_WORD
 from headroles.scores.accumulator import Accumulator
 from headroles.scores.base import Observation, Score
 from headroles.scores.patterns.confidence import Confidence

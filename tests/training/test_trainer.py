@@ -741,3 +741,9 @@ def test_the_command_without_labels_says_so(base, tmp_path):
     done = run("train", base, path, "--output", tmp_path / "new")
     assert done == line(f"corpus 'plain' has no labels; {LABELLED}")
     assert not (tmp_path / "new").exists()
+
+
+def test_no_epoch_is_no_training(tmp_path):
+    with pytest.raises(ValueError, match=whole("number of epochs out of range: got epochs=0; expected 1 or more")):
+        hr.train(zoo.tiny("marian"), tokens_of("marian"), letters(4), tmp_path, epochs=0)
+    assert not list(tmp_path.iterdir())

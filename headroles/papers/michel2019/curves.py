@@ -204,11 +204,11 @@ def fig5_claim(table: pd.DataFrame) -> Verdict:
 
 
 def _efficiency(run: Workflow) -> list[Path]:
-    from headroles.models import provenance
+    from headroles.models import identity
     from headroles.pruning.costs import efficiency
 
     study = run.study("efficiency")
-    study.remove(study.claim("efficiency", frame.sign(weights=provenance.revision(run.model))))
+    study.remove(study.claim("efficiency", frame.sign(weights=identity.weights_digest(run.model))))
     if not study.has("efficiency"):
         save_table(efficiency(run.model, run.random_ranking(), **run.timed), study.path("efficiency"))
     return [study.path("efficiency")]

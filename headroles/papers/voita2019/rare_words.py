@@ -31,7 +31,7 @@ LONGEST = 14  # words of a sentence in figures of attention
 
 def _attention(run: Workflow) -> list[Path]:
     """Keep the attention of the encoder head that attends most often to the rarest token, on three short sentences."""
-    from headroles.models import provenance
+    from headroles.models import identity
 
     scores = load_table(functions(run)[0])
     if "enc-self" not in scores.index.unique("kind"):
@@ -41,7 +41,7 @@ def _attention(run: Workflow) -> list[Path]:
         raise Missing("no sentence with trees has a token outside the 500 most frequent of the training corpus")
     rarest, corpus = rarity.index[int(rarity.argmax())], run.material.sentences or trees(run)
     short = [sentence for sentence in corpus if len(sentence.text.split()) <= LONGEST][:3]
-    study, key = run.study("functions"), f"{provenance.revision(run.model)} {rarest} {corpus.hash}"
+    study, key = run.study("functions"), f"{identity.weights_digest(run.model)} {rarest} {corpus.hash}"
     study.keep("attention-rare", key, lambda: _token_attention(run, short, rarest))
     return [study.path("attention-rare")]
 
@@ -56,10 +56,11 @@ NEEDS["attention"] = Need(
 
 def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -> pd.DataFrame:
     """Return the attention of a head, a row per query and key; `rarest` is the first least frequent content token."""
-    from headroles.models import provenance, tokenization
+    from headroles.models import identity
+    from headroles.models.tokens import vocabulary
     from headroles.scores import attention_matrix
 
-    tokenizer, special = run.tokenizer, tokenization.special(run.tokenizer, run.model)
+    tokenizer, special = run.tokenizer, vocabulary.special(run.tokenizer, run.model)
     counts = Counter(token for sentence in run.frequencies for token in tokenizer(sentence.text)["input_ids"])
     rows = []
     for number, sentence in enumerate(sentences):
@@ -74,7 +75,7 @@ def _token_attention(run: Workflow, sentences: Sequence[Sentence], head: Head) -
             for key in range(len(ids))
         ]
     columns = ["sentence", *frame.LEVELS, "query", "key", "token", "weight", "counted", "rarest"]
-    fields = {"model": provenance.name(run.model), "weights": provenance.revision(run.model)}
+    fields = {"model": identity.model_name(run.model), "weights": identity.weights_digest(run.model)}
     return frame.signed(pd.DataFrame(rows, columns=columns), frame.sign(**fields, counted_in=run.frequencies.hash))
 
 

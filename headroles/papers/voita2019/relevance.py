@@ -38,11 +38,11 @@ COUNT = 10  # untrained models, with the seeds 1 to 10; seed 0 is the negative c
 
 def _untrained_models(run: Workflow) -> list[Path]:
     """Keep the largest share of relevance, and the correlation of confidence with it, of several untrained models."""
-    from headroles.models import loading, provenance
+    from headroles.models import identity, loading
 
     study, corpus = run.study("relevance"), run.material.dev
-    weights = provenance.revision(loading.untrained(run.model))
-    key = f"{weights} {provenance.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
+    weights = identity.weights_digest(loading.untrained(run.model))
+    key = f"{weights} {identity.tokens(run.tokenizer)} {corpus.hash} {COUNT}"
     study.keep("untrained", key, lambda: _untrained_scores(run))
     return [study.path("untrained")]
 

@@ -135,6 +135,7 @@ def _activated(rule: Rule, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) ->
 
 def _check(model: HeadModel, table: Table) -> None:
     sites, name = model.sites, model.name
+    model.check_gradients()
     if model.model.training:
         raise ValueError(f"{name} is in train mode: dropout would change the relevance; try model.eval() first")
     if any(getattr(module, "gradient_checkpointing", False) for module in model.model.modules()):

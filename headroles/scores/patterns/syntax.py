@@ -8,7 +8,7 @@ from torch.nn.functional import one_hot
 
 from headroles.data.corpus import RELATIONS
 from headroles.models.batching import TokenView
-from headroles.models.tokenization import NO_WORD
+from headroles.models.tokens.alignment import NO_WORD
 from headroles.scores.base import SELF, Observation, Score, Sums
 from headroles.tables.frame import Kind
 

@@ -1,0 +1,189 @@
+"""Alignment of tokens and words: the token ids of a sentence, the word of each, and views of a batch of them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from headroles.data.corpus import Sentence, Span, Tokens
+
+NO_WORD = -1  # the word of a token that belongs to none
+MARKS = ("▁", "##", "@@", "</w>", "Ġ")  # how slow tokenizers mark word boundaries in tokens
+
+
+@dataclass(frozen=True)
+class TokenizedSentence:
+    """One sentence as the encoder or the decoder reads it: token ids and, for each, the index of its word."""
+
+    ids: list[int]
+    words: list[int]
+    sentence: Sentence
+    types: list[int] | None = None  # token type ids of a sentence pair, if the model reads them
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether each word of the sentence is aligned to at least one token."""
+        return aligned(self.sentence, self.words)
+
+
+def aligned(sentence: Sentence, words: Sequence[int]) -> bool:
+    """Return whether each word of `sentence` is among `words`, the word indices of its tokens."""
+    return set(range(len(sentence.spans))) <= set(words)
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """The tokens of a batch that one side of attention reads.
+
+    Content tokens are neither padding nor special tokens (EOS, CLS, SEP, BOS). Unknown words are content tokens.
+    """
+
+    ids: Tensor  # [batch, token]
+    attention_mask: Tensor  # bool [batch, token]: not padding
+    content: Tensor  # bool [batch, token]
+    words: Tensor  # [batch, token]: index of the token's word, NO_WORD for none
+    sentences: tuple[Sentence | None, ...]
+    kept: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def take(self, rows: Tensor) -> TokenView:
+        """Return the examples at `rows`, in this order; a row may be repeated."""
+        return self._at(rows, tuple(self.sentences[row] for row in rows.tolist()))
+
+    def span(self, start: int, stop: int) -> TokenView:
+        """Return the tokens from `start` to before `stop`; the view itself if those are all tokens."""
+        if (start, stop) == (0, self.ids.shape[1]):
+            return self
+        return self._at((slice(None), slice(start, stop)), self.sentences)
+
+    def _at(self, index: Tensor | tuple[slice, slice], sentences: tuple[Sentence | None, ...]) -> TokenView:
+        ids, attention_mask, content, words = self.ids, self.attention_mask, self.content, self.words
+        return TokenView(ids[index], attention_mask[index], content[index], words[index], sentences)
+
+    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return the result of `make`, computed once per key: for what depends on the tokens but not on the layer."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    @cached_property
+    def parsed(self) -> Tensor:
+        """Mask of the sentences with a dependency tree and a token for each word: bool [batch]."""
+        rows = zip(self.sentences, self.words.tolist(), strict=True)
+        flags = [sentence is not None and sentence.has_tree and aligned(sentence, row) for sentence, row in rows]
+        return torch.tensor(flags, device=self.ids.device)
+
+
+def pieces(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sentence], *, words: bool = True, target: bool = False
+) -> list[TokenizedSentence]:
+    """Return the tokens of sentences, special ones included, and the word of each, `NO_WORD` without `words`.
+
+    Words come from the character offsets of a fast tokenizer. The tokens of a slow tokenizer are searched for in the
+    text, where an unknown token stands for the text between its neighbours. Sentences with a `second` text are read as
+    pairs if all have one; those of a `target` as the decoder's.
+    """
+    texts = [sentence.text for sentence in sentences]
+    seconds = [sentence.second for sentence in sentences]
+    in_pairs = all(seconds) and not target
+    words = words and any(sentence.spans for sentence in sentences)
+    with_offsets = words and tokenizer.is_fast
+    encoding = tokenizer(
+        text=None if target else texts,
+        text_pair=seconds if in_pairs else None,
+        text_target=texts if target else None,
+        add_special_tokens=True,
+        return_offsets_mapping=with_offsets,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    rows = []
+    for i, (sentence, ids) in enumerate(zip(sentences, encoding["input_ids"], strict=True)):
+        if isinstance(sentence, Tokens):
+            rows.append(TokenizedSentence(list(sentence.ids), [NO_WORD] * len(sentence.ids), sentence))
+            continue
+        owners = [NO_WORD] * len(ids)
+        if with_offsets:
+            first = [number == 0 for number in encoding.sequence_ids(i)]
+            offsets = [
+                span if is_in else None for span, is_in in zip(encoding["offset_mapping"][i], first, strict=True)
+            ]
+            owners = word_of(sentence, offsets)
+        elif words:
+            text = f"{sentence.text} {sentence.second}" if in_pairs else sentence.text
+            owners = word_of(sentence, _offsets(tokenizer, text, ids))
+        types = encoding["token_type_ids"][i] if in_pairs and "token_type_ids" in encoding else None
+        rows.append(TokenizedSentence(list(ids), owners, sentence, types))
+    return rows
+
+
+def word_of(sentence: Sentence, offsets: Sequence[Span | None]) -> list[int]:
+    """Return for each token the word that holds its first character that is not a space, NO_WORD for none."""
+    owner = {c: i for i, span in enumerate(sentence.spans) if span for c in range(*span)}
+    return [_owner(sentence.text, span, owner) for span in offsets]
+
+
+def _owner(text: str, span: Span | None, owner: dict[int, int]) -> int:
+    if span is None:
+        return NO_WORD
+    solid = (c for c in range(*span) if not text[c : c + 1].isspace())
+    return owner.get(next(solid, -1), NO_WORD)
+
+
+def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[Span | None]:
+    """Find the tokens of a slow tokenizer one after the other in the text."""
+    folded, origin = _folded(text)
+    places: list[Span | None] = []  # in the folded text
+    unknown: list[int] = []  # the unknown tokens since the last one that was found
+    at = 0
+    for token in tokenizer.convert_ids_to_tokens(list(ids)):
+        piece, _ = _folded(_unmarked(token))
+        places.append(None)
+        if token == tokenizer.unk_token:
+            unknown.append(len(places) - 1)
+        elif token not in tokenizer.all_special_tokens and piece:
+            start = folded.find(piece, at + len(unknown))  # an unknown token is a character or more
+            between = _stretches(folded, at, start)
+            if start < 0 or len(between) > len(unknown):
+                raise ValueError(
+                    f"{type(tokenizer).__name__} gives no character offsets, and its piece {token!r} was not found in "
+                    f"{text!r} from character {[*origin, len(text)][at]} on; "
+                    "load a fast tokenizer (use_fast=True) to align words with tokens"
+                )
+            _share(between, unknown, places)
+            at, unknown = start + len(piece), []
+            places[-1] = start, at
+    _share(_stretches(folded, at, len(folded)), unknown, places)
+    return [place and (origin[place[0]], origin[place[1] - 1] + 1) for place in places]
+
+
+def _folded(text: str) -> tuple[str, list[int]]:
+    """Normalise the text as tokenizers do, and return the original position of each of its characters."""
+    parts = [unicodedata.normalize("NFKD", character).casefold() for character in text]
+    return "".join(parts), [number for number, part in enumerate(parts) for _ in part]
+
+
+def _unmarked(token: str) -> str:
+    for mark in MARKS:
+        token = token.replace(mark, "")
+    return token
+
+
+def _stretches(text: str, start: int, end: int) -> list[Span]:
+    """The spans between white space in a part of the text."""
+    return [match.span() for match in re.compile(r"\S+").finditer(text, start, end)]
+
+
+def _share(stretches: list[Span], unknown: list[int], places: list[Span | None]) -> None:
+    """Assign each unknown token its stretch of the text; those left over share the last."""
+    for number, piece in enumerate(unknown if stretches else ()):
+        places[piece] = stretches[min(number, len(stretches) - 1)]

@@ -1,0 +1,153 @@
+"""Vocabulary: what a tokenizer and a model must agree on, the special tokens, padding, and the longest input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headroles.models.pruned import known_config
+from headroles.models.sites import hint
+
+SPARE, SPARED = 1024, 0.1  # number and share of embeddings that may belong to no token: tables are padded for speed
+FEW = 0.05  # share of tokens that may differ: special tokens do, between versions of a tokenizer
+ROLES = ("bos", "eos", "cls", "sep", "pad")
+_known: dict[tuple[str, int], dict[str, int] | None] = {}  # name and time of a tokenizer -> its vocabulary
+
+
+def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Raise ValueError if a tokenizer does not belong to a model; tokens may have been added to it.
+
+    The vocabulary is compared with the one the model was loaded with, or with the one in the model's folder. Where
+    neither is known, the tokenizer has to have about as many tokens as the model has embeddings, or the special tokens
+    of the model's config. A model of images or sound accepts any tokenizer.
+
+    Raises:
+        ValueError: The tokenizer has tokens without an embedding, another vocabulary, or other special tokens.
+    """
+    try:
+        size = vocabulary(model)
+    except ValueError:  # images or sound
+        return
+    ids, kind = tokenizer.get_vocab(), type(tokenizer).__name__
+    added = tokenizer.get_added_vocab()
+    largest = max((number for token, number in ids.items() if token not in added), default=0)
+    wrong = ""
+    if largest >= size:
+        wrong = f"{kind} has tokens up to {largest}, {type(model).__name__} has embeddings for {size}"
+    elif (reference := _vocabulary_of(model)) is not None and (count := _n_different(ids, reference)):
+        common = min(len(ids), len(reference))
+        wrong = f"{count} of the {common} tokens of {kind} have other ids in the model's own tokenizer"
+    elif size - largest > max(SPARE, SPARED * size) and (roles := _different_roles(tokenizer, model)):
+        wrong = (
+            f"{kind} has {len(ids)} tokens, {type(model).__name__} has embeddings for {size}, and its config has "
+            f"other ids for {', '.join(roles)}"
+        )
+    if wrong:
+        raise ValueError(f"the tokenizer does not fit the model: {wrong}; load both from one checkpoint")
+
+
+def _vocabulary_of(model: PreTrainedModel) -> dict[str, int] | None:
+    """The vocabulary that the model was loaded with, or that of its folder; None if neither is known."""
+    key = _key(model)
+    if key not in _known:
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                key[0], local_files_only=True, trust_remote_code=False, **known_config(model)
+            )
+            _remember(tokenizer, key)
+        except Exception:  # noqa: BLE001 - besides transformers', those of safetensors and of tokenizers, which are bare
+            _known[key] = None
+    return _known[key]
+
+
+def _key(model: PreTrainedModel) -> tuple[str, int]:
+    """The name of a model's checkpoint, and when the tokenizer in that folder was written; 0 without one."""
+    name = str(getattr(model.config, "name_or_path", "") or "")
+    times = [path.stat().st_mtime_ns for path in Path(name).glob("*token*")] if name and Path(name).is_dir() else []
+    return name, max(times, default=0)
+
+
+def _n_different(ids: dict[str, int], reference: dict[str, int]) -> int:
+    """Count the tokens of the smaller vocabulary with another id, or none, in the larger; 0 if there are few."""
+    small, large = sorted((ids, reference), key=len)
+    count = sum(large.get(token) != number for token, number in small.items())
+    return count if count > FEW * len(small) else 0
+
+
+def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> list[str]:
+    """The special tokens with different ids in the tokenizer and in the model's config."""
+    names = [f"{role}_token_id" for role in ROLES]
+    pairs = {name: (getattr(tokenizer, name, None), getattr(model.config, name, None)) for name in names}
+    return [
+        name.removesuffix("_id").replace("_", " ")
+        for name, (given, expected) in pairs.items()
+        if given is not None
+        and expected is not None
+        and given not in (expected if isinstance(expected, list) else [expected])
+    ]
+
+
+def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Note that a tokenizer was loaded together with a model."""
+    if (key := _key(model))[0]:
+        _remember(tokenizer, key)
+
+
+def _remember(tokenizer: PreTrainedTokenizerBase, key: tuple[str, int]) -> None:
+    words: dict[str, int] = tokenizer.get_vocab()
+    if len(_known) > 16:  # of many models in one process
+        _known.clear()
+    _known[key] = words if set(words) - set(tokenizer.all_special_tokens) else None
+
+
+def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, largest: int) -> None:
+    """Raise ValueError if the model has no embedding for `largest`, the largest token id of a corpus."""
+    size = vocabulary(model)
+    if largest >= size:
+        raise ValueError(
+            f"the tokenizer does not fit the model: {type(tokenizer).__name__} gives token {largest}, "
+            f"{type(model).__name__} has embeddings for {size}; load both from one checkpoint"
+        )
+
+
+def vocabulary(model: PreTrainedModel) -> int:
+    """Return the number of token ids for which the model has embeddings."""
+    try:
+        size = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except (NotImplementedError, AttributeError):  # what transformers raises of models with several tables, or none
+        size = None
+    if size is None:
+        raise ValueError(f"{type(model).__name__} has no table of token embeddings{hint(model)}")
+    return int(size)
+
+
+def special(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+    """Return the ids of special tokens: EOS, BOS, CLS, SEP, padding and start.
+
+    A model may pad or start with the token of unknown words. That token counts as a word; the attention mask marks
+    padding.
+    """
+    ends: set[int | None] = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "cls", "sep")}
+    ends |= {getattr(model.config, "decoder_start_token_id", None)} - {tokenizer.unk_token_id}
+    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | ends
+    return frozenset(number for number in ids if number is not None)
+
+
+def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    """Return the number of positions of the model; a very large number if nothing limits it."""
+    config = model.config
+    limits = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or 10**9]
+    offset = getattr(model.base_model, "embeddings", None)
+    padding = getattr(getattr(offset, "position_embeddings", None), "padding_idx", None)
+    if padding is not None:  # RoBERTa counts positions from padding_idx + 1
+        limits[1] -= padding + 1
+    return int(min(limits))
+
+
+def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    """Return the id that pads a batch: that of the padding token or, without one, of the end token."""
+    config = model.config
+    candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
+    return int(next(i for i in candidates if i is not None))
