@@ -25,17 +25,20 @@ SENTENCES, TOKENS = 16, 24
 
 
 def main(repeats: int = 3, heads_per_batch: int = 8, vocabulary: list[int] = [8000, 32000]) -> None:
-    models = {f"Marian, {words} words": (marian(words).eval(), words) for words in vocabulary}
-    models["MiniLM"] = minilm()[0], 30000
-    keep({name: ratios(*model, repeats, heads_per_batch) for name, model in models.items()})
+    models = {f"Marian, {words} words": (marian(words).eval(), tokenizer(words)) for words in vocabulary}
+    corpora = {name: random_corpus(model, SENTENCES, TOKENS) for name, (model, _) in models.items()}
+    models["MiniLM"] = minilm()
+    words = [word for word in sorted(minilm()[1].get_vocab()) if word.isalpha()]
+    drawn = np.random.default_rng(0).choice(words, (SENTENCES, TOKENS))
+    corpora["MiniLM"] = hr.Corpus("random words", tuple(hr.Sentence(" ".join(row)) for row in drawn))
+    keep({name: ratios(HeadModel.of(*pair), corpora[name], repeats, heads_per_batch) for name, pair in models.items()})
 
 
 class Bench:
     """A model, random sentences for it, and two ways to close each of its heads."""
 
-    def __init__(self, model, words: int, heads_per_batch: int) -> None:
-        self.model = HeadModel.of(model, tokenizer(words))
-        self.index, corpus = self.model.heads, random_corpus(model, SENTENCES, TOKENS)
+    def __init__(self, model: HeadModel, corpus: hr.Corpus, heads_per_batch: int) -> None:
+        self.model, self.index = model, model.heads
         (self.batch,) = self.model.batches(self.model.encode(corpus, words=False), max_tokens=10**6)
         name = "loss" if model.config.is_encoder_decoder else "agreement"
         self.target = objectives.objective(name, self.model).fit(self.model, [self.batch])
@@ -64,10 +67,10 @@ class Bench:
         return np.stack([values[np.argsort(found.numbers), 0] for values in found.masked.values()])
 
 
-def ratios(model, words: int, repeats: int, heads_per_batch: int) -> dict[str, float]:
-    bench = Bench(model, words, heads_per_batch)
+def ratios(model: HeadModel, corpus: hr.Corpus, repeats: int, heads_per_batch: int) -> dict[str, float]:
+    bench = Bench(model, corpus, heads_per_batch)
     times = times_of({"forward": bench.forward, "naive": bench.naive, "swept": bench.swept}, repeats)
-    share = _share(model, bench.index)
+    share = _share(model.model, bench.index)
     bound = [(1 + share * len(bench.index)) * one for one in times["forward"]]
     return {
         "naive loop / sweep": ratio(times["naive"], times["swept"]),

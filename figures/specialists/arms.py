@@ -122,7 +122,7 @@ def specialise(
             **_arguments(options.masked_steps, options.masked_warmup, options),
         )
         before.append(first.table())
-        model = loading.place(loading.load(first.place)[0])  # also where it was trained now: the same config on resuming
+        model = loading.place(loading.load(first.place)[0])  # the same config as on resuming
     if chosen.shuffled:
         beginnings.shuffle_queries_and_keys(model, seed=seed)
     _set_dropout(model, options.dropout)

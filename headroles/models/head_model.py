@@ -205,7 +205,8 @@ class HeadModel:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Set the model to eval mode within the block; other threads wait with it, and inference mode is left."""
-        with attention_hooks.evaluating(self.model), torch.inference_mode(False):
+        grad = torch.set_grad_enabled(torch.is_grad_enabled())  # which `inference_mode(False)` would switch on
+        with attention_hooks.evaluating(self.model), torch.inference_mode(False), grad:
             yield
 
     def check_gradients(self) -> None:

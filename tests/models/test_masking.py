@@ -92,7 +92,7 @@ def test_replacement_other(name):
     given = zoo.inputs(model, padded=False)
     twice = {key: value[:1].repeat(2, *[1] * (value.ndim - 1)) for key, value in given.items()}
     mask = torch.zeros(number(model))
-    with hr.mask_heads(model, mask, replacement="other"):
+    with hr.mask_heads(model, mask, replacement="resample"):
         torch.testing.assert_close(outputs(model, twice), outputs_plain(model, twice), atol=1e-5, rtol=1e-4)
         assert not torch.allclose(outputs(model, given), outputs_plain(model, given), atol=1e-3)
 
@@ -101,7 +101,7 @@ def test_replacement_other_is_not_another_beam():
     model, given = zoo.tiny("marian"), zoo.inputs(zoo.tiny("marian"), padded=False)
     wide = {key: value.repeat_interleave(3, 0) for key, value in given.items()}  # three beams each
     mask = torch.zeros(2, number(model))
-    with hr.mask_heads(model, mask, replacement="other"):
+    with hr.mask_heads(model, mask, replacement="resample"):
         expected = outputs(model, given).repeat_interleave(3, 0)
         torch.testing.assert_close(outputs(model, wide), expected, atol=1e-5, rtol=1e-4)
 
@@ -132,7 +132,7 @@ def test_replacement_uniform_without_allowed_keys_is_finite(name):
 
 
 def test_a_gate_of_one_half_averages_output_and_replacement():
-    """In the first layer, whose inputs no gate changes; "other" is the next example, of the last one the first."""
+    """In the first layer, whose inputs no gate changes; "resample" is the next example, of the last one the first."""
     model = zoo.tiny("bert")
     given, g = zoo.inputs(model, batch=3, padded=False), torch.linspace(-0.5, 1.5, 8)
     made = {site.key: torch.rand(site.heads, site.size) for site in heads.attention_sites(model)}
@@ -140,7 +140,7 @@ def test_a_gate_of_one_half_averages_output_and_replacement():
     with torch.no_grad(), _reading(model, plain):
         model(**given)
     z, first = plain["enc-self", 0], g[:4, None]
-    for replacement, instead in ("zero", 0), ("other", z[[1, 2, 0]]), (made, made["enc-self", 0]):
+    for replacement, instead in ("zero", 0), ("resample", z[[1, 2, 0]]), (made, made["enc-self", 0]):
         with torch.no_grad(), hr.mask_heads(model, g, replacement=replacement), _reading(model, mixed):
             model(**given)
         torch.testing.assert_close(mixed["enc-self", 0], first * z + (1 - first) * instead)
@@ -273,7 +273,7 @@ def test_errors():
     for given, replacement, message in [
         (torch.ones(7), None, "wrong number of gates: got shape [7]; expected [8] or [batch, 8] for BertForMaskedLM, "
          "which has enc-self 2 layers of 4 heads"),
-        (torch.ones(8), "none", "unknown replacement 'none'; expected one of: zero, other, uniform, or a mapping "
+        (torch.ones(8), "none", "unknown replacement 'none'; expected one of: zero, resample, uniform, or a mapping "
          "(kind, layer) -> [heads, size]"),
     ]:  # fmt: skip
         with (
@@ -287,7 +287,7 @@ def test_errors():
     ):
         outputs(model, zoo.inputs(model))
     message = "replacement 'other' is the output for the next example of the batch; this batch has only one"
-    with pytest.raises(ValueError, match=f"^{message}$"), hr.mask_heads(model, torch.ones(8), replacement="other"):
+    with pytest.raises(ValueError, match=f"^{message}$"), hr.mask_heads(model, torch.ones(8), replacement="resample"):
         outputs(model, zoo.inputs(model, batch=1))
     message = (
         "replacement 'uniform' needs the values of transformer.h.0.self_attention, which is outside transformers' "

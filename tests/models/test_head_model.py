@@ -1,0 +1,19 @@
+"""The handle of a model: what its blocks change, and restore."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import zoo
+
+from headroles.models.head_model import HeadModel
+
+
+@pytest.mark.parametrize("block", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_evaluating_leaves_inference_mode_and_keeps_gradients_as_they_are(block):
+    handle = HeadModel(zoo.tiny("bert"))
+    with block():
+        before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        with handle.evaluating():
+            assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == (before[0], False)
+        assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
