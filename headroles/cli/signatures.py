@@ -114,9 +114,9 @@ def _types(module: str, node: ast.expr | None) -> Iterator[str]:
         item = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
         yield f"Sequence[{'|'.join(_types(module, item))}]"
     elif isinstance(node, ast.Name) and node.id not in SIMPLE:
-        source, found = _find(module, node.id)
-        alias = isinstance(found, ast.Assign) and isinstance(found.value, ast.BinOp | ast.Subscript)
-        yield from _types(source, found.value) if alias else (node.id,)  # type: ignore[attr-defined]
+        source, definition = _find(module, node.id)
+        alias = isinstance(definition, ast.Assign) and isinstance(definition.value, ast.BinOp | ast.Subscript)
+        yield from _types(source, definition.value) if alias else (node.id,)  # type: ignore[attr-defined]
     elif node is not None:
         yield ast.unparse(node)
 
@@ -127,8 +127,8 @@ def _value(module: str, node: ast.expr | object) -> object:
         return node
     try:
         if isinstance(node, ast.Name):
-            source, found = _find(module, node.id)
-            return _value(source, getattr(found, "value", UNKNOWN))
+            source, definition = _find(module, node.id)
+            return _value(source, getattr(definition, "value", UNKNOWN))
         return ast.literal_eval(node)
     except (ValueError, LookupError):
         return UNKNOWN
