@@ -19,7 +19,7 @@ from headroles.tables.frame import KINDS
 from headroles.tables.io import BLANK, MARK, is_sealed, replacing, seal
 
 SHOWN = 5  # examples in a message
-BLOCK = 1024  # examples whose resamples are in memory together
+BLOCK = 1024  # examples with resamples in memory at a time
 HeadSet = frozenset[Head]  # the heads that a variant masks: (kind, layer, head)
 
 

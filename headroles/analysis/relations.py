@@ -123,7 +123,7 @@ def _chosen(table: pd.DataFrame, words: Sequence[str] | None) -> list[str] | Non
     names = {word: [name for name in known if _begins(Column.parse(name), word)] for word in words}
     if lacking := [word for word in words if not names[word]]:
         raise ValueError(f"no outcome begins with {' or '.join(lacking)}; there are: {', '.join(known)}")
-    return [name for name in known if any(name in matches for matches in names.values())]
+    return [name for name in known if any(name in chosen for chosen in names.values())]
 
 
 def _begins(column: Column, word: str) -> bool:

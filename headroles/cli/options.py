@@ -51,16 +51,15 @@ class Options:
         """Return the words and options of the command."""
         made: dict[str, inspect.Parameter] = {}
         for parameter in self.shown():
-            for part in self._of(parameter):
-                made.setdefault(part.name, part)
-        made |= {part.name: part for part in self.extra}
+            for option in self._of(parameter):
+                made.setdefault(option.name, option)
+        made |= {option.name: option for option in self.extra}
         return list(made.values())
 
     def shown(self) -> list[Parameter]:
         """Return the parameters of the function that the command line has."""
-        parameters = signature(self.function).parameters.values()
-        shown = (part for part in parameters if part.name not in PYTHON)
-        return [part for part in shown if (part.name, part.default) != ("folder", None)]
+        given = signature(self.function).parameters.values()
+        return [part for part in given if part.name not in PYTHON and (part.name, part.default) != ("folder", None)]
 
     def _of(self, parameter: Parameter) -> Iterator[inspect.Parameter]:
         if "PreTrainedModel" in parameter.types:
@@ -109,9 +108,9 @@ class Options:
         if "study" in self.words:
             yield argument("study", Path, REQUIRED, "Study folder with tables, to which results are added.")
         else:
-            chosen = parameter.default is None and "Study" not in parameter.types  # the function has a default folder
-            default = None if chosen else Path("study")
-            yield option("study", Path | None if chosen else Path, default, "Folder for the tables and figures.")
+            optional = parameter.default is None and "Study" not in parameter.types  # the function has a default folder
+            default = None if optional else Path("study")
+            yield option("study", Path | None if optional else Path, default, "Folder for the tables and figures.")
         if "Study" in parameter.types:
             text = "Remove tables of another model or corpus from the folder."
             yield option("overwrite", bool, False, text, "--overwrite")
@@ -143,24 +142,24 @@ class Options:
 def _type(parameter: Parameter) -> Any:
     """Return the type of a parameter on the command line; None for what cannot be typed there."""
     types = set(parameter.types) - {"None"}
-    several = next((kind for kind in types if kind.startswith("Sequence[")), "")
+    several = next((text for text in types if text.startswith("Sequence[")), "")
     if "Path" in several or "Corpus" in several:
         return list[str]
-    if parameter.choices and all(kind.startswith("Literal") for kind in types):
+    if parameter.choices and all(text.startswith("Literal") for text in types):
         return Literal[parameter.choices]
     for name, type_ in {"bool": bool, "int": int, "float": float, "Path": Path, "str": str, "Prepared": Path}.items():
         if name in types:
             return type_
     if several:
         return str if any(word in several for word in ("str", "int", "float", "Literal")) else None
-    return list[str] if any(kind.startswith("Mapping[str, float]") for kind in types) else None
+    return list[str] if any(text.startswith("Mapping[str, float]") for text in types) else None
 
 
 def _sentence(parameter: Parameter) -> str:
     """Return the help of an option; it names the separators of several values."""
-    text = parameter.help.rstrip(".")
-    commas = any(kind.startswith("Sequence[") for kind in parameter.types) and _type(parameter) is str
-    return f"{text}{', separated by commas' if commas else ''}."
+    words = parameter.help.rstrip(".")
+    commas = any(text.startswith("Sequence[") for text in parameter.types) and _type(parameter) is str
+    return f"{words}{', separated by commas' if commas else ''}."
 
 
 def trainer_options() -> Iterator[inspect.Parameter]:
@@ -247,7 +246,7 @@ class Call:
 
 def _converted(parameter: Parameter, value: Any) -> Any:
     """Return an argument from what was typed: names or numbers split at commas, role=number as a dictionary."""
-    several = next((kind for kind in parameter.types if kind.startswith("Sequence[")), "")
+    several = next((text for text in parameter.types if text.startswith("Sequence[")), "")
     if isinstance(value, str) and several and "str" not in parameter.types:
         numbers = "float" in several or "int" in several
         return tuple(arguments.numbers(value)) if numbers else arguments.names(value)
@@ -257,7 +256,7 @@ def _converted(parameter: Parameter, value: Any) -> Any:
         from headroles.papers import prepared
 
         return prepared(value)
-    if any(kind.startswith("Mapping[") for kind in parameter.types):
+    if any(text.startswith("Mapping[") for text in parameter.types):
         return dict(map(arguments.threshold, value or ())) or None
     return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
 

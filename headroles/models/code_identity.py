@@ -43,7 +43,7 @@ def described(value: Any, seen: set[int] | None = None) -> str:
 def code_of(thing: Any, seen: set[int] | None = None) -> str:
     """Return a hash of the code of a function, of a class or of an object's class, and of what it uses of its module.
 
-    Code of headroles and of installed libraries goes by its name: their versions stand in cache keys.
+    Code of headroles and of installed libraries is described by its name: their versions stand in cache keys.
     """
     digest = xxhash.xxh3_128()
     for part in _code(thing, set() if seen is None else seen):

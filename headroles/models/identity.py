@@ -21,7 +21,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from headroles.models.code_identity import LENGTH, described
 
-OF_TORCH = {*vars(nn.Module()), "_compiled_call_impl", "_is_hf_initialized", "_hf_hook", "_old_forward"}  # not options
+NO_OPTIONS = {*vars(nn.Module()), "_compiled_call_impl", "_is_hf_initialized"}  # attributes of torch and transformers
+PLACED = {"_hf_hook", "_old_forward", "hf_device_map", "forward", "to", "cuda"}  # of accelerate: where weights are
 PLACES = (  # attributes that change no number: where it was loaded from, and what it has warned about
     *("name_or_path", "_name_or_path", "transformers_version"),
     *("deprecation_warnings", "warnings_issued"),
@@ -178,7 +179,8 @@ def _options(model: PreTrainedModel) -> str:
     configs: dict[int, PreTrainedConfig] = {}
     lines = [model.generation_config.to_json_string()] if model.can_generate() and model.generation_config else []
     for name, module in model.named_modules():
-        options = {key: value for key, value in vars(module).items() if key not in (*OF_TORCH, *PLACES)}
+        placed = PLACED if "_hf_hook" in vars(module) else ()
+        options = {key: value for key, value in vars(module).items() if key not in (*NO_OPTIONS, *PLACES, *placed)}
         for key in [key for key, value in options.items() if isinstance(value, PreTrainedConfig)]:
             configs.setdefault(id(options[key]), options.pop(key))
         lines.append(f"{name} {type(module).__qualname__} {described(options)}")

@@ -103,7 +103,7 @@ def drift(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> list[Ax
     Below zero are heads that had it and lost it, or were pruned.
 
     Args:
-        table: Table of `hr.role_changes` with several sizes. Of several prunings, told apart by further columns,
+        table: Table of `hr.role_changes` with several sizes. Of several prunings, which differ in further columns,
             the mean is drawn.
         axes: Axes to draw on, one per role; by default those of a new figure.
 

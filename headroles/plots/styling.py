@@ -78,7 +78,7 @@ def _styled_roles(table: pd.DataFrame) -> Styler:
 
 
 def _escaped(texts: dict[str, list[str]], index: pd.Index) -> Styler:
-    """Style texts as a table, whose cells, headings and names are shown as they are: none is HTML."""
+    """Style texts as a table: cells, headings and names are shown as they are, none as HTML."""
     names = [None if name is None else escape(str(name)) for name in index.names]
     shown = pd.DataFrame(texts, index=index.set_names(names)).style.format(escape="html")
     return shown.format_index(escape="html", axis=0).format_index(escape="html", axis=1)

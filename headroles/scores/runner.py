@@ -142,8 +142,8 @@ def score(
 
 def _named_by_code(measure: Measure) -> str:
     """The options of a score, and of a score that is not of this package its code, which may be edited."""
-    own = type(measure).__module__.startswith("headroles.")
-    return str(measure) if own else f"{measure} {code_of(measure)}"
+    is_ours = type(measure).__module__.startswith("headroles.")
+    return str(measure) if is_ours else f"{measure} {code_of(measure)}"
 
 
 def _columns_of(table: pd.DataFrame, scores: Iterable[Measure]) -> pd.DataFrame:

@@ -172,7 +172,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path whose `~` at the start is the home folder."""
+    """Return a path, with the home folder for `~` at its start."""
     return Path(os.path.expanduser(path))  # which leaves the name of an unknown user as it is
 
 

@@ -107,8 +107,8 @@ class Study:
     ) -> pd.DataFrame:
         """Return the stored table if `recipe` made it; compute and save it otherwise.
 
-        A table made with other options is computed again, with a warning. Of a table whose columns are computed one
-        after the other (`joined`) the stored columns of other scores are kept beside the new ones, each with its own
+        A table made with other options is computed again, with a warning. If columns are computed one after the
+        other (`joined`), the stored columns of other scores are kept beside the new ones, each with its own
         provenance.
 
         Args:

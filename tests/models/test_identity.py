@@ -249,7 +249,7 @@ def test_a_score_of_the_user_that_was_edited_is_computed_again(model, tmp_path):
     assert not tables[0].equals(expected)
 
 
-def test_the_code_of_a_class_or_function_goes_by_what_it_does():
+def test_code_is_described_by_its_content():
     assert code_of(own_score(1)) == code_of(own_score(1)) != code_of(own_score(2))
 
     def outer(step):

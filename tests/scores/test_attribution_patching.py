@@ -44,7 +44,7 @@ def one_batch(model, tokenizer, text):
 
 def example_means(model, batch, output):
     """The mean loss of each example: [batch]."""
-    found = objective("loss", HeadModel(model)).fit(HeadModel(model), [batch])(output, batch)
+    found = objective("loss", HeadModel(model)).fit(HeadModel(model), [batch]).targets(output, batch)
     return torch.where(found.counted, found.values, 0).sum(-1) / found.counted.sum(-1)
 
 

@@ -339,7 +339,7 @@ def test_any_part_of_the_rules_keeps_the_forward(name, data):
     with attention_hooks.attending(model, lambda _: None), hr.mask_heads(model, ones):
         eager = model(**inputs, **without_cache(model)).logits
     with ExitStack() as stack:
-        context.enter(stack, model, {operation: full[operation] for operation in kept})
+        context.enter(stack, HeadModel(model), {operation: full[operation] for operation in kept})
         stack.enter_context(hr.mask_heads(model, ones))
         found = model(**inputs, **without_cache(model)).logits
     torch.testing.assert_close(found, eager, atol=0 if kept else 1e-5, rtol=0)

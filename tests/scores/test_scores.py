@@ -899,10 +899,11 @@ def test_sentences_too_long_are_left_out_and_counted(caplog):
         ("bert", Corpus("nothing", ()), None, "corpus 'nothing' is empty"),
         ("bert", Corpus("long", (Sentence("a " * 60),) * 2), None, "corpus 'long' has no sentence of at most 40 "
          "tokens, as many as the model reads; split them"),
-        ("bert", corpus(), "nonsense", f"unknown score 'nonsense'; known: {', '.join(list_scores())}"),
+        ("bert", corpus(), "nonsense", "unknown score 'nonsense'; known: {known}"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_an_error(name, given, scores, message):
+    message = message.format(known=", ".join(list_scores()))
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         hr.score(zoo.tiny(name), tokens_of(name), given, scores)
 

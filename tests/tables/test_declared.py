@@ -83,7 +83,7 @@ def study(tmp_path_factory):
     hr.save_table(roles, place.path("roles"))
     for metric in (Surprise(), Gain(), Loss()):
         hr.ablate(model, tokenizer, corpus, metric=metric, n_resamples=20, study=place)
-    alive = hr.prune(model, tokenizer, corpus, OddFirst(), keep=0.5)
+    alive = hr.prune(model, tokenizer, corpus, OddFirst(), keep=0.5, remove=False)
     hr.save_table(alive, place.path("survival-odd"))
     related = hr.relate(roles, place.scores(), n_resamples=99, n_permutations=99)
     hr.save_table(related, place.path("relate"))

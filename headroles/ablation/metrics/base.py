@@ -47,7 +47,7 @@ class Metric(ABC):
         unit: Unit, such as nats.
         generates: Whether the metric reads generated text rather than a forward pass.
         sentences: Sentences of an example, which follow each other in the corpus: 2 for pairs.
-        objective: The objective whose targets an observation has, if any.
+        objective: The objective of the targets of an observation, if any.
     """
 
     name: ClassVar[str]
@@ -85,7 +85,7 @@ class Metric(ABC):
         return False
 
     def targets(self, _observation: Observation, /) -> objectives.Explained:
-        """Compute the differentiable targets whose gradient predicts the changes of the first statistic."""
+        """Compute the differentiable targets: their gradient predicts the changes of the first statistic."""
         raise NotImplementedError(f"no gradient predicts {self.name}")
 
     def names(self, count: int) -> list[str]:

@@ -13,7 +13,7 @@ from headroles.models.sites import hint
 SPARE, SPARED = 1024, 0.1  # number and share of embeddings that may belong to no token: tables are padded for speed
 FEW = 0.05  # share of tokens that may differ: special tokens do, between versions of a tokenizer
 ROLES = ("bos", "eos", "cls", "sep", "pad")
-_known: dict[tuple[str, int], dict[str, int] | None] = {}  # name and time of a tokenizer -> its vocabulary
+_known: dict[str, tuple[int, dict[str, int] | None]] = {}  # checkpoint -> time, words of its tokenizer
 
 
 def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
@@ -50,22 +50,22 @@ def check_belongs(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) ->
 
 def _vocabulary_of(model: PreTrainedModel) -> dict[str, int] | None:
     """The vocabulary that the model was loaded with, or that of its folder; None if neither is known."""
-    key = _key(model)
-    if key not in _known:
+    name, written = _written(model)
+    if name not in _known or (Path(name).is_dir() and _known[name][0] != written):
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
-                key[0], local_files_only=True, trust_remote_code=False, **known_config(model)
+                name, local_files_only=True, trust_remote_code=False, **known_config(model)
             )
-            _remember(tokenizer, key)
+            remember(tokenizer, model)
         except Exception:  # noqa: BLE001 - besides transformers', those of safetensors and of tokenizers, which are bare
-            _known[key] = None
-    return _known[key]
+            _known[name] = written, None
+    return _known[name][1]
 
 
-def _key(model: PreTrainedModel) -> tuple[str, int]:
+def _written(model: PreTrainedModel) -> tuple[str, int]:
     """The name of a model's checkpoint, and when the tokenizer in that folder was written; 0 without one."""
     name = str(getattr(model.config, "name_or_path", "") or "")
-    times = [path.stat().st_mtime_ns for path in Path(name).glob("*token*")] if name and Path(name).is_dir() else []
+    times = [path.stat().st_mtime_ns for path in Path(name).glob("*token*")] if Path(name).is_dir() and name else []
     return name, max(times, default=0)
 
 
@@ -91,15 +91,12 @@ def _different_roles(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel)
 
 def remember(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Note that a tokenizer was loaded together with a model."""
-    if (key := _key(model))[0]:
-        _remember(tokenizer, key)
-
-
-def _remember(tokenizer: PreTrainedTokenizerBase, key: tuple[str, int]) -> None:
     words: dict[str, int] = tokenizer.get_vocab()
+    name, written = _written(model)
     if len(_known) > 16:  # of many models in one process
         _known.clear()
-    _known[key] = words if set(words) - set(tokenizer.all_special_tokens) else None
+    if name:
+        _known[name] = written, words if set(words) - set(tokenizer.all_special_tokens) else None
 
 
 def check_fit(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, largest: int) -> None:
