@@ -474,17 +474,17 @@ def test_seeds_are_one_outcome(studies):
     found = hr.relate(studies / "one", [studies / "seeds.parquet"], study=study).set_index("outcome")
     assert found["note"].to_dict() == {"importance": "", "survival[x 24]": CONSTANT, "survival[y 24]": ""}
     assert set(study.load("odds")["outcome"]) == {"survival[y 24]"}
-    hr.relate(studies / "one", [studies / "seeds.parquet"], names=["importance"], study=study)
+    hr.relate(studies / "one", [studies / "seeds.parquet"], columns=["importance"], study=study)
     assert study.names() == ["relate"]  # nothing is left of other outcomes
 
 
 def test_outcomes_can_be_chosen_by_words(studies):
-    found = hr.relate(studies / "one", [studies / "two"], names=["imp", "l0 24"], study=Study(studies / "both"))
+    found = hr.relate(studies / "one", [studies / "two"], columns=["imp", "l0 24"], study=Study(studies / "both"))
     assert found["outcome"].tolist() == ["importance", "survival[l0 24]"]
     with pytest.raises(
         ValueError, match=r"^no outcome begins with x or y; there are: importance, survival\[l0 24\], surv"
     ):
-        hr.relate(studies / "one", [studies / "two"], names=["x", "y"], study=Study(studies / "both"))
+        hr.relate(studies / "one", [studies / "two"], columns=["x", "y"], study=Study(studies / "both"))
 
 
 @pytest.mark.slow

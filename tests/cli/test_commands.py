@@ -170,7 +170,7 @@ def test_it_prints_every_head_that_has_a_role(scored):
 def test_a_second_run_keeps_the_tables(study, model, trees, monkeypatch):
     before = _contents(study)
     monkeypatch.setattr("headroles.scores.runner._score", lambda *_, **__: pytest.fail("scored again"))
-    monkeypatch.setattr("headroles.scores.in_study.offsets", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr("headroles.scores.runner.offsets", lambda *_: pytest.fail("counted again"))
     again = run("score", model, trees, "--study", study, *FEW)
     assert again.code == 0
     after = _contents(study)
@@ -185,7 +185,8 @@ def test_another_option_is_scored_again(study, model, trees, caplog):
     before = _contents(study)
     again = run("score", model, trees, "--study", study, *FEW, "--seed", 1)
     assert again.code == 0
-    assert caplog.messages == [f"{study / 'heads.parquet'} was made with other options: computed again"]
+    (message,) = caplog.messages
+    assert message.startswith(f"{study / 'heads.parquet'}: made with other options, computed again: confidence, ")
     after = _contents(study)
     assert after["heads.parquet"] != before["heads.parquet"]
     assert after["offsets.parquet"] == before["offsets.parquet"]

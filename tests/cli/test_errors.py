@@ -278,8 +278,8 @@ def test_a_kind_that_the_model_does_not_have(study):
 def test_an_unknown_fill():
     gates = torch.ones(len(planted.PLANTED))
     message = (
-        "unknown replacement 'magic'; expected one of: zero, other, uniform, or a mapping (kind, layer) -> "
-        "[heads, size]"
+        "unknown replacement 'magic'; expected one of: zero, resample, uniform, or a mapping (kind, layer) "
+        "-> [heads, size]"
     )
     with pytest.raises(ValueError, match=whole(message)), hr.mask_heads(planted.model(), gates, replacement="magic"):  # type: ignore[arg-type]
         pass

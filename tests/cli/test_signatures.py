@@ -38,7 +38,7 @@ def test_a_signature_read_from_the_source_is_that_of_the_function(name):
     function = inspect.unwrap(function_of(name))
     parameters = dict(inspect.signature(function).parameters)
     read = signature(COMMANDS[name].function)
-    assert (function.__doc__ or "").startswith(read.summary)
+    assert (function.__doc__ or "").startswith(read.summary.removesuffix("."))
     assert [*read.parameters] == [
         one for one in parameters if parameters[one].kind is not inspect.Parameter.VAR_KEYWORD
     ]

@@ -17,7 +17,8 @@ from headroles.data import synthetic
 from headroles.data.corpus import Corpus, Sentence
 from headroles.models import heads as families
 from headroles.models import identity, loading
-from headroles.models.batching import encode, tokenised
+from headroles.models.batching import encode
+from headroles.models.head_model import HeadModel
 from headroles.papers.preparation import prepare, prepared
 from headroles.papers.replication import MAKES, STAGES, Recipe, replicate
 from headroles.tables import frame
@@ -185,11 +186,11 @@ def test_the_untrained_model_is_of_the_size_that_was_asked(data):
 def test_a_corpus_is_tokenised_once(data):
     tokenizer = loading.tokenizer_of(data.tokenizer)
     model, other = TINY.model(tokenizer), pieced(["a b c"], 100)
-    first = tokenised(data.dev, tokenizer, model)
-    assert tokenised(data.dev, tokenizer, model) is first
-    assert tokenised(data.dev, loading.tokenizer_of(data.tokenizer), replace(TINY, width=16).model(tokenizer)) is first
+    handle = HeadModel(model, tokenizer)
+    first = handle.tokenised(data.dev)
+    assert handle.tokenised(data.dev) is first
     small = marian(other, width=16, layers=1, heads=2, inner=16)
-    assert tokenised(data.dev, other, small).source[0].ids != first.source[0].ids
+    assert HeadModel(small, other).tokenised(data.dev).source[0].ids != first.source[0].ids
 
 
 @pytest.mark.shared

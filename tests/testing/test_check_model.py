@@ -15,7 +15,7 @@ from helpers.commands import run
 from helpers.traces import _traces
 
 import headroles as hr
-from headroles.ablation import runner
+from headroles.ablation.sweep import Sweep
 from headroles.models import attention_hooks, heads, masking
 from headroles.models.dummy_inputs import examples
 from headroles.scores.lrp import rules
@@ -165,7 +165,7 @@ FAULTS = {
     "identity": lambda: mixing(lambda own, z, g, instead: own(z, g, instead) * 1.0001),
     "zero": lambda: mixing(lambda own, z, g, instead: own(z, g.roll(1, -1), instead)),
     "batched": lambda: mixing(lambda own, z, g, instead: own(z, g.flip(0) if g.ndim == 2 else g, instead)),
-    "effects": lambda: (runner, "_gates", lambda model, *_: masking.head_mask(model, [])),
+    "effects": lambda: (Sweep, "_gates", lambda sweep, sets: torch.ones(len(sets), len(sweep.model.index))),
     "generation": lambda: mixing(lambda own, z, g, instead: own(z, g, instead) if z.shape[1] > 1 else z),
     "forward": lambda: (rules, "whole", lambda func, x, *args, **kwargs: func(x, *args, **kwargs) * 1.001),
     "conserved": lambda: (rules, "halves", lambda func, *args, **kwargs: func(*args, **kwargs)),
