@@ -136,8 +136,10 @@ def _is_number(label: str) -> bool:
 
 
 def causal(model: HeadModel) -> bool:
-    """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
-    config = model.config
-    if model.name.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
-        return True
-    return bool(model.model.can_generate()) and not config.is_encoder_decoder
+    """Return whether a model without an encoder predicts the next token: no query of it attends to a later key.
+
+    The attention of one forward says so. A name does not: `FlaubertWithLMHeadModel` predicts masked tokens.
+    """
+    if model.config.is_encoder_decoder or not model.sites:
+        return False
+    return all(site.kind != "enc-self" for site in model.sites)
