@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import headroles as hr
 from headroles.cli.arguments import typed
 from headroles.cli.console import list_figures, say, show_grid, show_rows, show_table
 from headroles.cli.record import record
+from headroles.tables.columns import Column
 from headroles.tables.frame import LEVELS, fields, provenance
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def show_roles(assigned: pd.DataFrame) -> None:
     title = f"{held(assigned).groupby(['kind', 'layer', 'head']).ngroups} of {len(assigned)} heads have a role"
     record().keep(assigned, title)
     rows = held(assigned)
-    sinks = rows.assign(family=rows["role"].str.replace(r"\[.*", "", regex=True)).sort_values("value")
+    sinks = rows.assign(family=[Column.parse(role).name for role in rows["role"]]).sort_values("value")
     sinks = sinks[sinks["family"].str.startswith("sink")]  # the first token is often a special one: listed once
     rows = rows.drop(sinks.index[sinks.duplicated([*LEVELS, "family"], keep="last")])
     sure = rows["stability"].map(" ({:.2f})".format).where(rows["stability"].notna(), "")
@@ -54,7 +54,7 @@ def show_roles(assigned: pd.DataFrame) -> None:
 
 def show_measured(table: pd.DataFrame, chosen: Sequence[object] | None = None) -> None:
     """Print what a score table measures, and keep for the end what was left out and why."""
-    scores = dict.fromkeys(re.split(r"[\[.]", str(name))[0] for name in table if table[name].notna().any())
+    scores = dict.fromkeys(Column.parse(name).name for name in table if table[name].notna().any())
     facts = dict(fields(provenance(table, str(table.columns[0]))))
     on = f"{facts.get('sentences', '?')} sentences of {facts.get('corpus')}"
     say(f"measured: {', '.join(scores)} of {len(table)} heads of {facts.get('model')} on {on}")

@@ -86,12 +86,10 @@ FOREIGN = {
 @pytest.mark.parametrize("kind", FOREIGN)
 @pytest.mark.parametrize("name", ["mine", "ablation-loss-single-zero", "conservation-cp", "sizes-l0", "relate"])
 def test_a_foreign_file_in_a_study_is_left_out_with_a_warning(name, kind, tmp_path, caplog):
-    from headroles.papers import score_study
-
     study = Study(tmp_path / "study")
     study.keep("heads", "model:m|weights:w|text:t", lambda: TABLE)
     FOREIGN[kind](study.path(name))
-    assert [path.name for path in score_study.draw(study)] == ["heatmap-confidence.png"]
+    assert [path.name for path in hr.plot(study)] == ["heatmap-confidence.png"]
     assert hr.report(study, tmp_path / "report.html").is_file()
     assert study.keep("entropy", "model:m|weights:w", lambda: TABLE) is TABLE
     assert set(caplog.messages) == {f"{study.path(name)} is no table of headroles, or damaged: left out"}
