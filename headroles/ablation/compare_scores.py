@@ -18,7 +18,6 @@ from headroles.data.corpus import Corpus
 from headroles.models.head_model import HeadModel
 from headroles.tables import frame
 from headroles.tables.columns import of_name
-from headroles.tables.io import save_table
 from headroles.tables.places import tables_at
 from headroles.tables.study import Study, study_at
 
@@ -91,7 +90,7 @@ def compare(
 
     kept.keep("curves", key, curves)
     heights = kept.keep("areas", key, lambda: areas(curves()))
-    save_table(correlations, kept.path("agreement"))
+    kept.save("agreement", correlations)
     return Comparison(correlations, heights)
 
 

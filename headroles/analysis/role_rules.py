@@ -16,7 +16,6 @@ from headroles.analysis.intervals import Array
 from headroles.tables import frame
 from headroles.tables.columns import NORM, Column, by_norm, with_suffix
 from headroles.tables.declared import declaration, declared
-from headroles.tables.io import save_table
 from headroles.tables.places import table_at
 from headroles.tables.study import Study, study_at
 
@@ -143,7 +142,7 @@ def roles(
     chosen = _with_thresholds(list(roles), thresholds or {})
     assigned = _assigned(table_at(table, "heads"), chosen, test=test)
     if not isinstance(table, pd.DataFrame) and (isinstance(table, Study) or not Path(table).is_file()):
-        save_table(assigned, study_at(table).path("roles"))
+        study_at(table).save("roles", assigned)
     return assigned
 
 

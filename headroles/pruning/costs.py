@@ -25,7 +25,6 @@ from headroles.models.masking import Head
 from headroles.pruning.rankings import Random, RankingContext
 from headroles.pruning.removal import Groups, remove_heads
 from headroles.tables import frame
-from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 
 
@@ -81,7 +80,7 @@ def efficiency(
     handle = HeadModel(model)
     if study is not None:
         kept = study_at(study)
-        outdated = kept.claim("efficiency", frame.sign(weights=handle.weights))
+        kept.claim("efficiency", frame.sign(weights=handle.weights))
     rows, ranked = [], _random(model, handle, seed) if order is None else handle.named_heads(order)
     variants = [*_variants(handle, ranked, shares, groups)]
     with handle.evaluating():
@@ -99,8 +98,7 @@ def efficiency(
     machine: dict[str, Any] = {"threads": torch.get_num_threads(), "device": handle.device, "torch": torch.__version__}
     table = frame.signed(table, handle.provenance(length=length, repeats=repeats, **machine))
     if study is not None:
-        kept.remove(outdated)
-        save_table(table, kept.path("efficiency"))
+        kept.save("efficiency", table)
     return table
 
 

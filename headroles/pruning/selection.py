@@ -198,9 +198,9 @@ def _kept(study: Study, name: str, label: str, provenance: str, select: Callable
     stored = study.load(name) if study.has(name) else pd.DataFrame()
     if label in stored and frame.provenance(stored, label) == provenance:
         return frame.only(stored, [column for column in map(str, stored) if column.startswith(label)])
-    outdated, table = study.claim(name, provenance), select()
-    others = [column for column in map(str, stored) if column not in table and name not in outdated]
-    study.save(name, frame.join(frame.only(stored, others), table) if others else table)
+    study.claim(name, provenance)
+    table = select()
+    study.save(name, table, joined=("survival",))
     return table
 
 

@@ -20,7 +20,6 @@ from headroles.models.sites import Site
 from headroles.pruning.layout import Layout, layouts
 from headroles.tables import frame
 from headroles.tables.columns import Column
-from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 
 PARTS = ("q", "k", "v", "o")
@@ -55,7 +54,7 @@ def weight_change(
     first, last = HeadModel(before), HeadModel(after)
     if study is not None:
         kept = study_at(study)
-        outdated = kept.claim(f"compensation-{seed}", frame.sign(before=first.weights))
+        kept.claim(f"compensation-{seed}", frame.sign(before=first.weights))
     old, new, index = _slices(first), _slices(last), last.index
     if lacking := [head for head in index if head not in old]:
         raise ValueError(f"the model before lacks head {lacking[0]} of the model after; try the other order")
@@ -70,11 +69,10 @@ def weight_change(
     names = {"model": identity.model_name(first.model), "before": first.weights, "after": last.weights}
     table = frame.table(columns, index, frame.sign(**names, distance="frobenius"))
     if study is not None:
-        kept.remove(outdated)
-        save_table(table, kept.path(f"compensation-{seed}"))
+        kept.save(f"compensation-{seed}", table)
         seeds = [kept.load(name) for name in kept.names() if name.startswith("compensation-")]
         if len(seeds) >= 3:
-            save_table(alike(seeds), kept.path("uniformity"))
+            kept.save("uniformity", alike(seeds))
     return table
 
 

@@ -140,8 +140,8 @@ class Study:
         Args:
             name: Name of the table, without suffix.
             table: The table, with provenance.
-            joined: Fields of its cache key that say which columns it has, as of `keep`; stored columns of other scores
-                are kept beside.
+            joined: Fields of its cache key that say which columns it has, as of `keep`; other stored columns are kept
+                beside.
 
         Returns:
             The table as it is stored.
@@ -153,7 +153,7 @@ class Study:
         with self._locked():
             outdated = self.claim(name, recipe)
             if joined and name not in outdated and (stored := self._stored(name)) is not None:
-                table = self._joined(name, stored, table, recipe, joined)
+                table = self._joined(name, stored, table, joined)
             save_table(table, self.path(name))
             self.remove(outdated)
         return table
@@ -165,11 +165,10 @@ class Study:
         except ValueError as error:
             raise ValueError(f"{error}; remove the file to compute it again") from error
 
-    def _joined(
-        self, name: str, stored: pd.DataFrame, table: pd.DataFrame, recipe: str, joined: Collection[str]
-    ) -> pd.DataFrame:
+    def _joined(self, name: str, stored: pd.DataFrame, table: pd.DataFrame, joined: Collection[str]) -> pd.DataFrame:
         """Join the columns of a table and the stored ones of other scores."""
-        scores = {_score(table, column) for column in map(str, table)} - {None}
+        recipe: str = table.attrs.get("recipe") or ""  # a table of survival has none
+        scores = {_score(table, column) for column in map(str, table) if recipe} - {None}
         others = [column for column in map(str, stored) if column not in table and _score(stored, column) not in scores]
         like = [
             text for text in _recipes(stored) if {key for key, _ in {*fields(text)} ^ {*fields(recipe)}} <= {*joined}
@@ -182,7 +181,8 @@ class Study:
             log.warning("%s: made with other options, computed again: %s", self.path(name), listed(again))
             unlike = []  # they may have made columns that are replaced
         table = join(only(stored, others), table) if others else table
-        table.attrs["recipe"] = ALSO.join([*unlike, *like, recipe])
+        if recipe:
+            table.attrs["recipe"] = ALSO.join([*unlike, *like, recipe])
         return table
 
     def holds(self, name: str, recipe: str) -> bool:
@@ -313,8 +313,6 @@ class Study:
             if lock.is_locked:
                 place.unlink(missing_ok=True)
                 lock.release()
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()  # if there is no table
 
     def _announcements(self) -> dict[str, str]:
         """Return the tables that other processes are making, and what from."""

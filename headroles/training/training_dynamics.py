@@ -19,7 +19,6 @@ from headroles.models.masking import Head
 from headroles.scores import score
 from headroles.tables import frame
 from headroles.tables.columns import Column
-from headroles.tables.io import save_table
 from headroles.tables.study import Study, study_at
 
 
@@ -66,7 +65,7 @@ def dynamics(
     places = checkpoints(training)
     last = identity.weights_digest(loading.alone(places[-1][2]))
     kept = study_at(study)
-    outdated = kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
+    kept.claim("dynamics-curves", frame.sign(weights=last, text=held_out.hash))
     tables, parts = [], []
     for epoch, step, place in places:
         part, table = _measured(kept, place, step, corpus, held_out, metric, steps, n_resamples)
@@ -79,9 +78,8 @@ def dynamics(
         {"epoch": epoch, "step": step} | _agreement(table, tables[-1])
         for (epoch, step, _), table in zip(places, tables, strict=True)
     )
-    kept.remove(outdated)
     for name, table in (("dynamics-curves", curves), ("dynamics-order", order)):
-        save_table(frame.signed(table, frame.provenance(parts[-1], "value")), kept.path(name))
+        kept.save(name, frame.signed(table, frame.provenance(parts[-1], "value")))
     return Dynamics(curves, order)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from headroles.ablation import sweep
+from headroles.ablation.example_stats import read_batch, write_batch
 from headroles.tables import frame
 from headroles.tables.io import load_table, save_table
 
@@ -32,8 +33,9 @@ def statistics():
 
 def made(folder):
     """A kept table and the kept statistics of a batch, each with what reads it."""
-    sweep._kept(folder, "batch", statistics)
-    return {save_table(table(), folder / "table.parquet"): load_table, folder / "batch.npy": sweep._read}
+    write_batch(folder / "batch.npy", statistics())
+    read = partial(read_batch, shape=statistics().shape[:-1])
+    return {save_table(table(), folder / "table.parquet"): load_table, folder / "batch.npy": read}
 
 
 def flips(count, seed=0):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.flips import INDEX, SIGNATURE, flipped, flips, made, noticed, statistics, table
 
-from headroles.ablation import sweep
+from headroles.ablation.example_stats import read_batch
 from headroles.tables import frame
 from headroles.tables.io import MARK, load_table, save_table
 
@@ -70,7 +70,7 @@ def test_statistics_of_earlier_versions_are_read(tmp_path):
     path, content = tmp_path / "a.npy", io.BytesIO()
     np.save(content, statistics())
     path.write_bytes(content.getvalue())
-    np.testing.assert_array_equal(sweep._read(path), statistics())
+    np.testing.assert_array_equal(read_batch(path, (3, 4)), statistics())
     path.write_bytes(content.getvalue() + b"more")
     with pytest.raises(ValueError, match=r"a\.npy is damaged: there is more in it than an array; remove the file"):
-        sweep._read(path)
+        read_batch(path, (3, 4))

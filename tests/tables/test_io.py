@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headroles as hr
+from headroles.plots import gallery
 from headroles.tables import frame
 from headroles.tables.io import check_ours, load_table, notes, replacing, save_table
 from headroles.tables.study import Study
@@ -89,7 +90,7 @@ def test_a_foreign_file_in_a_study_is_left_out_with_a_warning(name, kind, tmp_pa
     study = Study(tmp_path / "study")
     study.keep("heads", "model:m|weights:w|text:t", lambda: TABLE)
     FOREIGN[kind](study.path(name))
-    assert [path.name for path in hr.plot(study)] == ["heatmap-confidence.png"]
+    assert [path.name for path in gallery.plot(study)] == ["heatmap-confidence.png"]
     assert hr.report(study, tmp_path / "report.html").is_file()
     assert study.keep("entropy", "model:m|weights:w", lambda: TABLE) is TABLE
     assert set(caplog.messages) == {f"{study.path(name)} is no table of headroles, or damaged: left out"}

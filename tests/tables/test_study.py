@@ -248,6 +248,16 @@ def test_threads_add_their_columns_to_one_table(study):
     assert os.listdir(study.folder) == ["heads.parquet"]  # and no lock is left
 
 
+def test_tables_without_a_key_keep_the_columns_that_others_added(study):
+    """As the survival of several prunings, each with its own provenance."""
+    for name, score in (("survival[a]", "x"), ("survival[b]", "x"), ("survival[a]", "y")):
+        table = frame.table({name: [1.0] * 4}, INDEX, frame.sign(weights="w", score=score))
+        study.save("survival-l0", table, joined=["survival"])
+    kept = study.load("survival-l0")
+    assert {name: frame.provenance(kept, name)[-1] for name in kept} == {"survival[b]": "x", "survival[a]": "y"}
+    assert "recipe" not in kept.attrs
+
+
 def writer(study, begun, key, *, scores=""):
     """Another process that computes `heads` of the study until a file `begun` is removed."""
     code = """
