@@ -24,7 +24,11 @@ log = logging.getLogger(__name__)
 SCRIPTS = ("words", "grids", "tables", "curves", "attention", "card", "start")  # in this order
 CIRCUITS = ("copying", "succession")  # which some studies have beside their other scores
 HEAVY = 5_000_000  # bytes above which a page is slow to open
-MADE_BY = {table.part: f"headroles {table.command}" for table in TABLES.values() if table.command and table.part}
+MADE_BY = {  # part of the page -> the command or the function that makes its tables
+    table.part: f"headroles {table.command}" if table.command else table.made_by
+    for table in TABLES.values()
+    if table.part
+}
 
 
 def report(studies: Studies, output: str | Path, *, title: str | None = None, overwrite: bool = False) -> Path:

@@ -149,7 +149,7 @@ class Table(NamedTuple):
 
     stem: str
     made_by: str  # public function
-    command: str = ""
+    command: str = ""  # that calls the function, if there is one
     one_model: bool = False  # of the model of the study; others are of models derived from it, of several, or of none
     derived: bool = False  # follows from other tables, and is outdated with them
     part: str = ""  # of the report, where it is shown
@@ -164,9 +164,9 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("heads-", "hr.dynamics"),  # of checkpoints
         Table("attention", "hr.attention_examples", "attention-examples", one_model=True, part="attention"),
         Table("attention-", "hr.attention_examples"),
-        Table("circuits", "hr.copying", "circuits", one_model=True, part="circuits", per_head=True),
-        Table("composition", "hr.composition", "circuits", one_model=True),
-        Table("gating", "hr.causal_gating", "gating", one_model=True),
+        Table("circuits", "hr.copying", one_model=True, part="circuits", per_head=True),
+        Table("composition", "hr.composition", one_model=True),
+        Table("gating", "hr.causal_gating", one_model=True),
         Table("offsets", "hr.data.offsets", "score", derived=True),
         Table("conservation-", "hr.score", "score", one_model=True, derived=True),
         Table("roles", "hr.roles", "roles", one_model=True, derived=True, part="roles"),
@@ -176,20 +176,20 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("best-", "hr.ablate", "ablate", one_model=True, derived=True),
         Table("curves-", "hr.ablation_curve", "ablation-curve", one_model=True, part="curves"),
         Table("areas-", "hr.ablation_curve", "ablation-curve", one_model=True, derived=True),
-        Table("agreement", "hr.agreement", "faithfulness", derived=True),
-        Table("correlations", "hr.score_correlations", "score-correlations"),
-        Table("sizes-", "hr.sparsity_sweep", "prune", one_model=True, part="sizes"),
-        Table("survival-", "hr.sparsity_sweep", "prune", one_model=True, part="prunings", is_outcome=True),
+        Table("agreement", "hr.agreement", derived=True),
+        Table("correlations", "hr.score_correlations"),
+        Table("sizes-", "hr.sparsity_sweep", "sparsity-sweep", one_model=True, part="sizes"),
+        Table("survival-", "hr.prune", "prune", one_model=True, part="prunings", is_outcome=True),
         Table("survival", "hr.prune", one_model=True),
         Table("gates", "hr.prune"),
-        Table("gates-", "hr.sparsity_sweep", "prune", part="gates"),
-        Table("functions-", "hr.sparsity_sweep", "prune"),
+        Table("gates-", "hr.sparsity_sweep", "sparsity-sweep", part="gates"),
+        Table("functions-", "hr.sparsity_sweep", "sparsity-sweep"),
         Table("contest-", "hr.compare_pruning", "compare-pruning", one_model=True),
-        Table("compensation-", "hr.weight_change", "weight-change"),
-        Table("uniformity", "hr.weight_change", "weight-change"),
-        Table("efficiency", "hr.efficiency", "efficiency", one_model=True),
-        Table("dynamics-", "hr.dynamics", "dynamics"),
-        Table("stability", "hr.stability", "stability"),
+        Table("compensation-", "hr.weight_change"),
+        Table("uniformity", "hr.weight_change"),
+        Table("efficiency", "hr.efficiency", one_model=True),
+        Table("dynamics-", "hr.dynamics"),
+        Table("stability", "hr.stability"),
         Table("relate", "hr.relate", "relate", one_model=True, derived=True, part="relate"),
         Table("odds", "hr.survival_odds", "relate", derived=True),
         Table("predictors", "hr.predict_outcome", "relate", derived=True),

@@ -18,6 +18,7 @@ from helpers import zoo
 from matplotlib.colors import to_hex
 
 from headroles import plots
+from headroles.models.head_model import HeadModel
 from headroles.plots import relevance_flow
 from headroles.scores.lrp import conservation_report
 from headroles.tables import frame
@@ -352,7 +353,7 @@ def test_the_words_of_rows_are_smaller_on_smaller_axes() -> None:
 def test_a_real_report_is_drawn(rules: Any) -> None:
     model = zoo.tiny("marian")
     found = conservation_report.balance(
-        model, zoo.inputs(model), lambda out: out.logits.flatten(1).amax(-1).sum(), rules
+        HeadModel(model), zoo.inputs(model), lambda out: out.logits.flatten(1).amax(-1).sum(), rules
     )
     before = found.copy()
     ax = relevance_flow.conservation(found)
