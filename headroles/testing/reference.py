@@ -11,7 +11,6 @@ from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import shifted
 from headroles.models.masking import mask_heads
 from headroles.models.tokens.vocabulary import special
-from headroles.scores.outputs import causal
 from headroles.tables.frame import Kind
 from headroles.testing.case import Case, NotAsked, Weights
 
@@ -22,7 +21,7 @@ def read(case: Case, sentence: Sentence) -> tuple[dict[str, Tensor], Tensor]:
     if sentence.target is not None:
         labels = _ids(sentence.target)
         return {"input_ids": ids, "decoder_input_ids": shifted(case.model, labels)}, labels
-    if not causal(case.model):
+    if not any(site.kind == "dec-self" for site in case.sites):  # attention to later tokens: a masked language model
         return {"input_ids": ids}, ids
     return {"input_ids": ids}, F.pad(ids[:, 1:], (0, 1), value=-100)
 
