@@ -243,10 +243,10 @@ def orders(
     if not len(rows):
         kinds = ", ".join(table.index.unique("kind"))
         raise ValueError(f"no heads of kind {kind!r} to order: got a table of {kinds}; expected one of its kinds")
-    lacking = [ranked_by(name)[0] for name in columns if ranked_by(name)[0] not in rows]
+    lacking = [name for name in columns if ranked_by(name)[0] not in rows]
     if lacking:
         known = without_ends(rows)
-        near = get_close_matches(lacking[0], known, cutoff=0.8)
+        near = get_close_matches(lacking[0].lstrip("-"), known, cutoff=0.8)
         listed = f"try {' or '.join(near)}" if near else f"known: {', '.join(known)}"
         raise ValueError(f"no column {lacking[0]!r} to order heads by; {listed}")
     ordered = {}

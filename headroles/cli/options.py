@@ -142,7 +142,7 @@ class Options:
 def _type(parameter: Parameter) -> Any:
     """Return the type of a parameter on the command line; None for what cannot be typed there."""
     types = set(parameter.types) - {"None"}
-    several = next((text for text in types if text.startswith("Sequence[")), "")
+    several = next((text for text in types if text.startswith("Sequence")), "")
     if "Path" in several or "Corpus" in several:
         return list[str]
     if parameter.choices and all(text.startswith("Literal") for text in types):
@@ -152,13 +152,13 @@ def _type(parameter: Parameter) -> Any:
             return type_
     if several:
         return str if any(word in several for word in ("str", "int", "float", "Literal")) else None
-    return list[str] if any(text.startswith("Mapping[str, float]") for text in types) else None
+    return list[str] if any(text == "Mapping[str, float]" for text in types) else None
 
 
 def _sentence(parameter: Parameter) -> str:
     """Return the help of an option; it names the separators of several values."""
     words = parameter.help.rstrip(".")
-    commas = any(text.startswith("Sequence[") for text in parameter.types) and _type(parameter) is str
+    commas = any(text.startswith("Sequence") for text in parameter.types) and _type(parameter) is str
     return f"{words}{', separated by commas' if commas else ''}."
 
 
@@ -246,7 +246,7 @@ class Call:
 
 def _converted(parameter: Parameter, value: Any) -> Any:
     """Return an argument from what was typed: names or numbers split at commas, role=number as a dictionary."""
-    several = next((text for text in parameter.types if text.startswith("Sequence[")), "")
+    several = next((text for text in parameter.types if text.startswith("Sequence")), "")
     if isinstance(value, str) and several and "str" not in parameter.types:
         numbers = "float" in several or "int" in several
         return tuple(arguments.numbers(value)) if numbers else arguments.names(value)
@@ -256,7 +256,7 @@ def _converted(parameter: Parameter, value: Any) -> Any:
         from headroles.papers import prepared
 
         return prepared(value)
-    if any(text.startswith("Mapping[") for text in parameter.types):
+    if any(text.startswith("Mapping") for text in parameter.types):
         return dict(map(arguments.threshold, value or ())) or None
     return int(value) if parameter.name == "keep" and isinstance(value, float) and value.is_integer() else value
 

@@ -42,9 +42,10 @@ def show_roles(assigned: pd.DataFrame) -> None:
     title = f"{held(assigned).groupby(['kind', 'layer', 'head']).ngroups} of {len(assigned)} heads have a role"
     record().keep(assigned, title)
     rows = held(assigned)
-    sinks = rows.assign(family=[Column.parse(role).name for role in rows["role"]]).sort_values("value")
-    sinks = sinks[sinks["family"].str.startswith("sink")]  # the first token is often a special one: listed once
-    rows = rows.drop(sinks.index[sinks.duplicated([*LEVELS, "family"], keep="last")])
+    families = rows["role"].map(lambda role: Column.parse(role).name)
+    sinks = rows.assign(family=families)[families.isin(("sink", "sink-norm"))].sort_values("value")
+    double = sinks.duplicated([*LEVELS, "family"], keep="last")  # the first token is often a special one: listed once
+    rows = rows.drop(sinks.index[double])
     sure = rows["stability"].map(" ({:.2f})".format).where(rows["stability"].notna(), "")
     rows["text"] = rows["role"] + rows["value"].map(" {:.2f}".format) + sure
     lines = rows.groupby(LEVELS, sort=False)["text"].agg(", ".join).reset_index()

@@ -12,6 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 REQUIRED = object()  # default of a parameter without one
 UNKNOWN = object()  # a default that only Python can compute: the option is left out unless given
+SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")  # between two sentences
 SIMPLE = ("str", "int", "float", "bool", "Path", "None")
 
 
@@ -138,6 +139,5 @@ def _described(document: str) -> Iterator[tuple[str, str]]:
     """Yield the names in the section `Args` of a docstring, each with the first sentence about it."""
     section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", document, flags=re.MULTILINE)
     for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", flags=re.MULTILINE):
-        words = " ".join(text.split())
-        first = re.split(r"(?<=[.?]) (?=[A-Z`(])", words)[0].replace("`", "")
+        first = SENTENCE.split(" ".join(text.split()))[0].replace("`", "")
         yield name, first[:1].upper() + first[1:]

@@ -23,18 +23,14 @@ from headroles.models.code_identity import LENGTH, described
 
 NO_OPTIONS = {*vars(nn.Module()), "_compiled_call_impl", "_is_hf_initialized"}  # attributes of torch and transformers
 PLACED = {"_hf_hook", "_old_forward", "hf_device_map", "forward", "to", "cuda"}  # of accelerate: where weights are
-PLACES = (  # attributes that change no number: where it was loaded from, and what it has warned about
-    *("name_or_path", "_name_or_path", "transformers_version"),
-    *("deprecation_warnings", "warnings_issued"),
+PLACES = (  # attributes that change no number: where and how it was loaded, and what it has warned about
+    *("name_or_path", "_name_or_path", "transformers_version", "deprecation_warnings", "warnings_issued"),
+    *("local_files_only", "is_local", "token", "revision", "_commit_hash", "cache_dir", "subfolder", "files_loaded"),
+    *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file", "trust_remote_code", "use_fast"),
 )
 NAMED_HOOKS = ("torch.", "transformers.", "accelerate.", "peft.", "headroles.models.pruned")  # by weights and config
-OF_BLOCKS = (
-    "headroles.models.attention_hooks",
-    "headroles.models.heads",
-    "headroles.models.discovery",
-)  # they read only
+OF_BLOCKS = tuple(f"headroles.models.{name}" for name in ("attention_hooks", "heads", "discovery"))  # they read only
 IN_BACKEND = ("_tokenizer", "target", "_vocab", "_merges")  # attributes of tokenizers: serialised as a whole
-WARNED = ("deprecation_warnings",)  # attributes of tokenizers that say what was warned of
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _weights: dict[str, str] = {}  # fast hash of the state -> `weights_digest`: by content, so that it can't be outdated
 
@@ -202,7 +198,8 @@ def serialised(tokenizer: PreTrainedTokenizerBase) -> str:
 
     Truncation and padding are left out: the calls that use them set them.
     """
-    options = {key: value for key, value in vars(tokenizer).items() if key not in (*PLACES, *IN_BACKEND, *WARNED)}
+    options = {key: value for key, value in vars(tokenizer).items() if key not in (*PLACES, *IN_BACKEND)}
+    options["init_kwargs"] = {key: value for key, value in tokenizer.init_kwargs.items() if key not in PLACES}
     parts = [type(tokenizer).__qualname__, described(options)]
     for backend in (getattr(tokenizer, "_tokenizer", None), getattr(tokenizer, "target", None)):
         if backend is not None:

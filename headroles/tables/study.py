@@ -302,6 +302,7 @@ class Study:
     def _announced(self, name: str, recipe: str) -> Iterator[None]:
         """Show within the block what `name` is being made from: others are refused before their work, not after it."""
         parts = {key: value for key, value in fields(recipe) if key in ("weights", "before", "text", "trained_on")}
+        is_new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / f"{MAKING}{quote(sign(table=name, **parts), safe='')}"
         lock = FileLock(place)
@@ -313,6 +314,9 @@ class Study:
             if lock.is_locked:
                 place.unlink(missing_ok=True)
                 lock.release()
+            if is_new:
+                with contextlib.suppress(OSError):  # the table was made, or others write here
+                    self.folder.rmdir()
 
     def _announcements(self) -> dict[str, str]:
         """Return the tables that other processes are making, and what from."""

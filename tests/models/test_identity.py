@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -379,3 +383,21 @@ def test_weights_spread_over_processes_are_refused(model):
             measure(model)
     with pytest.raises(ValueError, match=whole(message)):
         hr.attention_sites(model)
+
+
+OTHER_PROCESS = """
+import os, sys
+import headroles as hr
+from headroles.models.identity import identity
+print(identity(*hr.load(sys.argv[1])))
+"""
+
+
+def test_another_process_and_another_folder_give_the_same_identity(tmp_path):
+    hr.save(zoo.tiny("marian"), tokens_of("marian"), tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "moved")
+    expected = identity(*hr.load(tmp_path / "one"))
+    for folder, surroundings in (("one", {"HF_HUB_OFFLINE": "0"}), ("moved", {"PYTHONHASHSEED": "7"})):
+        given = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path / folder)]
+        done = subprocess.run(given, env=os.environ | surroundings, capture_output=True, text=True, check=True)
+        assert done.stdout.split()[-1] == expected

@@ -804,14 +804,14 @@ from helpers.trainings import films, tokenizer
 from helpers.prunings import learnt
 import headroles as hr  # noqa: E402
 from headroles import _distributed as processes
-from headroles.models import loading as models
+from headroles.models.identity import weights_digest
 
 place = Path(sys.argv[1])
 tune = {"epochs": 2, "rate": 1e-3, "batch": 8}
 asked = {"keep": 3, "remove": False, "folder": place / "work", "tune": tune}
 table = hr.prune(learnt(), tokenizer(), films(96), hr.L0(rate=0.3), **asked)
 steps = hr.load_table(place / "work/history.parquet")["step"].tolist()
-(place / str(processes.rank())).write_text(repr((steps, models.revision(learnt()), table.to_numpy().tolist())))
+(place / str(processes.rank())).write_text(repr((steps, weights_digest(learnt()), table.to_numpy().tolist())))
 """
 
 
