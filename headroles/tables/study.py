@@ -45,6 +45,7 @@ class Study:
 
     def __init__(self, folder: str | Path, *, work: str | Path | None = None, overwrite: bool = False) -> None:
         self.folder = expanded(folder)
+        self._warned: dict[str, str] = {}  # outdated tables of the last warning
         self.work = self.folder if work is None else expanded(work)
         self.overwrite = overwrite
         self.temporary: tempfile.TemporaryDirectory[str] | None = None  # which lives as long as the study
@@ -347,7 +348,9 @@ class Study:
                 f"from which its tables {', '.join(others)} were made; name another study, or give --overwrite, "
                 f"which removes {', '.join(outdated)}"
             )
-        log.warning("%s: replacing and removing tables of another %s: %s", self.folder, what, ", ".join(outdated))
+        if self._warned != outdated:  # `save` claims again what `keep` has claimed
+            log.warning("%s: replacing and removing tables of another %s: %s", self.folder, what, ", ".join(outdated))
+        self._warned = outdated
         return outdated
 
 

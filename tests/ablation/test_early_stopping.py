@@ -25,6 +25,7 @@ from scipy import stats
 from headroles.ablation.early_stopping import FIRST, GROWTH, looks, scores, staged, stopped
 from headroles.ablation.effects import ablate
 from headroles.ablation.example_stats import ExampleStats, written
+from headroles.ablation.forward_cache import Replay
 from headroles.ablation.metrics import BLEU, F1, METRICS, Accuracy, Loss, Perplexity
 from headroles.ablation.significance import best, effects
 from headroles.ablation.sweep import Sweep
@@ -627,15 +628,17 @@ def kept(study, model=None, text=None, name="gpt2", **options):
     return ablate(model or zoo.tiny(name), tokens_of(name), text or corpus(6), study=study, **options)
 
 
-def broken(model):
-    """The model, which cannot be run any more."""
-    families.head_index(model)  # what it is made of is known without running it once more
+@contextmanager
+def broken():
+    """No model can be run within the block."""
 
     def failing(*_, **__):
         raise AssertionError("the model was run")
 
-    model.forward = failing
-    return model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeadModel, "forward", failing)
+        patch.setattr(Replay, "__init__", failing)
+        yield
 
 
 def tables(folder):
@@ -671,7 +674,8 @@ def test_other_statistics_of_a_study_need_no_model(unit, early, tmp_path):
     before = tables(tmp_path)
     end = f"loss-{on_disk(unit)}-zero{'-early' if early else ''}.parquet"
     options |= {"n_resamples": 50} if early else {"n_resamples": 50, "seed": 1}  # a seed also says what is run early
-    told = kept(study, broken(zoo.tiny("gpt2")), **options)
+    with broken():
+        told = kept(study, zoo.tiny("gpt2"), **options)
     expected = ablate(zoo.tiny("gpt2"), tokens_of("gpt2"), corpus(6), **options)
     pd.testing.assert_frame_equal(values_of(told), values_of(expected))
     assert told.attrs["signatures"] == expected.attrs["signatures"]

@@ -260,7 +260,7 @@ PRUNE = ["--keep", "6", "--gate-rate", "0.3", "--epochs", "1", "--batch", "8", *
 COMMANDS = {
     "score": lambda given: ["score", *pairs(given), *SCORES, *HERE],
     "ablate": lambda given: ["ablate", *pairs(given), "--max-tokens", "320", *HERE],
-    "prune": lambda given: ["prune", given / "films", given / "train.tsv", "--held-out", given / "dev.tsv", *PRUNE],
+    "prune": lambda given: ["prune", given / "films", given / "train.tsv", "--strategy", "l0", *PRUNE],
     "remove-heads": lambda given: ["remove-heads", given / "bert", "enc-self:0:1,enc-self:1:2", "--output", "smaller"],
     "parse": parsed,
     "demo": lambda _: ["demo", "--folder", "."],
