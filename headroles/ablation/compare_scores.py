@@ -95,7 +95,7 @@ def compare(
 
 
 def agreement(
-    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str], with_: str
+    table: pd.DataFrame | Study | str | Path | Sequence[str | Path], columns: Sequence[str], other: str
 ) -> pd.DataFrame:
     """Compute Spearman's correlation of columns with another column.
 
@@ -105,7 +105,7 @@ def agreement(
     Args:
         table: Table of heads; or studies and files of one model, of which each column is taken from the first.
         columns: Columns to correlate.
-        with_: The other column.
+        other: The other column.
 
     Returns:
         One row per column, sorted: `all`, the correlation over all heads, and `within`, the mean over layers of the
@@ -120,16 +120,15 @@ def agreement(
         column_ = table[column].to_numpy(float)[:, None]  # [heads, 1]
         return column_ if draws is None else np.concatenate([column_, draws.of(column, frame.rows(table))], axis=1)
 
-    other = drawn(with_)
-    rows = []
+    rows, against = [], drawn(other)
     for column in columns:
         scores = drawn(column)
-        over_all = _spearman(scores, other)
-        within = np.mean([_spearman(scores[layer], other[layer]) for layer in layers], axis=0)
+        over_all = resampling.spearman(scores.T, against.T)
+        within = np.mean([resampling.spearman(scores[layer].T, against[layer].T) for layer in layers], axis=0)
         rows.append([number for draw in (over_all, within) for number in (draw[0], *_bounds(draw))])
     names = [f"{name}{end}" for name in ("all", "within") for end in ("", ".low", ".high")]
     result = pd.DataFrame(rows, index=pd.Index(columns, name="score"), columns=names)
-    return frame.signed(result, frame.provenance(table, with_)).sort_values("all", ascending=False)
+    return frame.signed(result, frame.provenance(table, other)).sort_values("all", ascending=False)
 
 
 def score_correlations(
@@ -194,14 +193,6 @@ def _scores(rules: Sequence[Rules], model: HeadModel) -> list[str | Measure]:
         steps: Literal["sum", "all"] = "sum" if name.startswith("voita") else "all"
         chosen += [Relevance(rules=name, steps=steps), Relevance(rules=name, steps=steps, by="logit")]
     return chosen
-
-
-def _spearman(first: Array, second: Array) -> Array:
-    """Return the rank correlation of each column of two arrays [heads, draws]: [draws]."""
-    a, b = (pd.DataFrame(values).rank().to_numpy() for values in (first, second))
-    a, b = a - a.mean(0), b - b.mean(0)
-    with np.errstate(invalid="ignore"):  # equal values have no ranks
-        return np.asarray((a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0)))
 
 
 def _bounds(values: Array) -> tuple[float, float]:

@@ -92,7 +92,8 @@ class Sweep:
                 f"max_tokens and heads_per_batch must be at least 1: got {max_tokens} and {heads_per_batch}"
             )
         self.model, self.corpus, self.metric = model, corpus, metric
-        self.replacement, self.heads_per_batch, self.seed = known_replacement(replacement), heads_per_batch, seed
+        self.replacement, self.seed = known_replacement(replacement), seed
+        self.heads_per_batch = 1 if model.alone else heads_per_batch
         self.folder = None if folder is None else Path(folder)
         self.size = max(1, max_tokens // heads_per_batch)  # tokens of a batch
         self.encoded = model.encode(corpus, words=False)

@@ -28,7 +28,7 @@ class Sentence:
         heads: Index of the head of each word, -1 for the root. Empty: no tree.
         relations: Dependency relation of each word to its head, in Universal Dependencies' names.
         target: The translation.
-        label: The class, for classification.
+        label: The class, for classification, by name or number; several with commas between; or a value on a scale.
         second: The second text of a sentence pair (MRPC, RTE, QNLI, MNLI).
 
     Raises:
@@ -44,6 +44,8 @@ class Sentence:
     second: str | None = None
 
     def __post_init__(self) -> None:
+        if self.label is not None and not isinstance(self.label, str):  # a number, as data sets have them
+            object.__setattr__(self, "label", str(self.label))
         if not len(self.heads) == len(self.relations) or (self.heads and len(self.heads) != len(self.spans)):
             raise ValueError(
                 f"malformed tree of {self.text!r}: got {len(self.spans)} words, {len(self.heads)} heads, "

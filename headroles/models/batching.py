@@ -40,6 +40,7 @@ class Encoded:
     too_long: int  # number of sentences left out because they are longer than the model's positions
     special: frozenset[int]
     padding: int
+    alone: bool  # whether each sentence is a batch by itself, because the model does not recognise padding
     greedy: int  # most tokens of the greedy output that stands in for missing targets; 0 without it
 
     def counts(self, side: str) -> Counter[int]:
@@ -128,6 +129,7 @@ def encode(
         too_long=len(corpus) - len(kept),
         special=vocabulary.special(tokenizer, model),
         padding=vocabulary.padding(tokenizer, model),
+        alone=vocabulary.pools_blindly(model),
         greedy=min(limit, LONGEST) if model.config.is_encoder_decoder and target is None else 0,
     )
 
@@ -164,7 +166,7 @@ def groups(encoded: Encoded, max_tokens: int, part: tuple[int, int] = (0, 1)) ->
     lengths = [max(map(len, row)) for row in zip(*sides, strict=True)]
     rows: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if rows and lengths[rows[-1][0]] * (len(rows[-1]) + 1) <= max_tokens:
+        if rows and not encoded.alone and lengths[rows[-1][0]] * (len(rows[-1]) + 1) <= max_tokens:
             rows[-1].append(i)
         else:
             rows.append([i])

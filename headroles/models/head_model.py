@@ -159,6 +159,11 @@ class HeadModel:
         """The number of positions of the model; a very large number if nothing limits it."""
         return vocabulary.positions(self.tokenizer, self.model)
 
+    @cached_property
+    def alone(self) -> bool:
+        """Whether the model reads one example at a time, because it does not recognise padding."""
+        return vocabulary.pools_blindly(self.model)
+
     def encode(self, corpus: Corpus, *, words: bool = True) -> Encoded:
         """Tokenise a corpus; sentences longer than the model's positions are left out, and counted."""
         self._check_tokenizer  # noqa: B018 - once

@@ -76,7 +76,7 @@ class Workflow:
 
     def __post_init__(self) -> None:
         self.translation = bool(self.model.config.is_encoder_decoder)
-        classifies = outputs.has_classes(HeadModel(self.model))
+        classifies = outputs.chooses(HeadModel(self.model))
         self.metric = self.metric or ("bleu" if self.translation else "accuracy" if classifies else "loss")
         self._parts = self.model, self.tokenizer
         self._sampling = Sampling(n_resamples=self.n_resamples, max_tokens=self.max_tokens)

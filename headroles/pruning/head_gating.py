@@ -141,6 +141,8 @@ class _Fit:
 
     def _losses(self, batch: Batch, gates: Tensor) -> Tensor:
         """Compute the mean loss of the examples of a batch with each gates: [seed]."""
+        if self.handle.alone and len(gates) > 1:
+            return torch.cat([self._losses(batch, row) for row in gates.split(1)])
         size = len(batch.numbers)
         copies = batch.take(torch.arange(size, device=gates.device).repeat(len(gates)))
         with self.handle.mask(gates.repeat_interleave(size, 0)):

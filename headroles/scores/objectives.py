@@ -115,7 +115,7 @@ class Reference(Objective):
 
 @dataclass(frozen=True)
 class ClassLogit(Objective):
-    """Logit of the class that a classifier predicts, or of the sentence's label.
+    """Logit of the class that a classifier predicts (of one output: its score), or of the sentence's label.
 
     Args:
         of: "top" for the predicted class, "label" for the label.
@@ -130,8 +130,10 @@ class ClassLogit(Objective):
             raise ValueError(f"unknown class of a class logit: got of={self.of!r}; expected 'top' or 'label'")
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
-        """Check that the model is a classifier."""
+        """Check that the model is a classifier, and for labels that each text has one class."""
         _needs_classes(model, self.name)
+        if self.of == "label":
+            outputs.check_chooses(model, "the logit of a label")
         return super().fit(model, batches)
 
     def targets(self, output: Output, batch: Batch, /) -> Explained:
@@ -178,7 +180,11 @@ class Similarity(Objective):
 
 @dataclass(frozen=True)
 class Loss(Objective):
-    """Cross-entropy in nats of each token of the reference (or the text), or of a sentence's label."""
+    """Cross-entropy in nats of each token of the reference (or the text), or of a sentence's label.
+
+    Of a classifier it is the model's own loss: the squared error if it predicts a score, the mean binary cross-entropy
+    if it predicts any number of classes.
+    """
 
     name: ClassVar[Name] = "loss"
 
@@ -191,7 +197,7 @@ class Loss(Objective):
     def targets(self, output: Output, batch: Batch, /) -> Explained:
         """Compute the loss of each token if the model has a vocabulary, otherwise of each sentence."""
         if not outputs.has_vocabulary(self.model):
-            return _single(F.cross_entropy(output.logits.float(), outputs.classes(self.model, batch), reduction="none"))
+            return _single(outputs.label_loss(self.model, output.logits, batch))
         labels = outputs.labels(self.model, batch)
         flat = output.logits.float().flatten(0, 1), labels.flatten()  # twice as fast as with classes in the middle
         return Explained(F.cross_entropy(*flat, reduction="none").view(labels.shape), labels >= 0)
@@ -208,6 +214,7 @@ class Agreement(Objective):
 
     def fit(self, model: HeadModel, batches: Iterable[Batch], /) -> Self:
         """Keep the predictions of the intact model for the corpus."""
+        outputs.check_chooses(model, "agreement")
         intact: dict[int, Tensor] = {}
         with torch.no_grad():
             for batch in batches:

@@ -34,6 +34,55 @@ def has_classes(model: HeadModel) -> bool:
     return model.name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification"))
 
 
+def problem(model: HeadModel) -> str:
+    """Return how a classifier is trained, by the rule of transformers' own losses: with classes, a score, or several.
+
+    "single_label_classification", "regression" or "multi_label_classification".
+    """
+    config = model.config
+    usual = "regression" if config.num_labels == 1 else "single_label_classification"
+    return str(getattr(config, "problem_type", None) or usual)
+
+
+def chooses(model: HeadModel) -> bool:
+    """Return whether a model predicts one of several classes."""
+    return has_classes(model) and problem(model) == "single_label_classification"
+
+
+def check_chooses(model: HeadModel, what: str) -> None:
+    """Raise ValueError for a classifier that does not choose one of several classes."""
+    if has_classes(model) and not chooses(model):
+        kind = "a score, not a class" if problem(model) == "regression" else "any number of classes, not one"
+        raise ValueError(
+            f"{what} needs a model that chooses one of several classes: got {model.name}, which predicts {kind} "
+            f"({problem(model)}); try 'loss' or 'class'"
+        )
+
+
+def label_values(model: HeadModel, names: Sequence[str | None]) -> list[int] | list[float] | list[list[float]]:
+    """Return what a classifier is trained to predict: class numbers, scores, or 1 for each class of a text, else 0."""
+    if problem(model) == "regression":
+        return [_score(model, label) for label in names]
+    if problem(model) != "multi_label_classification":
+        return numbered(model, names)
+    rows = [[0.0] * model.config.num_labels for _ in names]
+    for row, label in zip(rows, names, strict=True):
+        several = [label] if label is None or label in _class_numbers(model) else map(str.strip, label.split(","))
+        for number in numbered(model, list(several)):
+            row[number] = 1.0
+    return rows
+
+
+def label_loss(model: HeadModel, logits: Tensor, batch: Batch) -> Tensor:
+    """Return the model's own loss of each example, [batch], from logits [batch, class]."""
+    labels = torch.tensor(label_values(model, _names(batch)), device=logits.device)
+    if problem(model) == "regression":
+        return F.mse_loss(logits.float().flatten(), labels.float(), reduction="none")
+    if problem(model) == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none").mean(-1)
+    return F.cross_entropy(logits.float(), labels, reduction="none")
+
+
 def labels(model: HeadModel, batch: Batch) -> Tensor:
     """Return the correct token of each step, -100 for none; a masked model's is the token itself: [batch, token]."""
     if batch.labels is not None:
@@ -53,21 +102,43 @@ def steps(model: HeadModel, batch: Batch) -> Tensor:
 
 def classes(model: HeadModel, batch: Batch) -> Tensor:
     """Return the class number of each sentence's label: [batch]."""
-    names = [None if sentence is None else sentence.label for sentence in batch.source.sentences]
-    return torch.tensor(numbered(model, names), device=batch.source.ids.device)
+    return torch.tensor(numbered(model, _names(batch)), device=batch.source.ids.device)
+
+
+def _names(batch: Batch) -> list[str | None]:
+    return [None if sentence is None else sentence.label for sentence in batch.source.sentences]
 
 
 def numbered(model: HeadModel, names: Sequence[str | None]) -> list[int]:
     """Return the class numbers of labels, given by the model's own names of its classes or by number."""
-    config = model.config
-    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
-    known |= {str(number): number for number in range(config.num_labels or 0) if str(number) not in known}
+    known = _class_numbers(model)
     for label in names:
         if label is None:
             raise ValueError(f"a sentence has no label; {LABELLED}")
         if label not in known:
             raise ValueError(f"label {label!r} is not a class of {model.name}; known: {', '.join(known)}")
     return [known[str(label)] for label in names]
+
+
+def _class_numbers(model: HeadModel) -> dict[str, int]:
+    """The numbers of a classifier's classes by their names, and by their numbers as text."""
+    config = model.config
+    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
+    return known | {str(number): number for number in range(config.num_labels or 0) if str(number) not in known}
+
+
+def _score(model: HeadModel, label: str | None) -> float:
+    """The label of a model with one output, as a number."""
+    if label is None:
+        raise ValueError(f"a sentence has no label; {LABELLED}")
+    if model.config.num_labels != 1:
+        raise ValueError(
+            f"{model.name} predicts {model.config.num_labels} scores of each text: got label {label!r}; expected a "
+            f"model with one output; try an objective of your own"
+        )
+    if not _is_number(label):
+        raise ValueError(f"label {label!r} is not a number; {model.name} predicts a score")
+    return float(label)
 
 
 def mean_state(output: Output, batch: Batch, model: HeadModel) -> Tensor:
@@ -136,8 +207,10 @@ def _is_number(label: str) -> bool:
 
 
 def causal(model: HeadModel) -> bool:
-    """Return whether a model without an encoder predicts the next token, also one that reads images, too."""
-    config = model.config
-    if model.name.endswith(("CausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
-        return True
-    return bool(model.model.can_generate()) and not config.is_encoder_decoder
+    """Return whether a model without an encoder predicts the next token: no query of it attends to a later key.
+
+    The attention of one forward says so. A name does not: `FlaubertWithLMHeadModel` predicts masked tokens.
+    """
+    if model.config.is_encoder_decoder or not model.sites:
+        return False
+    return all(site.kind != "enc-self" for site in model.sites)

@@ -9,10 +9,13 @@ from torch import Tensor
 from headroles.data.corpus import Sentence
 from headroles.models.attention_hooks import without_cache
 from headroles.models.batching import shifted
+from headroles.models.dummy_inputs import words
 from headroles.models.masking import mask_heads
 from headroles.models.tokens.vocabulary import special
 from headroles.tables.frame import Kind
-from headroles.testing.case import Case, NotAsked, Weights
+from headroles.testing.case import Case, NotAsked, Weights, difference
+
+NOISE = 1e-5  # relative, of float32
 
 
 def read(case: Case, sentence: Sentence) -> tuple[dict[str, Tensor], Tensor]:
@@ -21,9 +24,17 @@ def read(case: Case, sentence: Sentence) -> tuple[dict[str, Tensor], Tensor]:
     if sentence.target is not None:
         labels = _ids(sentence.target)
         return {"input_ids": ids, "decoder_input_ids": shifted(case.model, labels)}, labels
-    if not any(site.kind == "dec-self" for site in case.sites):  # attention to later tokens: a masked language model
+    if _reads_ahead(case, ids):
         return {"input_ids": ids}, ids
     return {"input_ids": ids}, F.pad(ids[:, 1:], (0, 1), value=-100)
+
+
+def _reads_ahead(case: Case, ids: Tensor) -> bool:
+    """Return whether the logits of a text before its last token change with that token."""
+    known = torch.tensor(words(case.model))
+    texts = [torch.cat([ids[:, :-1], last.view(1, 1)], dim=1) for last in (known[0], known[-1])]
+    before, after = (case.output(case.model, {"input_ids": text})[:, :-1] for text in texts)
+    return difference(before, after) > NOISE
 
 
 def losses(case: Case, gates: Tensor) -> list[Tensor]:

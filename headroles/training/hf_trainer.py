@@ -28,7 +28,9 @@ from headroles.scores.runner import score
 from headroles.tables.columns import without_ends
 from headroles.training.checkpoints import write_digests
 
-Row = dict[str, list[int] | int]  # an example: its tokens, and its label or the tokens of its translation
+Row = dict[
+    str, list[int] | list[float] | int | float
+]  # an example: its tokens, and its label or the tokens of its translation
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model and a batch
 ORDER = "shuffled_groups"  # the default of `train_sampling_strategy`
 _UNLOGGED = "unlogged"  # key of an entry of the log: the loss summed since the last row, and that row's step

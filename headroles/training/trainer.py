@@ -166,9 +166,9 @@ def _rows(handle: HeadModel, corpus: Corpus) -> list[Row]:
     """Return the collator's input: the tokens of each example and its label, or the tokens of its translation."""
     check_examples(handle, corpus)
     encoded = handle.encode(corpus, words=False)
-    labels: Sequence[int | list[int]]
+    labels: Sequence[int | float | list[int] | list[float]]
     if encoded.target is None or outputs.has_classes(handle):
-        labels = outputs.numbered(handle, [words.sentence.label for words in encoded.source])
+        labels = outputs.label_values(handle, [words.sentence.label for words in encoded.source])
     else:
         labels = [words.ids for words in encoded.target]
     rows: list[Row] = []

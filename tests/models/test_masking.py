@@ -286,7 +286,7 @@ def test_errors():
         hr.mask_heads(model, torch.ones(3, 8)),
     ):
         outputs(model, zoo.inputs(model))
-    message = "replacement 'other' is the output for the next example of the batch; this batch has only one"
+    message = "replacement 'resample' is the output for the next example of the batch; this batch has only one"
     with pytest.raises(ValueError, match=f"^{message}$"), hr.mask_heads(model, torch.ones(8), replacement="resample"):
         outputs(model, zoo.inputs(model, batch=1))
     message = (

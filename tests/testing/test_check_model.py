@@ -266,11 +266,12 @@ def test_attention_sites_without_dummy_inputs_raises():
 
 def test_causal_multimodal_model():
     """Its class name does not end with CausalLM, and its labels have to be shifted all the same."""
+    from headroles.models.head_model import HeadModel
     from headroles.scores.outputs import causal
 
-    assert causal(tiny_model("llava"))
-    assert not causal(tiny_model("bart"))
-    assert not causal(grown.tiny("bert"))
+    assert causal(HeadModel(tiny_model("llava")))
+    assert not causal(HeadModel(tiny_model("bart")))
+    assert not causal(HeadModel(grown.tiny("bert")))
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class Mean(Metric):
 
 
 class Loss(Mean):
-    """Cross-entropy in nats per token, or per sentence of a classifier."""
+    """Cross-entropy in nats per token, or per sentence of a classifier; squared error of a score."""
 
     name = "loss"
     better = -1
@@ -138,6 +138,11 @@ class Perplexity(Mean):
     name = "perplexity"
     better = -1
     objective = "loss"
+
+    def check(self, model: HeadModel, corpus: Corpus, batches: Sequence[Batch], /) -> None:
+        """Raise ValueError if the loss is no cross-entropy."""
+        outputs.check_chooses(model, self.name)
+        super().check(model, corpus, batches)
 
     def compute(self, sums: Array, /) -> Array:
         """Compute the exponential of the mean."""

@@ -23,6 +23,7 @@ class Choosing(Metric):
         """Raise ValueError if the model has no classes or the corpus no labels."""
         if not outputs.has_classes(model):
             raise ValueError(f"metric {self.name!r} is for classifiers; {model.name} has no classes")
+        outputs.check_chooses(model, self.name)
         check_labels(corpus)
 
     def update(self, observation: Observation, /) -> Array:

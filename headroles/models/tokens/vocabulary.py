@@ -144,7 +144,25 @@ def positions(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int
 
 
 def padding(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
-    """Return the id that pads a batch: that of the padding token or, without one, of the end token."""
-    config = model.config
-    candidates = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None), tokenizer.eos_token_id, 0)
+    """Return the id that pads a batch: the model's own, then the tokenizer's, then that of the end token.
+
+    A decoder's classifier reads the last token that has another id than that of its config, whatever the mask says.
+    """
+    candidates = (own_padding(model), tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return int(next(i for i in candidates if i is not None))
+
+
+def own_padding(model: PreTrainedModel) -> int | None:
+    """Return the id by which a model recognises padding; None without one, or if it has no embedding for it."""
+    config = model.config if model.config.is_encoder_decoder else model.config.get_text_config()
+    number = getattr(config, "pad_token_id", None)
+    return number if number is not None and 0 <= number < vocabulary(model) else None
+
+
+def pools_blindly(model: PreTrainedModel) -> bool:
+    """Return whether a model with a head, but not of tokens, has no padding id: it may read the last token of each row.
+
+    GPT-2's classifier, for one, refuses a batch of several examples then.
+    """
+    has_head = model.base_model is not model and model.get_output_embeddings() is None
+    return has_head and not model.config.is_encoder_decoder and own_padding(model) is None

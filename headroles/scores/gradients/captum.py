@@ -126,6 +126,8 @@ class _Target(nn.Module):
 
     def forward(self, masks: Tensor, rows: Tensor) -> Tensor:
         """Return the targets, [example], for masks [example, heads] and rows [example]."""
+        if self.model.alone and len(rows) > 1:
+            return torch.cat([self(mask, row) for mask, row in zip(masks.split(1), rows.split(1), strict=True)])
         batch = self.batch.take(rows)
         with self.model.mask(masks, replacement=self.replacement):
             explained = self.target.targets(self.model.forward(batch), batch)
