@@ -172,6 +172,7 @@ TABLES: dict[str, Table] = {  # `stem-` has the tables with further words, where
         Table("roles", "hr.roles", "roles", one_model=True, derived=True, part="roles"),
         Table("roles-", "hr.sparsity_sweep", derived=True),  # of pruned models
         Table("ablation-", "hr.ablate", "ablate", one_model=True, part="effects", per_head=True, is_outcome=True),
+        Table("sets-", "hr.ablate", one_model=True),
         Table("examples-", "hr.ablate", "ablate", one_model=True),
         Table("best-", "hr.ablate", "ablate", one_model=True, derived=True),
         Table("curves-", "hr.ablation_curve", "ablation-curve", one_model=True, part="curves"),
