@@ -109,7 +109,7 @@ def opened(tiny):
 @pytest.mark.filterwarnings("ignore")  # IPython's own
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_from_top_to_bottom(name, opened, monkeypatch):
-    """In this process: a kernel of its own imports everything once more (test_jupyter.py has one)."""
+    """In this process: a kernel of its own imports everything once more (test_widget.py has one)."""
     from IPython.core.interactiveshell import InteractiveShell
 
     monkeypatch.chdir(FOLDER)
