@@ -36,7 +36,8 @@ myst_substitutions = pages.numbers()
 myst_links_external_new_tab = False
 
 # The reference is made of docstrings.
-autosummary_generate = True
+# By name: with True, Sphinx asks the build before this one, which does not know a page that is new.
+autosummary_generate = sorted(str(path.relative_to(pages.HERE)) for path in (pages.MADE / "api").glob("*.rst"))
 autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
